@@ -1,0 +1,231 @@
+// The recurrent cells: pure functions of values, the same for host and device, for one unit (F is
+// float) or many (F is a SIMD vector). Every engine uses these and no other gate math.
+//
+// A cell has
+//   kGates    products per unit and step: columns of w_hh are [gate, unit]
+//   kStates   values carried per unit; the first is h, which the other units read
+//   kReserve  values kept for step_grad(), besides the states themselves
+//   kPhases   products in series within a step: 2 only where a gate multiplies something that
+//             another gate has made (GRU with the reset before the product)
+//   kSameGradient  true where ∂a_x and ∂a_h are the same numbers, so that one array holds both
+#pragma once
+#include <concepts>
+
+#include "core/portability.h"
+#include "core/scalar_math.h"
+
+namespace prnn {
+
+template <class F>
+PRNN_HD F sigmoid_grad(F s) {  // from the output s = σ(a)
+  return s * (1.0f - s);
+}
+template <class F>
+PRNN_HD F tanh_grad(F t) {  // from the output t = tanh(a)
+  return 1.0f - t * t;
+}
+
+template <class C, class F>
+using State = Vec<C::kStates, F>;
+template <class C, class F>
+using Gates = Vec<C::kGates, F>;
+
+template <class C, class F>
+struct Forward {
+  State<C, F> next;
+  Vec<C::kReserve, F> reserve;
+};
+
+// `prev` leaves out the path through w_hh: the engine adds it.
+template <class C, class F>
+struct Backward {
+  State<C, F> prev;
+  Gates<C, F> da_x, da_h;
+};
+
+struct Tanh {
+  template <class F>
+  PRNN_HD F operator()(F a) const {
+    return tanh(a);
+  }
+  template <class F>
+  PRNN_HD F grad(F h) const {  // from the output
+    return tanh_grad(h);
+  }
+};
+
+// min(max(a, 0), cap); with cap = ∞ the plain ReLU. NaN passes through.
+struct ClippedRelu {
+  float cap;
+  template <class F>
+  PRNN_HD F operator()(F a) const {
+    a = select(a < F(0.0f), F(0.0f), a);
+    return select(a > F(cap), F(cap), a);
+  }
+  template <class F>
+  PRNN_HD F grad(F h) const {
+    return select(h > F(0.0f), select(h < F(cap), F(1.0f), F(0.0f)), F(0.0f));
+  }
+};
+
+// Elman network with PRNN's residual through time (Diamos et al. 2016):
+//   h' = f(a_x + a_h + skip h)
+template <class Activation>
+struct Rnn {
+  static constexpr int kGates = 1, kStates = 1, kReserve = 0, kPhases = 1;
+  static constexpr bool kSameGradient = true;
+  Activation f;
+  float skip;
+
+  template <class F>
+  PRNN_HD Forward<Rnn, F> step(Vec<1, F> a_x, Vec<1, F> a_h, Vec<1, F> prev) const {
+    return {{f(a_x[0] + a_h[0] + F(skip) * prev[0])}, {}};
+  }
+  template <class F>
+  PRNN_HD Backward<Rnn, F> step_grad(Vec<1, F> d, Vec<1, F>, Vec<1, F> now, Vec<0, F>) const {
+    const Vec<1, F> da{d[0] * f.grad(now[0])};
+    return {{F(skip) * da[0]}, da, da};
+  }
+};
+
+// LSTM without peepholes (Hochreiter & Schmidhuber 1997, Gers et al. 2000), gate order i, f, g, o:
+//   c' = σ(a_f) c + σ(a_i) tanh(a_g)    h' = σ(a_o) tanh(c')    a = a_x + a_h
+struct Lstm {
+  static constexpr int kGates = 4, kStates = 2, kReserve = 4, kPhases = 1;  // reserve: i, f, g, o
+  static constexpr bool kSameGradient = true;
+
+  template <class F>
+  PRNN_HD Forward<Lstm, F> step(Vec<4, F> a_x, Vec<4, F> a_h, Vec<2, F> prev) const {
+    const F i = sigmoid(a_x[0] + a_h[0]), f = sigmoid(a_x[1] + a_h[1]);
+    const F g = tanh(a_x[2] + a_h[2]), o = sigmoid(a_x[3] + a_h[3]);
+    const F c = f * prev[1] + i * g;
+    return {{o * tanh(c), c}, {i, f, g, o}};
+  }
+  // tanh(c') is computed again: that is cheaper than a sixth value per unit and step in memory.
+  template <class F>
+  PRNN_HD Backward<Lstm, F> step_grad(Vec<2, F> d, Vec<2, F> prev, Vec<2, F> now,
+                                      Vec<4, F> reserve) const {
+    const F i = reserve[0], f = reserve[1], g = reserve[2], o = reserve[3];
+    const F tanh_c = tanh(now[1]);
+    const F dc = d[1] + d[0] * o * tanh_grad(tanh_c);
+    const Vec<4, F> da{dc * g * sigmoid_grad(i), dc * prev[1] * sigmoid_grad(f),
+                       dc * i * tanh_grad(g), d[0] * tanh_c * sigmoid_grad(o)};
+    return {{F(0.0f), dc * f}, da, da};
+  }
+};
+
+// GRU with the reset gate after the product (as in cuDNN), gate order r, z, n:
+//   n = tanh(a_x,n + σ(r) a_h,n)    h' = (1 - z) n + z h
+struct Gru {
+  static constexpr int kGates = 3, kStates = 1, kReserve = 4, kPhases = 1;  // r, z, n, a_h,n
+  static constexpr bool kSameGradient = false;
+
+  template <class F>
+  PRNN_HD Forward<Gru, F> step(Vec<3, F> a_x, Vec<3, F> a_h, Vec<1, F> prev) const {
+    const F r = sigmoid(a_x[0] + a_h[0]), z = sigmoid(a_x[1] + a_h[1]);
+    const F n = tanh(a_x[2] + r * a_h[2]);
+    return {{n + z * (prev[0] - n)}, {r, z, n, a_h[2]}};
+  }
+  template <class F>
+  PRNN_HD Backward<Gru, F> step_grad(Vec<1, F> d, Vec<1, F> prev, Vec<1, F>,
+                                     Vec<4, F> reserve) const {
+    const F r = reserve[0], z = reserve[1], n = reserve[2], a_hn = reserve[3];
+    const F dn = d[0] * (1.0f - z) * tanh_grad(n);
+    const F dr = dn * a_hn * sigmoid_grad(r), dz = d[0] * (prev[0] - n) * sigmoid_grad(z);
+    return {{d[0] * z}, {dr, dz, dn}, {dr, dz, dn * r}};
+  }
+};
+
+// GRU as first published (Cho et al. 2014), reset gate before the product, gate order r, z, n:
+//   n = tanh(a_x,n + (r h) w_hn)    h' = (1 - z) n + z h
+// Two products in series: open() makes what the second one multiplies, close() ends the step.
+struct GruResetBefore {
+  static constexpr int kGates = 3, kStates = 1, kReserve = 3, kPhases = 2;  // r, z, n
+  static constexpr int kOpenGates = 2;                                      // r, z
+  static constexpr bool kSameGradient = true;
+
+  template <class F>
+  struct Opened {
+    F published;    // r h, multiplied by w_hn
+    Vec<2, F> kept;  // r, z
+  };
+  template <class F>
+  PRNN_HD Opened<F> open(Vec<2, F> a_x, Vec<2, F> a_h, F h) const {
+    const F r = sigmoid(a_x[0] + a_h[0]), z = sigmoid(a_x[1] + a_h[1]);
+    return {r * h, {r, z}};
+  }
+  template <class F>
+  PRNN_HD Forward<GruResetBefore, F> close(F a_x, F a_h, F h, Vec<2, F> kept) const {
+    const F n = tanh(a_x + a_h), z = kept[1];
+    return {{n + z * (h - n)}, {kept[0], z, n}};
+  }
+
+  // d: ∂L/∂h'. First the gradients that need no product, then, with dq = ∂L/∂(r h), the rest.
+  template <class F>
+  struct OpenedGrad {
+    F da_z, da_n, dh;
+  };
+  template <class F>
+  PRNN_HD OpenedGrad<F> open_grad(F d, F h, Vec<3, F> reserve) const {
+    const F z = reserve[1], n = reserve[2];
+    return {d * (h - n) * sigmoid_grad(z), d * (1.0f - z) * tanh_grad(n), d * z};
+  }
+  template <class F>
+  struct ClosedGrad {
+    F da_r, dh;
+  };
+  template <class F>
+  PRNN_HD ClosedGrad<F> close_grad(F dq, F dh, F h, Vec<3, F> reserve) const {
+    const F r = reserve[0];
+    return {dq * h * sigmoid_grad(r), dh + dq * r};
+  }
+};
+
+// What an engine asks of a cell whose step is one product. A new cell is one struct like this.
+template <class C>
+concept Cell = C::kPhases == 1 &&
+               requires(C cell, Gates<C, float> a, State<C, float> s, Vec<C::kReserve, float> r) {
+                 { cell.step(a, a, s) } -> std::same_as<Forward<C, float>>;
+                 { cell.step_grad(s, s, s, r) } -> std::same_as<Backward<C, float>>;
+               };
+static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Lstm> && Cell<Gru>);
+
+// And of one whose step is two products in series.
+template <class C>
+concept TwoPhaseCell = C::kPhases == 2 && requires(C cell, Vec<C::kOpenGates, float> a, float v,
+                                                   Vec<C::kReserve, float> r) {
+  { cell.open(a, a, v).published } -> std::convertible_to<float>;
+  { cell.close(v, v, v, a) } -> std::same_as<Forward<C, float>>;
+  { cell.open_grad(v, v, r).dh } -> std::convertible_to<float>;
+  { cell.close_grad(v, v, v, r).dh } -> std::convertible_to<float>;
+};
+static_assert(TwoPhaseCell<GruResetBefore>);
+
+enum class CellKind { kRnnTanh, kRnnRelu, kLstm, kGru, kGruResetBefore };
+
+// The cell and its numbers, as they come from the caller.
+struct CellSpec {
+  CellKind kind;
+  float skip;  // RNN only
+  float cap;   // clipped ReLU only
+};
+
+// Calls f(cell) for the cell chosen at run time: the only switch over cells.
+template <class F>
+PRNN_HD decltype(auto) visit(const CellSpec& spec, F&& f) {
+  switch (spec.kind) {
+    case CellKind::kRnnTanh:
+      return f(Rnn<Tanh>{{}, spec.skip});
+    case CellKind::kRnnRelu:
+      return f(Rnn<ClippedRelu>{{spec.cap}, spec.skip});
+    case CellKind::kLstm:
+      return f(Lstm{});
+    case CellKind::kGru:
+      return f(Gru{});
+    case CellKind::kGruResetBefore:
+      return f(GruResetBefore{});
+  }
+  __builtin_unreachable();  // the handlers refuse every other value
+}
+
+}  // namespace prnn

@@ -1,0 +1,25 @@
+// What the cells need of a platform: a function qualifier and values in registers.
+#pragma once
+
+#ifdef __CUDACC__
+#define PRNN_HD __host__ __device__ __forceinline__
+#else
+// Always inlined, so that a file compiled for AVX-512 never lends a shared out-of-line copy of
+// such a function to one compiled for an older processor.
+#define PRNN_HD inline __attribute__((always_inline))
+#endif
+
+namespace prnn {
+
+// N values of type F (a float, or a SIMD vector of floats) that live in registers.
+template <int N, class F = float>
+struct Vec {
+  F v[N];
+  PRNN_HD F& operator[](int n) { return v[n]; }
+  PRNN_HD const F& operator[](int n) const { return v[n]; }
+};
+
+template <class F>
+struct Vec<0, F> {};
+
+}  // namespace prnn

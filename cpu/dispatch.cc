@@ -1,0 +1,45 @@
+// Which instruction sets this build has, and which of them this processor runs.
+#include <cstdlib>
+#include <cstring>
+
+#include "cpu/run.h"
+
+namespace prnn {
+
+namespace portable {
+extern const Isa kIsa;
+}
+#if PRNN_HAS_X86_ISAS
+namespace avx2 {
+extern const Isa kIsa;
+}
+namespace avx512 {
+extern const Isa kIsa;
+}
+#endif
+
+const Isa* find_isa(const char* name) {
+#if PRNN_HAS_X86_ISAS
+  if (std::strcmp(name, "avx512") == 0 && __builtin_cpu_supports("avx512f") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl"))
+    return &avx512::kIsa;
+  if (std::strcmp(name, "avx2") == 0 && __builtin_cpu_supports("avx2") &&
+      __builtin_cpu_supports("fma"))
+    return &avx2::kIsa;
+#endif
+  return std::strcmp(name, "portable") == 0 ? &portable::kIsa : nullptr;
+}
+
+const Isa& best_isa() {
+  static const Isa& best = [] () -> const Isa& {
+    if (const char* wanted = std::getenv("PRNN_CPU_ISA"))
+      if (const Isa* isa = find_isa(wanted)) return *isa;
+    for (const char* name : {"avx512", "avx2"})
+      if (const Isa* isa = find_isa(name)) return *isa;
+    return portable::kIsa;
+  }();
+  return best;
+}
+
+}  // namespace prnn

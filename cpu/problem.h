@@ -1,0 +1,51 @@
+// A native call on the CPU, and how its work is cut.
+#pragma once
+#include "core/passes.h"
+
+namespace prnn {
+
+enum class Direction { kForward, kBackward };
+
+struct Problem {
+  CellSpec cell;
+  Shape shape;
+  Direction direction;
+  ForwardArrays forward;    // one of the two, by direction
+  BackwardArrays backward;
+};
+
+inline constexpr int kMaxPhases = 2;
+
+// The packed weights of each phase are cut into panels of `vectors` SIMD vectors of units.
+struct Blocking {
+  int rows;                         // of the batch, multiplied at once
+  int vectors[kMaxPhases];          // of units per panel
+  std::int64_t panels[kMaxPhases];  // per group
+  // Floats: of a full panel, of all panels of a group's phase, of all of a group.
+  std::int64_t panel_floats[kMaxPhases], phase_floats[kMaxPhases], group_floats;
+  int phases;
+};
+
+// Some of the work of one step: what one thread does.
+struct Part {
+  std::int64_t first_group, last_group, first_row, last_row;
+  std::int64_t first_panel, last_panel;  // of the phase
+};
+
+// The engine as compiled for one instruction set.
+struct Isa {
+  const char* name;
+  int width, registers;
+  // The blocking where a thread works on `rows` rows of the batch at a time.
+  Blocking (*block)(const Problem&, std::int64_t rows);
+  // Packs panel number `panel`, counted over (group, phase, panel).
+  void (*pack)(const Problem&, const Blocking&, std::int64_t panel, float* packed);
+  // One phase of one step.
+  void (*advance)(const Problem&, const Blocking&, const float* packed, const Part&,
+                  std::int64_t step, int phase);
+  // out[n] = sigmoid(in[n]) or tanh(in[n]): lets the tests measure their error.
+  void (*sigmoid)(const float* in, float* out, std::int64_t n);
+  void (*tanh)(const float* in, float* out, std::int64_t n);
+};
+
+}  // namespace prnn

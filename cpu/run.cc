@@ -1,0 +1,112 @@
+#include "cpu/run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace prnn {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// The second-level cache, which a core has for itself on every processor we know.
+std::int64_t cache_bytes_per_thread() {
+  static const std::int64_t bytes = [] {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (size > 0) return static_cast<std::int64_t>(size);
+#endif
+    return std::int64_t{1} << 20;
+  }();
+  return bytes;
+}
+
+// A part of at least this many multiply-adds is worth a meeting of threads (about 0.3 µs).
+constexpr double kWorthMeeting = 40e3;
+
+}  // namespace
+
+CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
+  const Shape& shape = problem.shape;
+  CpuPlan out{};
+  out.cache_bytes = cache_bytes_per_thread();
+  const Blocking whole = isa.block(problem, shape.batch);
+  out.weight_bytes = whole.group_floats * static_cast<std::int64_t>(sizeof(float));
+  const double work = static_cast<double>(whole.group_floats) * shape.groups * shape.batch;
+
+  // Rows need no meeting, but every thread reads all weights: right where they stay in its cache.
+  const bool weights_stay = out.weight_bytes <= out.cache_bytes * 3 / 4;
+  const bool enough_rows = shape.groups * shape.batch >= threads;
+  const bool worth_meeting = work / threads >= kWorthMeeting;
+  if (threads > 1 && worth_meeting && !(weights_stay && enough_rows)) {
+    out.split = Split::kUnits;
+    out.threads = threads;
+    out.rows_per_part = shape.batch;
+    out.blocking = whole;
+    return out;
+  }
+  out.split = Split::kRows;
+  const std::int64_t parts_per_group = std::min(shape.batch, ceil_div(threads, shape.groups));
+  out.rows_per_part = ceil_div(shape.batch, std::max<std::int64_t>(parts_per_group, 1));
+  const std::int64_t parts = shape.groups * ceil_div(shape.batch, out.rows_per_part);
+  out.threads = static_cast<int>(std::min<std::int64_t>(threads, parts));
+  out.blocking = isa.block(problem, out.rows_per_part);
+  return out;
+}
+
+namespace {
+
+constexpr std::int64_t kWidestVector = 16, kAlignment = 64;
+
+std::int64_t between_floats(const Problem& p) {
+  const int phases = visit(p.cell, [](auto cell) { return decltype(cell)::kPhases; });
+  return phases == 1 ? 0 : 3 * p.shape.batch * p.shape.groups * p.shape.hidden;
+}
+
+}  // namespace
+
+std::int64_t workspace_floats(const Problem& p) {
+  const std::int64_t gates = visit(p.cell, [](auto cell) { return decltype(cell)::kGates; });
+  const std::int64_t units = ceil_div(p.shape.hidden, kWidestVector) * kWidestVector;
+  const std::int64_t lines = gates * p.shape.hidden + std::max<std::int64_t>(gates, kMaxPhases);
+  return p.shape.groups * lines * units + between_floats(p) + kAlignment / 4;
+}
+
+void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
+  const Shape& shape = problem.shape;
+  const CpuPlan plan = prnn::plan(isa, problem, pool.threads());
+  const Blocking& blocking = plan.blocking;
+  float* packed = reinterpret_cast<float*>(
+      ceil_div(reinterpret_cast<std::intptr_t>(workspace), kAlignment) * kAlignment);
+  problem.forward.between = packed + shape.groups * blocking.group_floats;
+
+  const std::int64_t panels = shape.groups * (blocking.panels[0] + blocking.panels[1]);
+  parallel_for(pool, plan.threads, panels,
+               [&](std::int64_t i) { isa.pack(problem, blocking, i, packed); });
+
+  const std::int64_t steps = shape.time + (problem.direction == Direction::kBackward ? 1 : 0);
+  if (plan.split == Split::kUnits) {
+    parallel_steps(pool, plan.threads, steps * blocking.phases,
+                   [&](std::int64_t n, int member, int members) {
+                     const int phase = static_cast<int>(n % blocking.phases);
+                     const std::int64_t panels = blocking.panels[phase];
+                     const Part part{0, shape.groups, 0, shape.batch, panels * member / members,
+                                     panels * (member + 1) / members};
+                     isa.advance(problem, blocking, packed, part, n / blocking.phases, phase);
+                   });
+    return;
+  }
+  const std::int64_t slices = ceil_div(shape.batch, plan.rows_per_part);
+  parallel_for(pool, plan.threads, shape.groups * slices, [&](std::int64_t i) {
+    const std::int64_t group = i / slices, row = i % slices * plan.rows_per_part;
+    Part part{group, group + 1, row, std::min(shape.batch, row + plan.rows_per_part), 0, 0};
+    for (std::int64_t s = 0; s < steps; ++s)
+      for (int phase = 0; phase < blocking.phases; ++phase) {
+        part.last_panel = blocking.panels[phase];
+        isa.advance(problem, blocking, packed, part, s, phase);
+      }
+  });
+}
+
+}  // namespace prnn

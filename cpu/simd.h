@@ -1,0 +1,91 @@
+// A vector of floats as wide as the instruction set this file is compiled for. Written with the
+// compilers' vector extension: the same source gives AVX-512, AVX2, SSE2 and NEON.
+//
+// Every name lives in a namespace called after the instruction set (PRNN_ISA, set by the build),
+// so that code compiled for one processor is never linked into a path that runs on another.
+#pragma once
+#include <cstdint>
+
+#include "core/portability.h"
+
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace prnn::PRNN_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kWidth = 16, kRegisters = 32;
+#elif defined(__AVX2__)
+inline constexpr int kWidth = 8, kRegisters = 16;
+#elif defined(__aarch64__)
+inline constexpr int kWidth = 4, kRegisters = 32;
+#else
+inline constexpr int kWidth = 4, kRegisters = 16;
+#endif
+
+typedef float FloatVector __attribute__((vector_size(4 * kWidth)));
+typedef std::int32_t IntVector __attribute__((vector_size(4 * kWidth)));
+
+struct Mask {
+  IntVector v;  // per lane: all ones or zero
+};
+
+struct Simd {
+  FloatVector v;
+  PRNN_HD Simd() = default;
+  PRNN_HD Simd(FloatVector v) : v(v) {}
+  PRNN_HD explicit Simd(float x) : v(x - FloatVector{}) {}
+
+  PRNN_HD friend Simd operator+(Simd a, Simd b) { return a.v + b.v; }
+  PRNN_HD friend Simd operator-(Simd a, Simd b) { return a.v - b.v; }
+  PRNN_HD friend Simd operator*(Simd a, Simd b) { return a.v * b.v; }
+  PRNN_HD friend Simd operator/(Simd a, Simd b) { return a.v / b.v; }
+  PRNN_HD friend Simd operator+(Simd a, float b) { return a.v + b; }
+  PRNN_HD friend Simd operator*(Simd a, float b) { return a.v * b; }
+  PRNN_HD friend Simd operator-(float a, Simd b) { return a - b.v; }
+  PRNN_HD friend Simd operator-(Simd a) { return -a.v; }
+  PRNN_HD friend Mask operator<(Simd a, Simd b) { return {a.v < b.v}; }
+  PRNN_HD friend Mask operator>(Simd a, Simd b) { return {a.v > b.v}; }
+};
+
+PRNN_HD Simd select(Mask m, Simd yes, Simd no) { return m.v ? yes.v : no.v; }
+
+PRNN_HD IntVector bits(Simd a) { return (IntVector)a.v; }
+PRNN_HD Simd from_bits(IntVector i) { return (FloatVector)i; }
+
+// How the passes read and write memory: `lanes` units at a time, kWidth of them except at the end
+// of a row. Lanes past the end read as zero and are not written.
+struct Io {
+  using F = Simd;
+  int lanes;
+
+  PRNN_HD Simd load(const float* p) const {
+    FloatVector v{};
+    if (lanes == kWidth) {
+      __builtin_memcpy(&v, p, sizeof v);
+      return v;
+    }
+#if defined(__AVX512F__)
+    return (FloatVector)_mm512_maskz_loadu_ps((__mmask16)((1u << lanes) - 1), p);
+#else
+    for (int n = 0; n < kWidth; ++n)
+      if (n < lanes) v[n] = p[n];
+    return v;
+#endif
+  }
+  PRNN_HD void store(float* p, Simd a) const {
+    if (lanes == kWidth) {
+      __builtin_memcpy(p, &a.v, sizeof a.v);
+      return;
+    }
+#if defined(__AVX512F__)
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << lanes) - 1), (__m512)a.v);
+#else
+    for (int n = 0; n < kWidth; ++n)
+      if (n < lanes) p[n] = a.v[n];
+#endif
+  }
+};
+
+}  // namespace prnn::PRNN_ISA

@@ -1,0 +1,163 @@
+#include "cpu/threads.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace prnn {
+namespace {
+
+// Spins for about the length of a step, then lets other threads have the core.
+template <class Condition>
+void wait_until(Condition&& condition) {
+  for (int spins = 0; !condition(); ++spins) {
+    if (spins < 4000) {
+#if defined(__x86_64__)
+      _mm_pause();
+#elif defined(__aarch64__)
+      asm volatile("yield");
+#endif
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
+
+}  // namespace
+
+void parallel_for(ThreadPool& pool, int threads, std::int64_t count,
+                  const std::function<void(std::int64_t)>& body) {
+  if (count < threads) threads = static_cast<int>(count);
+  if (threads <= 1) {
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  struct Shared {  // outlives the call: a task may start after all is done, and then finds no work
+    std::atomic<std::int64_t> next{0}, done{0};
+    std::mutex mutex;
+    std::condition_variable all_done;
+  };
+  auto shared = std::make_shared<Shared>();
+  auto work = [shared, count, &body] {
+    for (std::int64_t i; (i = shared->next.fetch_add(1)) < count;) {
+      body(i);
+      if (shared->done.fetch_add(1) + 1 == count) {
+        std::lock_guard lock(shared->mutex);
+        shared->all_done.notify_all();
+      }
+    }
+  };
+  for (int t = 1; t < threads; ++t) pool.schedule(work);
+  work();
+  std::unique_lock lock(shared->mutex);
+  shared->all_done.wait(lock, [&] { return shared->done.load() == count; });
+}
+
+namespace {
+
+// The meeting point of parallel_steps. Member 0 is the caller.
+class Meeting {
+ public:
+  explicit Meeting(int most) : ended_(most) {}
+
+  // A pool thread asks to take part; -1 if there is no more room.
+  int arrive() {
+    const int member = arrived_.fetch_add(1) + 1;
+    return member < static_cast<int>(ended_.size()) ? member : -1;
+  }
+
+  // Member 0, before each step: takes in those who have arrived. The announcement of step n + 2
+  // overwrites that of step n, which all have read: they ended step n before n + 1 could end.
+  int announce(std::int64_t step) {
+    const int arrived = arrived_.load() + 1, most = static_cast<int>(ended_.size());
+    const int members = arrived < most ? arrived : most;
+    announced_[step & 1].store(step * kMembers + members, std::memory_order_release);
+    return members;
+  }
+  // Any other member: how many take part in `step`; 0 if there are no more steps.
+  int announced(std::int64_t step) {
+    std::int64_t value;
+    wait_until([&] {
+      value = announced_[step & 1].load(std::memory_order_acquire);
+      return value >= step * kMembers || closed_.load(std::memory_order_acquire);
+    });
+    return value >= step * kMembers ? static_cast<int>(value - step * kMembers) : 0;
+  }
+  // A newcomer's first step: the first announced one that counts it in. -1 if there is none.
+  std::int64_t first_step(int member) {
+    std::int64_t first = -1;
+    wait_until([&] {
+      for (const auto& slot : announced_) {
+        const std::int64_t value = slot.load(std::memory_order_acquire);
+        if (value >= 0 && value % kMembers > member) {
+          const std::int64_t step = value / kMembers;
+          if (first < 0 || step < first) first = step;
+        }
+      }
+      return first >= 0 || closed_.load(std::memory_order_acquire);
+    });
+    return first;
+  }
+  void end(std::int64_t step, int member) {
+    ended_[member].step.store(step, std::memory_order_release);
+  }
+  // Waits until all of `members` have ended `step`: what they wrote is then visible.
+  void wait_for_end(std::int64_t step, int members) {
+    for (int m = 0; m < members; ++m)
+      wait_until([&] { return ended_[m].step.load(std::memory_order_acquire) >= step; });
+  }
+  void close() { closed_.store(true, std::memory_order_release); }
+
+ private:
+  static constexpr std::int64_t kMembers = 4096;
+  struct alignas(128) Ended {
+    std::atomic<std::int64_t> step{-1};
+  };
+  alignas(128) std::atomic<std::int64_t> announced_[2]{-1, -1};
+  alignas(128) std::atomic<int> arrived_{0};
+  std::atomic<bool> closed_{false};
+  std::vector<Ended> ended_;
+};
+
+}  // namespace
+
+void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
+                    const std::function<void(std::int64_t, int, int)>& body) {
+  if (threads <= 1 || steps <= 1) {
+    for (std::int64_t s = 0; s < steps; ++s) body(s, 0, 1);
+    return;
+  }
+  auto meeting = std::make_shared<Meeting>(threads);
+  // `body` is used by members only, and the caller waits for all of those.
+  for (int t = 1; t < threads; ++t)
+    pool.schedule([meeting, &body] {
+      const int me = meeting->arrive();
+      if (me < 0) return;
+      std::int64_t step = meeting->first_step(me);
+      if (step < 0) return;
+      meeting->end(step - 1, me);
+      for (int members; (members = meeting->announced(step)) > 0; ++step) {
+        meeting->wait_for_end(step - 1, members);
+        body(step, me, members);
+        meeting->end(step, me);
+      }
+    });
+  int members = 1;
+  for (std::int64_t s = 0; s < steps; ++s) {
+    members = meeting->announce(s);
+    meeting->wait_for_end(s - 1, members);
+    body(s, 0, members);
+    meeting->end(s, 0);
+  }
+  meeting->wait_for_end(steps - 1, members);
+  meeting->close();
+}
+
+}  // namespace prnn

@@ -1,0 +1,28 @@
+// Threads for the engine, borrowed from the caller's pool. The calling thread always works too,
+// and nothing ever waits for a pool task that has not started: a pool with no thread to spare
+// costs speed, never progress.
+#pragma once
+#include <cstdint>
+#include <functional>
+
+namespace prnn {
+
+class ThreadPool {
+ public:
+  virtual ~ThreadPool() = default;
+  virtual int threads() const = 0;  // including the caller's
+  virtual void schedule(std::function<void()> task) = 0;
+};
+
+// Calls body(0) … body(count - 1), each once, on up to `threads` threads.
+void parallel_for(ThreadPool& pool, int threads, std::int64_t count,
+                  const std::function<void(std::int64_t)>& body);
+
+// Calls body(step, member, members) for every step in order. Within a step, the members' calls run
+// at the same time; a step begins when all members have ended the one before. The caller begins
+// alone; pool threads become members at the step after they arrive, so that a thread that never
+// arrives is never waited for.
+void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
+                    const std::function<void(std::int64_t, int, int)>& body);
+
+}  // namespace prnn

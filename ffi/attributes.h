@@ -1,0 +1,46 @@
+// The static part of a call, as it comes from Python: prnn_jax/_call.py's dataclass, field by
+// field. A field that only one side has is an error when the call is compiled.
+#pragma once
+#include <optional>
+#include <string_view>
+
+#include "core/cells.h"
+#include "core/shape.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace prnn {
+
+struct CallAttributes {
+  std::string_view cell;
+  bool time_major, reverse, bidirectional, save;
+  float skip, cap;
+};
+
+inline std::optional<CellKind> cell_kind(std::string_view name) {
+  if (name == "rnn_tanh") return CellKind::kRnnTanh;
+  if (name == "rnn_relu") return CellKind::kRnnRelu;
+  if (name == "lstm") return CellKind::kLstm;
+  if (name == "gru") return CellKind::kGru;
+  if (name == "gru_reset_before") return CellKind::kGruResetBefore;
+  return std::nullopt;
+}
+
+// Runs when the program is compiled: refuses what no device could execute.
+inline xla::ffi::Error check_attributes(CallAttributes call) {
+  if (!cell_kind(call.cell))
+    return xla::ffi::Error::InvalidArgument("prnn_jax: this build has no cell named " +
+                                            std::string(call.cell) +
+                                            "; the program was made by another version");
+  return xla::ffi::Error::Success();
+}
+
+}  // namespace prnn
+
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(prnn::CallAttributes,
+                                      xla::ffi::StructMember<std::string_view>("cell"),
+                                      xla::ffi::StructMember<bool>("time_major"),
+                                      xla::ffi::StructMember<bool>("reverse"),
+                                      xla::ffi::StructMember<bool>("bidirectional"),
+                                      xla::ffi::StructMember<bool>("save"),
+                                      xla::ffi::StructMember<float>("skip"),
+                                      xla::ffi::StructMember<float>("cap"));

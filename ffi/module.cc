@@ -1,0 +1,82 @@
+// The Python module _prnn: XLA targets, and what Python may ask of the engines.
+#include "ffi/handlers.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include <thread>
+
+#include "cpu/run.h"
+#include "ffi/attributes.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace prnn {
+namespace {
+
+template <class Handler>
+nb::capsule target(Handler* handler) {
+  return nb::capsule(reinterpret_cast<void*>(handler), "xla._CUSTOM_CALL_TARGET");
+}
+
+// {name: {stage: handler}} for jax.ffi.register_ffi_target(..., platform="cpu").
+nb::dict cpu_targets() {
+  nb::dict forward, backward, out;
+  forward["instantiate"] = target(PrnnCheckCall);
+  forward["execute"] = target(PrnnCpuForward);
+  backward["instantiate"] = target(PrnnCheckCall);
+  backward["execute"] = target(PrnnCpuBackward);
+  out["prnn_forward"] = forward;
+  out["prnn_backward"] = backward;
+  return out;
+}
+
+// How the CPU engine would run a call with `threads` threads.
+nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch,
+                  std::int64_t groups, std::int64_t hidden, bool backward, int threads) {
+  Problem p{};
+  p.cell.kind = cell_kind(cell).value();
+  p.shape = {time, batch, groups, hidden, false, false, false};
+  p.direction = backward ? Direction::kBackward : Direction::kForward;
+  const Isa& isa = best_isa();
+  const CpuPlan plan = prnn::plan(isa, p, threads);
+  nb::dict out;
+  out["instruction_set"] = isa.name;
+  out["vector_width"] = isa.width;
+  out["split"] = plan.split == Split::kUnits ? "units" : "rows";
+  out["threads"] = plan.threads;
+  out["rows_per_block"] = plan.blocking.rows;
+  out["units_per_panel"] = plan.blocking.vectors[0] * isa.width;
+  out["weight_bytes"] = plan.weight_bytes;
+  out["cache_bytes"] = plan.cache_bytes;
+  return out;
+}
+
+using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using FloatResult = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+const Isa& isa_named(const std::string& name) {
+  const Isa* isa = find_isa(name.c_str());
+  if (isa == nullptr) throw nb::value_error("instruction set not available");
+  return *isa;
+}
+
+}  // namespace
+}  // namespace prnn
+
+NB_MODULE(_prnn, m) {
+  using namespace prnn;
+  m.def("ffi_api_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
+  m.def("cpu_targets", cpu_targets);
+  m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a,
+        "backward"_a, "threads"_a);
+  m.def("has_isa", [](const std::string& name) { return find_isa(name.c_str()) != nullptr; });
+  m.def("sigmoid", [](const std::string& isa, FloatArray in, FloatResult out) {
+    isa_named(isa).sigmoid(in.data(), out.data(), static_cast<std::int64_t>(in.size()));
+  });
+  m.def("tanh", [](const std::string& isa, FloatArray in, FloatResult out) {
+    isa_named(isa).tanh(in.data(), out.data(), static_cast<std::int64_t>(in.size()));
+  });
+}

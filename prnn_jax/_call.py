@@ -1,0 +1,111 @@
+"""What is static in a native call.
+
+`Call` crosses to C++ field by field (ffi/attributes.h), apart from `precision`, which
+only products outside the recurrence and the scan need.
+
+Arrays of a call, with G gates, N groups (independent recurrences: directions, heads):
+
+- sequences `[batch, time, N, n*hidden]`, or `[time, batch, N, n*hidden]` if time_major:
+  a_x (n = G), y (n = 1)
+- `w_hh [N, hidden, G*hidden]`, `b_hh [N, G*hidden]`, states `[batch, N, hidden]`
+"""
+
+import math
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+from jax import Array
+
+from prnn_jax._cells import CELLS, Cell
+
+
+@dataclass(frozen=True)
+class Call:
+    """Static configuration of a recurrence; hashable.
+
+    Attributes:
+      cell: name in `_cells.CELLS`.
+      time_major: whether sequences begin with time.
+      reverse: whether all groups run from the last step to the first.
+      bidirectional: whether the second half of the groups runs against the first.
+      save: whether the forward pass returns what the backward pass needs.
+      skip: scale of the residual through time (RNN only).
+      cap: upper bound of the activation (clipped ReLU only).
+      precision: of the scan's products and of those outside the recurrence.
+      implementation: "native", "scan", or None for the best that the platform has.
+    """
+
+    cell: str
+    time_major: bool = False
+    reverse: bool = False
+    bidirectional: bool = False
+    save: bool = False
+    skip: float = 0.0
+    cap: float = math.inf
+    precision: jax.lax.Precision | None = None
+    implementation: str | None = None
+
+    @property
+    def table(self) -> Cell:
+        """The cell's row in the table."""
+        return CELLS[self.cell]
+
+    @property
+    def batch_axis(self) -> int:
+        """Axis of the batch in a sequence."""
+        return 1 if self.time_major else 0
+
+    @property
+    def time_axis(self) -> int:
+        """Axis of time in a sequence."""
+        return 0 if self.time_major else 1
+
+    def attributes(self) -> dict:
+        """The fields C++ reads, in types the FFI encodes as such."""
+        return {
+            "cell": self.cell,
+            "time_major": self.time_major,
+            "reverse": self.reverse,
+            "bidirectional": self.bidirectional,
+            "save": self.save,
+            "skip": np.float32(self.skip),
+            "cap": np.float32(self.cap),
+        }
+
+    def reversed_groups(self, groups: int) -> np.ndarray:
+        """For each group, whether it runs from the last step to the first."""
+        second = np.arange(groups) >= groups // 2
+        return np.asarray(self.reverse) != (self.bidirectional & second)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a call, read off a_x."""
+
+    time: int
+    batch: int
+    groups: int
+    hidden: int
+
+    @classmethod
+    def of(cls, call: Call, sequence: Array, values: int) -> "Sizes":
+        """From a sequence with `values` values per hidden unit."""
+        shape = sequence.shape
+        return cls(
+            time=shape[call.time_axis],
+            batch=shape[call.batch_axis],
+            groups=shape[2],
+            hidden=shape[3] // values,
+        )
+
+    def sequence(self, call: Call, values: int) -> tuple[int, ...]:
+        """Shape of a sequence with `values` values per hidden unit."""
+        rows = (self.batch, self.time)
+        rows = rows[::-1] if call.time_major else rows
+        return (*rows, self.groups, values * self.hidden)
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Shape of a state."""
+        return self.batch, self.groups, self.hidden

@@ -1,0 +1,103 @@
+"""The recurrent cells in jax.numpy: the reference, and what `lax.scan` runs.
+
+The same table as core/cells.h, in the same gate order. `step` takes the pre-activations
+of one time step as separate gates, so that one definition serves any dtype and any
+order of differentiation.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+State = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What the rest of the package needs to know of a cell.
+
+    Attributes:
+      name: as the native engines know it.
+      gates: products per hidden unit, i.e. `w_hh` is `[hidden, gates*hidden]`.
+      states: values carried per unit; the first is h.
+      reserve: gate values kept per unit and step for the backward pass. The states
+        besides h are kept too; h itself is y.
+      same_gradient: whether d(a_x) and d(a_h) are the same numbers.
+      step: `(call, a_x, state, product) -> (state', reserve)`, with a_x
+        `[..., gates*hidden]` and `product(h, first, last)` the pre-activations
+        `h w_hh + b_hh` of those gates.
+      product_inputs: what each gate's product multiplies, where that is not h for all:
+        `(h, saved) -> (gate 0's, gate 1's, ...)`.
+    """
+
+    name: str
+    gates: int
+    states: int
+    reserve: int
+    same_gradient: bool
+    step: Callable
+    product_inputs: Callable | None = None
+
+    @property
+    def saved(self) -> int:
+        """Values kept for the backward pass, per unit and step, besides y."""
+        return self.reserve + self.states - 1
+
+
+def _split(a: Array, gates: int) -> list[Array]:
+    return jnp.split(a, gates, axis=-1)
+
+
+def _rnn_tanh(call, a_x, state, product):
+    (h,) = state
+    return (jnp.tanh(a_x + product(h, 0, 1) + call.skip * h),), ()
+
+
+def _rnn_relu(call, a_x, state, product):
+    (h,) = state
+    h = jax.nn.relu(a_x + product(h, 0, 1) + call.skip * h)
+    return (jnp.where(h >= call.cap, jnp.asarray(call.cap, h.dtype), h),), ()
+
+
+def _lstm(call, a_x, state, product):
+    h, c = state
+    i, f, g, o = _split(a_x + product(h, 0, 4), 4)
+    i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+    c = f * c + i * g
+    return (o * jnp.tanh(c), c), (i, f, g, o)
+
+
+def _gru(call, a_x, state, product):
+    (h,) = state
+    (x_r, x_z, x_n), (h_r, h_z, h_n) = _split(a_x, 3), _split(product(h, 0, 3), 3)
+    r, z = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
+    n = jnp.tanh(x_n + r * h_n)
+    return (n + z * (h - n),), (r, z, n, h_n)
+
+
+def _gru_reset_before(call, a_x, state, product):
+    (h,) = state
+    (x_r, x_z, x_n), (h_r, h_z) = _split(a_x, 3), _split(product(h, 0, 2), 2)
+    r, z = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
+    n = jnp.tanh(x_n + product(r * h, 2, 3))
+    return (n + z * (h - n),), (r, z, n)
+
+
+def _reset_inputs(h, reserve):
+    r = reserve[..., : h.shape[-1]]
+    return h, h, r * h
+
+
+CELLS = {
+    cell.name: cell
+    for cell in (
+        Cell("rnn_tanh", 1, 1, 0, True, _rnn_tanh),
+        Cell("rnn_relu", 1, 1, 0, True, _rnn_relu),
+        Cell("lstm", 4, 2, 4, True, _lstm),
+        Cell("gru", 3, 1, 4, False, _gru),
+        Cell("gru_reset_before", 3, 1, 3, True, _gru_reset_before, _reset_inputs),
+    )
+}

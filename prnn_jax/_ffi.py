@@ -1,0 +1,261 @@
+"""The native calls: registration with XLA, result shapes, vmap, and choice by platform.
+
+`forward` and `backward` take and return arrays as described in `_call`; they know
+nothing of derivatives (`_recurrence` does).
+"""
+
+import functools
+import pathlib
+import re
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
+from jax.sharding import PartitionSpec
+
+from prnn_jax import _scan
+from prnn_jax._call import Call, Sizes
+from prnn_jax._cells import State
+
+
+def _import_native():
+    """The compiled module, if XLA will accept it; registers its targets."""
+    try:
+        from prnn_jax import _prnn
+    except ImportError as error:
+        raise ImportError(
+            "prnn_jax: the compiled module prnn_jax/_prnn is missing or cannot be "
+            "loaded. Install the package (`pip install .` in its repository) instead "
+            "of importing it from the source folder."
+        ) from error
+    header = pathlib.Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
+    numbers = re.findall(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", header.read_text())
+    runtime = tuple(int(number) for number in numbers)
+    check_api_version(_prnn.ffi_api_version(), runtime)
+    for name, stages in _prnn.cpu_targets().items():
+        jax.ffi.register_ffi_target(name, stages, platform="cpu")
+    return _prnn
+
+
+def check_api_version(built: tuple[int, ...], runtime: tuple[int, ...]) -> None:
+    """Raises where XLA would refuse the module, and with it every backend."""
+    if built[0] != runtime[0] or built > runtime:
+        raise ImportError(
+            f"prnn_jax was compiled for XLA FFI API {built[0]}.{built[1]}, but jaxlib "
+            f"{jax.lib.__version__} offers {runtime[0]}.{runtime[1]}. Build it against "
+            "this jaxlib: pip install --no-build-isolation --force-reinstall prnn_jax "
+            "(needs scikit-build-core and nanobind), or upgrade jax."
+        )
+
+
+native = _import_native()
+
+#: Platforms that have a native engine, as `lax.platform_dependent` names them.
+PLATFORMS = ("cpu",)
+
+
+def forward(
+    call: Call, a_x: Array, w_hh: Array, b_hh: Array, state_0: State
+) -> tuple[Array, State, tuple[Array, ...]]:
+    """y, the last state, and with `call.save` what the backward pass needs."""
+    return _batched(_forward_here, call, 2)(a_x, w_hh, b_hh, state_0)
+
+
+def backward(
+    call: Call,
+    primals: tuple[Array, Array, Array, State],
+    kept: tuple[Array, tuple[Array, ...]],
+    cotangents: tuple[Array, State],
+) -> tuple[Array, Array, State]:
+    """Gradients of a_x, a_h and the initial state.
+
+    Args:
+      call: as of the forward pass.
+      primals: the arguments of the forward pass. The native engines read only w_hh and
+        the state; a program that runs them keeps no a_x.
+      kept: y and the saved values.
+      cotangents: of y and of the last state.
+    """
+    a_x, w_hh, b_hh, state_0 = primals
+    return _batched(_backward_here, call, 2)(
+        a_x, w_hh, b_hh, state_0, kept, cotangents
+    )
+
+
+# ---- by platform -----------------------------------------------------------------------
+
+
+def _forward_here(call: Call, a_x, w_hh, b_hh, state_0):
+    native_call = functools.partial(_forward_native, call)
+    scan_call = functools.partial(_scan.forward, call)
+    return _by_platform(call, native_call, scan_call, a_x, w_hh, b_hh, state_0)
+
+
+def _backward_here(call: Call, a_x, w_hh, b_hh, state_0, kept, cotangents):
+    def native_call(a_x, w_hh, b_hh, state_0, kept, cotangents):
+        return _backward_native(call, w_hh, state_0, kept, cotangents)
+
+    def scan_call(a_x, w_hh, b_hh, state_0, kept, cotangents):
+        return _scan.backward(call, (a_x, w_hh, b_hh, state_0), cotangents)
+
+    args = a_x, w_hh, b_hh, state_0, kept, cotangents
+    return _by_platform(call, native_call, scan_call, *args)
+
+
+def _by_platform(call: Call, native_call, scan_call, *args):
+    if call.implementation == "native":
+        return native_call(*args)
+    engines = dict.fromkeys(PLATFORMS, native_call)
+    return lax.platform_dependent(*args, **engines, default=scan_call)
+
+
+# ---- the calls -------------------------------------------------------------------------
+
+
+def _forward_native(call: Call, a_x, w_hh, b_hh, state_0):
+    cell = call.table
+    sizes = Sizes.of(call, a_x, cell.gates)
+    y = _result(a_x, sizes.sequence(call, 1))
+    state_n = tuple(_result(a_x, sizes.state) for _ in state_0)
+    saved = ()
+    if call.save and cell.saved:
+        saved = (_result(a_x, sizes.sequence(call, cell.saved)),)
+    workspace = _result(a_x, (_workspace_floats(call, sizes),))
+    y, state_n, saved, _ = _ffi_call("prnn_forward", (y, state_n, saved, workspace))(
+        call, a_x, w_hh, b_hh, *state_0
+    )
+    return y, state_n, saved
+
+
+def _backward_native(call: Call, w_hh, state_0, kept, cotangents):
+    cell = call.table
+    y, saved = kept
+    dy, dstate_n = cotangents
+    sizes = Sizes.of(call, y, 1)
+    da = _result(y, sizes.sequence(call, cell.gates))
+    da_h = () if cell.same_gradient else (da,)
+    dstate_0 = tuple(_result(y, sizes.state) for _ in state_0)
+    workspace = _result(y, (_workspace_floats(call, sizes),))
+    da_x, da_h, dstate_0, _ = _ffi_call("prnn_backward", (da, da_h, dstate_0, workspace))(
+        call, w_hh, y, *saved, *state_0, dy, *dstate_n
+    )
+    return da_x, da_h[0] if da_h else da_x, dstate_0
+
+
+def _ffi_call(target: str, results):
+    """jax.ffi.ffi_call for results of any nesting."""
+    leaves, structure = jax.tree.flatten(results)
+
+    def run(call: Call, *args):
+        outputs = jax.ffi.ffi_call(target, leaves)(*args, call=call.attributes())
+        return jax.tree.unflatten(structure, outputs)
+
+    return run
+
+
+def _workspace_floats(call: Call, sizes: Sizes) -> int:
+    """As cpu/run.cc's workspace_floats: packed weights and a second product's input.
+
+    Arithmetic on shapes alone, so that programs can be compiled and exported on any host.
+    """
+    gates, hidden = call.table.gates, sizes.hidden
+    units = -(-hidden // 16) * 16
+    packed = sizes.groups * units * (gates * hidden + max(gates, 2))
+    between = 3 * sizes.batch * sizes.groups * hidden
+    return packed + (between if call.table.product_inputs else 0) + 16
+
+
+def _result(like: Array, shape: tuple[int, ...]):
+    """A result's type; inside shard_map it varies over the same mesh axes as `like`."""
+    typeof = jax.typeof(like)
+    manual = getattr(typeof, "manual_axis_type", None)
+    varying = getattr(typeof, "vma", None) if manual is None else manual.varying
+    if not varying:
+        return jax.ShapeDtypeStruct(shape, like.dtype)
+    spec = PartitionSpec(*[None] * len(shape))
+    return typeof.update(shape=shape, sharding=typeof.sharding.update(spec=spec))
+
+
+# ---- vmap ------------------------------------------------------------------------------
+
+
+@functools.cache
+def _batched(run, call: Call, weight_arguments: int):
+    """`run(call, ...)` with a batching rule.
+
+    A mapped axis of data becomes part of the batch. Where weights are mapped, it becomes
+    part of the groups. Either way one native call does it all.
+    """
+
+    @custom_vmap
+    def op(a_x, *weights_and_rest):
+        return run(call, a_x, *weights_and_rest)
+
+    @op.def_vmap
+    def rule(size, mapped, *args):
+        weights = slice(1, 1 + weight_arguments)
+        over_groups = any(jax.tree.leaves(mapped[weights]))
+        axes = _Axes(call, size, over_groups)
+        folded = []
+        for n, (arg, is_mapped) in enumerate(zip(args, mapped, strict=True)):
+            fold = axes.fold_data
+            if weights.start <= n < weights.stop:
+                fold = axes.fold_weights
+            folded.append(jax.tree.map(fold, arg, is_mapped))
+        out = op(*folded)
+        out = jax.tree.map(axes.unfold_data, out)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return op
+
+
+class _Axes:
+    """Where a mapped axis goes: into the batch or into the groups, and back."""
+
+    def __init__(self, call: Call, size: int, over_groups: bool):
+        self.call, self.size, self.over_groups = call, size, over_groups
+
+    def fold_data(self, x: Array, is_mapped: bool) -> Array:
+        """A sequence (rank 4) or a state (rank 3), with the mapped axis in front."""
+        if not is_mapped:
+            x = jnp.broadcast_to(x, (self.size, *x.shape))
+        return self._fold(x, self._axis(x.ndim - 1))
+
+    def fold_weights(self, w: Array, is_mapped: bool) -> Array:
+        if not self.over_groups:
+            return w
+        if not is_mapped:
+            w = jnp.broadcast_to(w, (self.size, *w.shape))
+        return self._fold(w, 0)
+
+    def unfold_data(self, x: Array) -> Array:
+        axis = self._axis(x.ndim)
+        shape = x.shape
+        if self.over_groups:
+            ways = self._ways(shape[axis] // self.size)
+            split = (ways, self.size, shape[axis] // (ways * self.size))
+            x = jnp.moveaxis(x.reshape(*shape[:axis], *split, *shape[axis + 1 :]), axis + 1, 0)
+            return x.reshape(self.size, *shape[:axis], split[0] * split[2], *shape[axis + 1 :])
+        split = (self.size, shape[axis] // self.size)
+        return jnp.moveaxis(x.reshape(*shape[:axis], *split, *shape[axis + 1 :]), axis, 0)
+
+    def _axis(self, rank: int) -> int:
+        if self.over_groups:
+            return rank - 2
+        return self.call.batch_axis if rank == 4 else 0
+
+    def _ways(self, groups: int) -> int:
+        # The two directions stay the outer half of the groups.
+        return 2 if self.call.bidirectional else 1
+
+    def _fold(self, x: Array, axis: int) -> Array:
+        """Merges axis 0 into what is `axis` of the array without axis 0."""
+        shape = x.shape[1:]
+        if not self.over_groups:
+            x = jnp.moveaxis(x, 0, axis)
+            return x.reshape(*shape[:axis], -1, *shape[axis + 1 :])
+        ways = self._ways(shape[axis])
+        x = x.reshape(self.size, *shape[:axis], ways, -1, *shape[axis + 1 :])
+        x = jnp.moveaxis(x, 0, axis + 1)
+        return x.reshape(*shape[:axis], self.size * shape[axis], *shape[axis + 1 :])
