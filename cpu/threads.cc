@@ -1,6 +1,7 @@
 #include "cpu/threads.h"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -14,19 +15,24 @@
 namespace prnn {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
 // Spins for about the length of a step, then lets other threads have the core.
 template <class Condition>
 void wait_until(Condition&& condition) {
   for (int spins = 0; !condition(); ++spins) {
-    if (spins < 4000) {
-#if defined(__x86_64__)
-      _mm_pause();
-#elif defined(__aarch64__)
-      asm volatile("yield");
-#endif
-    } else {
+    if (spins < 4000)
+      pause();
+    else
       std::this_thread::yield();
-    }
   }
 }
 
@@ -56,6 +62,8 @@ void parallel_for(ThreadPool& pool, int threads, std::int64_t count,
   };
   for (int t = 1; t < threads; ++t) pool.schedule(work);
   work();
+  // What is left is in the hands of others, and mostly nearly done: sleep only if it is not.
+  for (int spins = 0; spins < 2000 && shared->done.load() < count; ++spins) pause();
   std::unique_lock lock(shared->mutex);
   shared->all_done.wait(lock, [&] { return shared->done.load() == count; });
 }
@@ -75,20 +83,22 @@ class Meeting {
 
   // Member 0, before each step: takes in those who have arrived. The announcement of step n + 2
   // overwrites that of step n, which all have read: they ended step n before n + 1 could end.
-  int announce(std::int64_t step) {
+  int announce(std::int64_t step, bool alone) {
     const int arrived = arrived_.load() + 1, most = static_cast<int>(ended_.size());
-    const int members = arrived < most ? arrived : most;
+    const int members = alone ? 1 : arrived < most ? arrived : most;
     announced_[step & 1].store(step * kMembers + members, std::memory_order_release);
     return members;
   }
-  // Any other member: how many take part in `step`; 0 if there are no more steps.
+  // Any other member: how many take part in `step`. It is itself one of them only if that is more
+  // than its number: otherwise there are no more steps, or the caller goes on alone (and may by
+  // now have announced a later step).
   int announced(std::int64_t step) {
     std::int64_t value;
     wait_until([&] {
       value = announced_[step & 1].load(std::memory_order_acquire);
       return value >= step * kMembers || closed_.load(std::memory_order_acquire);
     });
-    return value >= step * kMembers ? static_cast<int>(value - step * kMembers) : 0;
+    return value / kMembers == step ? static_cast<int>(value % kMembers) : 0;
   }
   // A newcomer's first step: the first announced one that counts it in. -1 if there is none.
   std::int64_t first_step(int member) {
@@ -126,11 +136,34 @@ class Meeting {
   std::vector<Ended> ended_;
 };
 
+// Steps shared with a thread that has no core to itself wait for the scheduler, for milliseconds
+// where a step takes microseconds. So the caller counts its waiting: once that has cost more than
+// its work, it goes on alone, and for a while all calls do.
+class Crowding {
+ public:
+  static bool recent() { return Clock::now().time_since_epoch().count() < until_.load(); }
+
+  void add(Clock::duration work, Clock::duration wait) {
+    worked_ += work;
+    waited_ += wait;
+    if (waited_ > worked_ + std::chrono::microseconds(500)) {
+      crowded_ = true;
+      until_.store((Clock::now() + std::chrono::milliseconds(50)).time_since_epoch().count());
+    }
+  }
+  bool crowded() const { return crowded_; }
+
+ private:
+  Clock::duration worked_{}, waited_{};
+  bool crowded_ = false;
+  inline static std::atomic<Clock::rep> until_{0};
+};
+
 }  // namespace
 
 void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
                     const std::function<void(std::int64_t, int, int)>& body) {
-  if (threads <= 1 || steps <= 1) {
+  if (threads <= 1 || steps <= 1 || Crowding::recent()) {
     for (std::int64_t s = 0; s < steps; ++s) body(s, 0, 1);
     return;
   }
@@ -143,18 +176,24 @@ void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
       std::int64_t step = meeting->first_step(me);
       if (step < 0) return;
       meeting->end(step - 1, me);
-      for (int members; (members = meeting->announced(step)) > 0; ++step) {
+      for (int members; (members = meeting->announced(step)) > me; ++step) {
         meeting->wait_for_end(step - 1, members);
         body(step, me, members);
         meeting->end(step, me);
       }
     });
+  Crowding crowding;
   int members = 1;
   for (std::int64_t s = 0; s < steps; ++s) {
-    members = meeting->announce(s);
-    meeting->wait_for_end(s - 1, members);
+    const int before = members;
+    members = meeting->announce(s, crowding.crowded());
+    // Those who are sent away have still to end the step before.
+    const auto waiting = Clock::now();
+    meeting->wait_for_end(s - 1, before > members ? before : members);
+    const auto working = Clock::now();
     body(s, 0, members);
     meeting->end(s, 0);
+    if (before > 1) crowding.add(Clock::now() - working, working - waiting);
   }
   meeting->wait_for_end(steps - 1, members);
   meeting->close();
