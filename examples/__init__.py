@@ -1,0 +1,1 @@
+"""Example programs; run them from the repository root with `python -m`."""

@@ -1,0 +1,336 @@
+"""The speech example: its parts on known values, its corpus, a tiny training."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import soundfile
+from flax import nnx
+
+from examples.speech import batches, checkpoint, dataset, features, metrics, text
+from examples.speech import train as training
+from examples.speech.config import FeatureConfig, ModelConfig, RunConfig, TrainConfig
+from examples.speech.decode import greedy
+from examples.speech.evaluate import Transcriber, error_rate_by_speaker
+from examples.speech.model import output_frames
+
+CORPUS_BYTES_MAX = 6_000_000
+FEATURES = FeatureConfig()  # 8 kHz: windows of 200 samples, every 80
+TINY = RunConfig(
+    model=ModelConfig(layers=1, hidden_size=16, channels=2, dropout=0.0),
+    train=TrainConfig(batch_size=8, buckets=1, warmup=0.0, augment=False),
+)
+
+
+@pytest.fixture(scope="module")
+def manifests() -> dict[str, list[dict]]:
+    return {
+        split: [
+            json.loads(line)
+            for line in (dataset.DIGITS / f"{split}.jsonl").read_text().splitlines()
+        ]
+        for split in dataset.SPLITS
+    }
+
+
+@pytest.fixture(scope="module")
+def utterances() -> list[dataset.Utterance]:
+    """The dev utterances of one speaker."""
+    clips = dataset.read_manifest(dataset.DIGITS / "dev.jsonl")
+    clips = [clip for clip in clips if clip.speaker == clips[0].speaker][:8]
+    return [
+        dataset.Utterance(
+            clip,
+            features.normalise(features.log_mel(samples, FEATURES)),
+            text.encode(clip.text),
+        )
+        for clip, samples in zip(
+            clips, dataset.read_audio(clips, FEATURES.sample_rate), strict=True
+        )
+    ]
+
+
+# Features
+
+
+@pytest.mark.parametrize(
+    ("samples", "frames"), [(0, 0), (199, 0), (200, 1), (279, 1), (280, 2), (8000, 98)]
+)
+def test_frame_count(samples, frames):
+    assert features.frame_count(samples, FEATURES) == frames
+    assert features.log_mel(np.zeros(samples), FEATURES).shape == (frames, 40)
+
+
+def test_frames_do_not_look_ahead():
+    samples = np.random.default_rng(0).uniform(-1, 1, 2000)
+    whole = features.log_mel(samples, FEATURES)
+    start = features.log_mel(samples[:1000], FEATURES)
+    # Not exact: BLAS may add in another order for another number of frames.
+    np.testing.assert_allclose(start, whole[:11], rtol=1e-5, atol=1e-5)
+
+
+def test_mel_scale():
+    # 1127 ln(1 + 700/700) = 781.17; HTK puts 1000 Hz at 1000 mel.
+    np.testing.assert_allclose(features.hz_to_mel([0, 700]), [0, 781.17], atol=0.01)
+    assert features.hz_to_mel(1000) == pytest.approx(1000, abs=0.1)
+    assert features.mel_to_hz(features.hz_to_mel(440)) == pytest.approx(440)
+
+
+def test_mel_matrix_by_hand():
+    # Two bins between 0 and 2100 Hz, of spectral lines at 0, 500, ..., 4000 Hz. In mel:
+    # 0 ... 1127 ln 4, so the corners 700 (4^(k/3) - 1) are 0, 411.18, 1063.89, 2100 Hz.
+    config = FeatureConfig(fft_size=16, mel_bins=2, low_hz=0, high_hz=2100)
+    expected = np.zeros((9, 2))
+    expected[1] = (1063.89 - 500) / 652.71, (500 - 411.18) / 652.71
+    expected[2] = (1063.89 - 1000) / 652.71, (1000 - 411.18) / 652.71
+    expected[3] = 0, (2100 - 1500) / 1036.11
+    expected[4] = 0, (2100 - 2000) / 1036.11
+    np.testing.assert_allclose(features.mel_matrix(config), expected, atol=1e-5)
+
+
+def test_every_mel_bin_sees_a_spectral_line():
+    matrix = features.mel_matrix(FEATURES)
+    assert matrix.shape == (129, 40)
+    assert matrix.min() == 0
+    assert (matrix.max(0) > 0).all()
+
+
+def test_a_tone_is_loudest_in_its_mel_bin():
+    tone = np.sin(2 * np.pi * 1000 * np.arange(2000) / FEATURES.sample_rate)
+    low, high = features.hz_to_mel([FEATURES.low_hz, FEATURES.high_hz])
+    centres = np.linspace(low, high, FEATURES.mel_bins + 2)[1:-1]
+    nearest = np.abs(centres - features.hz_to_mel(1000)).argmin()
+    assert (features.log_mel(tone, FEATURES).argmax(1) == nearest).all()
+
+
+def test_normalise():
+    raw = np.random.default_rng(0).normal(-10, 3, (500, 40))
+    normal = features.normalise(raw)
+    np.testing.assert_allclose(normal.mean(0), 0, atol=1e-5)
+    np.testing.assert_allclose(normal.std(0), 1, atol=1e-2)
+    assert np.isfinite(features.normalise(np.ones((3, 40)))).all()
+
+
+# Text, decoding, errors
+
+
+def test_encode():
+    assert text.encode(" 'az").tolist() == [1, 2, 3, 28]
+    assert text.to_text(text.encode("one two")) == "one two"
+    with pytest.raises(ValueError, match="A"):
+        text.encode("A")
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("", ""),
+        ("___", ""),
+        ("aab", "ab"),
+        ("a_a", "aa"),
+        ("_aa_ab_", "aab"),
+        ("one__  two", "one two"),
+        ("thre_e", "three"),
+    ],
+)
+def test_greedy(path, expected):
+    labels = [text.BLANK if c == "_" else text.encode(c)[0] for c in path]
+    assert greedy(np.eye(text.LABELS)[np.array(labels, int)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("reference", "hypothesis", "distance"),
+    [
+        ("", "", 0),
+        ("abc", "", 3),
+        ("", "abc", 3),
+        ("kitten", "sitting", 3),
+        ("intention", "execution", 5),
+        ("flaw", "lawn", 2),
+        ("one two", "one two", 0),
+        ("one two", "onetwo", 1),
+    ],
+)
+def test_edit_distance(reference, hypothesis, distance):
+    assert metrics.edit_distance(reference, hypothesis) == distance
+
+
+def test_character_error_rate_is_per_reference_character():
+    # 1 edit in 3 characters and 3 in 7: not the mean of the two rates.
+    pairs = [("one", "on"), ("one two", "one ")]
+    assert metrics.character_error_rate(pairs) == pytest.approx(4 / 10)
+
+
+def test_fits():
+    three = text.encode("three")  # 5 labels, and a blank between the two e
+    assert dataset.fits(three, 6)
+    assert not dataset.fits(three, 5)
+    assert not dataset.fits(text.encode(""), 5)
+
+
+# Corpus
+
+
+def test_voices_and_strings_are_held_out(manifests):
+    for key in ("speaker", "text", "audio_filepath"):
+        values = {s: {e[key] for e in entries} for s, entries in manifests.items()}
+        assert not values["train"] & values["dev"]
+        assert not values["train"] & values["test"]
+        assert not values["dev"] & values["test"]
+
+
+def test_corpus_is_small():
+    files = [file for file in dataset.DIGITS.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) <= CORPUS_BYTES_MAX
+
+
+def test_manifests_cover_the_audio_files(manifests):
+    for entries in manifests.values():
+        end = {}
+        for entry in entries:
+            path = entry["audio_filepath"]
+            assert entry["offset"] == pytest.approx(end.get(path, 0.0))
+            end[path] = entry["offset"] + entry["duration"]
+        for path, seconds in end.items():
+            info = soundfile.info(dataset.DIGITS / path)
+            assert info.samplerate == FEATURES.sample_rate
+            assert info.frames == round(seconds * FEATURES.sample_rate)
+
+
+@pytest.mark.parametrize("split", dataset.SPLITS)
+def test_clips_decode(split):
+    clips = dataset.read_manifest(dataset.DIGITS / f"{split}.jsonl")
+    last = [clip for clip in clips if clip.audio == clips[-1].audio]
+    for clip, samples in zip(last, dataset.read_audio(last, 8000), strict=True):
+        assert len(samples) == round(clip.duration * 8000)
+        assert 0.1 < np.abs(samples).max() <= 1.1  # the codec may overshoot
+
+
+def test_all_of_the_corpus_is_usable(manifests):
+    for entry in manifests["train"]:
+        frames = features.frame_count(round(8000 * entry["duration"]), FEATURES)
+        assert dataset.fits(text.encode(entry["text"]), output_frames(frames))
+
+
+def test_read_audio_says_what_is_wrong():
+    clip = dataset.read_manifest(dataset.DIGITS / "dev.jsonl")[0]
+    with pytest.raises(ValueError, match="16000 Hz expected, got 8000"):
+        list(dataset.read_audio([clip], 16000))
+    late = dataclasses.replace(clip, offset=1e4)
+    with pytest.raises(ValueError, match="ends before"):
+        list(dataset.read_audio([late], 8000))
+
+
+# Batches
+
+
+def _utterance(frames: int, mel_bins: int = 3) -> dataset.Utterance:
+    clip = dataset.Clip(Path("none.ogg"), 0.0, frames / 100, "one", "nobody")
+    ones = np.ones((frames, mel_bins), np.float32)
+    return dataset.Utterance(clip, ones, text.encode("one"))
+
+
+def test_shapes_pad_least():
+    lengths = [20, 30, 31, 100, 110, 200]
+    shapes = batches.choose_shapes([_utterance(n) for n in lengths], buckets=3)
+    assert shapes == batches.Shapes(frames=(32, 112, 208), labels=8)
+
+
+@pytest.mark.parametrize(
+    "rng", [None, np.random.default_rng(0)], ids=["sorted", "random"]
+)
+def test_batches_hold_every_utterance_once(rng):
+    utterances = [_utterance(n) for n in (20, 30, 31, 100, 110, 200, 25)]
+    shapes = batches.choose_shapes(utterances, buckets=2)
+    rows = []
+    for batch in batches.make_batches(utterances, shapes, 2, rng):
+        assert batch.features.shape[1] in shapes.frames
+        assert (batch.features.sum((1, 2)) == 3 * batch.frames).all()
+        assert ((batch.rows < 0) == (batch.label_lengths == 0)).all()
+        rows += [row for row in batch.rows if row >= 0]
+    assert sorted(rows) == list(range(7))
+
+
+def test_batches_refuse_what_is_too_long():
+    with pytest.raises(ValueError, match="50 frames is longer"):
+        next(batches.make_batches([_utterance(50)], batches.Shapes((32,), 8), 1))
+
+
+def test_augment_changes_a_copy(utterances):
+    shapes = batches.choose_shapes(utterances, buckets=1)
+    batch = next(batches.make_batches(utterances, shapes, 8))
+    before = batch.features.copy()
+    changed = batches.augment(batch, np.random.default_rng(0)).features
+    np.testing.assert_array_equal(batch.features, before)
+    assert (changed != before).any()
+    for row, frames in zip(changed, batch.frames, strict=True):
+        assert not row[frames:].any()
+
+
+# Training
+
+
+class _Losses(list):
+    """Keeps what train() tells."""
+
+    def step(self, epoch, loss):
+        self.append(loss)
+
+    def epoch(self, **values):
+        self.dev_cer = values["dev_cer"]
+
+
+def _config(epochs: int) -> RunConfig:
+    return dataclasses.replace(
+        TINY, train=dataclasses.replace(TINY.train, epochs=epochs)
+    )
+
+
+def test_training_lowers_the_loss_and_repeats(utterances, tmp_path):
+    config, shapes = _config(20), batches.choose_shapes(utterances, buckets=1)
+    losses, again = _Losses(), _Losses()
+    model = training.train(config, utterances, utterances, shapes, losses)
+    assert len(losses) == 20
+    assert losses[-1] < 0.7 * losses[0]
+    assert 0 < losses.dev_cer <= 1.5
+
+    training.train(_config(20), utterances, utterances, shapes, again)
+    assert again == losses
+
+    checkpoint.save(tmp_path, config, model)
+    loaded_config, loaded = checkpoint.load(tmp_path)
+    assert loaded_config == config
+    before = Transcriber(model, shapes, 8).logits(utterances)
+    after = Transcriber(loaded, shapes, 8).logits(utterances)
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+    texts = Transcriber(model, shapes, 8)(utterances)
+    speaker = utterances[0].clip.speaker
+    assert error_rate_by_speaker(utterances, texts)[speaker][0] == len(utterances)
+
+
+def test_rows_that_only_fill_a_batch_have_no_effect(utterances):
+    shapes = batches.choose_shapes(utterances, buckets=1)
+    full = next(batches.make_batches(utterances, shapes, 8))
+    filled = next(batches.make_batches(utterances, shapes, 12))
+    optimizer = training.make_optimizer(TINY.train, steps=10)
+    prepared = training.prepare(TINY.model, FEATURES, optimizer, seed=0)
+
+    @jax.jit
+    @jax.value_and_grad
+    def gradients(params, batch):
+        model = nnx.merge(prepared.graph, params, prepared.state.dropout, copy=True)
+        return training.ctc_loss(model(batch.features, batch.frames), batch)
+
+    loss, grads = gradients(prepared.state.params, full)
+    filled_loss, filled_grads = gradients(prepared.state.params, filled)
+    # Sums over a batch of another size round differently; hence no exact equality.
+    np.testing.assert_allclose(filled_loss, loss, rtol=1e-5)
+    for expected, actual in zip(
+        jax.tree.leaves(grads), jax.tree.leaves(filled_grads), strict=True
+    ):
+        np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-5)
