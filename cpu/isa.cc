@@ -13,6 +13,7 @@ namespace prnn::PRNN_ISA {
 namespace {
 
 PRNN_HD std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+PRNN_HD std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 PRNN_HD std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Calls f(pass) with the problem's pass as a type.
@@ -36,7 +37,7 @@ int vectors_per_block(std::int64_t rows) {
   return 4;
 }
 
-Blocking block(const Problem& problem, std::int64_t rows) {
+Blocking block(const Problem& problem, std::int64_t rows, int threads) {
   Blocking out{};
   visit_pass(problem, [&](const auto& pass) {
     const std::int64_t unit_vectors = ceil_div(problem.shape.hidden, kWidth);
@@ -44,8 +45,10 @@ Blocking block(const Problem& problem, std::int64_t rows) {
     out.rows = kMaxRows;
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
-      const std::int64_t wanted = vectors_per_block(rows) / products;
-      out.vectors[p] = (int)min(wanted < 1 ? 1 : wanted, unit_vectors);
+      const std::int64_t wanted = max(vectors_per_block(rows) / products, 1);
+      // As many panels as give each thread the same number, of nearly equal size.
+      const std::int64_t rounds = ceil_div(unit_vectors, wanted * threads);
+      out.vectors[p] = (int)ceil_div(unit_vectors, rounds * threads);
       const int allowed = max_rows(products * out.vectors[p]);
       out.rows = allowed < out.rows ? allowed : out.rows;
       out.panels[p] = ceil_div(unit_vectors, out.vectors[p]);

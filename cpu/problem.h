@@ -36,8 +36,9 @@ struct Part {
 struct Isa {
   const char* name;
   int width, registers;
-  // The blocking where a thread works on `rows` rows of the batch at a time.
-  Blocking (*block)(const Problem&, std::int64_t rows);
+  // The blocking where a thread works on `rows` rows of the batch at a time, and `threads` of
+  // them share the units of a step.
+  Blocking (*block)(const Problem&, std::int64_t rows, int threads);
   // Packs panel number `panel`, counted over (group, phase, panel).
   void (*pack)(const Problem&, const Blocking&, std::int64_t panel, float* packed);
   // One phase of one step.

@@ -32,7 +32,7 @@ CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
   const Shape& shape = problem.shape;
   CpuPlan out{};
   out.cache_bytes = cache_bytes_per_thread();
-  const Blocking whole = isa.block(problem, shape.batch);
+  const Blocking whole = isa.block(problem, shape.batch, threads);
   out.weight_bytes = whole.group_floats * static_cast<std::int64_t>(sizeof(float));
   const double work = static_cast<double>(whole.group_floats) * shape.groups * shape.batch;
 
@@ -52,7 +52,7 @@ CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
   out.rows_per_part = ceil_div(shape.batch, std::max<std::int64_t>(parts_per_group, 1));
   const std::int64_t parts = shape.groups * ceil_div(shape.batch, out.rows_per_part);
   out.threads = static_cast<int>(std::min<std::int64_t>(threads, parts));
-  out.blocking = isa.block(problem, out.rows_per_part);
+  out.blocking = isa.block(problem, out.rows_per_part, 1);
   return out;
 }
 

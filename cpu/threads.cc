@@ -11,6 +11,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(__linux__)
+#include <sched.h>
+#endif
 
 namespace prnn {
 namespace {
@@ -22,6 +25,15 @@ void pause() {
   _mm_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
+#endif
+}
+
+// The core this thread is on; -1 where the system does not tell.
+int current_core() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
 #endif
 }
 
@@ -75,8 +87,14 @@ class Meeting {
  public:
   explicit Meeting(int most) : ended_(most) {}
 
-  // A pool thread asks to take part; -1 if there is no more room.
+  // A pool thread asks to take part; -1 if there is no more room, or nothing left to do. A thread
+  // that was woken on the caller's core would only take turns with it: it sleeps until the system
+  // has found it another.
   int arrive() {
+    while (core_.load() >= 0 && core_.load() == current_core()) {
+      if (closed_.load()) return -1;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
     const int member = arrived_.fetch_add(1) + 1;
     return member < static_cast<int>(ended_.size()) ? member : -1;
   }
@@ -86,6 +104,7 @@ class Meeting {
   int announce(std::int64_t step, bool alone) {
     const int arrived = arrived_.load() + 1, most = static_cast<int>(ended_.size());
     const int members = alone ? 1 : arrived < most ? arrived : most;
+    if (members < most) core_.store(current_core(), std::memory_order_relaxed);
     announced_[step & 1].store(step * kMembers + members, std::memory_order_release);
     return members;
   }
@@ -132,6 +151,7 @@ class Meeting {
   };
   alignas(128) std::atomic<std::int64_t> announced_[2]{-1, -1};
   alignas(128) std::atomic<int> arrived_{0};
+  std::atomic<int> core_{-1};
   std::atomic<bool> closed_{false};
   std::vector<Ended> ended_;
 };
@@ -148,7 +168,7 @@ class Crowding {
     waited_ += wait;
     if (waited_ > worked_ + std::chrono::microseconds(500)) {
       crowded_ = true;
-      until_.store((Clock::now() + std::chrono::milliseconds(50)).time_since_epoch().count());
+      until_.store((Clock::now() + std::chrono::milliseconds(5)).time_since_epoch().count());
     }
   }
   bool crowded() const { return crowded_; }

@@ -345,7 +345,8 @@ def _project_and_run(op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, state_0):
         states = tuple(_to_rows(s, directions, rows, hidden) for s in states)
 
     y, states = _recurrence(call, a_x, w_hh, b_hh, states)
-    y = y.reshape(*((time, *batch) if call.time_major else (*batch, time)), -1)
+    steps = (time, *batch) if call.time_major else (*batch, time)
+    y = y.reshape(*steps, directions * hidden)
     states = tuple(
         jnp.moveaxis(s, 1, 0).reshape(*lead_sizes, *batch, hidden) for s in states
     )
@@ -358,7 +359,7 @@ def _project(call: Call, x, w_ih, b_ih, directions: int) -> Array:
         w_ih = jnp.concatenate([w_ih[0], w_ih[1]], -1)
         b_ih = None if b_ih is None else b_ih.reshape(-1)
     rows = math.prod(x.shape[:-1])
-    a_x = jnp.matmul(x.reshape(rows, -1), w_ih, precision=call.precision)
+    a_x = jnp.matmul(x.reshape(rows, x.shape[-1]), w_ih, precision=call.precision)
     return a_x if b_ih is None else a_x + b_ih
 
 
