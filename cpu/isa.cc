@@ -7,6 +7,7 @@
 #include "cpu/pack.h"
 #include "cpu/problem.h"
 #include "cpu/product.h"
+#include "cpu/projection.h"
 #include "cpu/vector_math.h"
 
 namespace prnn::PRNN_ISA {
@@ -19,9 +20,10 @@ PRNN_HD std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 
 // Calls f(pass) with the problem's pass as a type.
 template <class F>
 PRNN_HD void visit_pass(const Problem& p, F&& f) {
+  if (p.kind == Kind::kProjection) return f(ProjectionPass<Io>{p.shape, p.projection});
   visit(p.cell, [&](auto cell) {
     using C = decltype(cell);
-    if (p.direction == Direction::kForward)
+    if (p.kind == Kind::kForward)
       f(ForwardPass<C, Io>{{cell, p.shape}, p.forward});
     else
       f(BackwardPass<C, Io>{{cell, p.shape}, p.backward});

@@ -4,14 +4,21 @@
 
 namespace prnn {
 
-enum class Direction { kForward, kBackward };
+enum class Kind { kForward, kBackward, kProjection };
+
+struct ProjectionArrays {
+  std::int64_t input_size;
+  const float *x, *w, *b;  // [rows, input]; [input, columns]; [columns]
+  float* a;                // [rows, columns]
+};
 
 struct Problem {
+  Kind kind;
   CellSpec cell;
   Shape shape;
-  Direction direction;
-  ForwardArrays forward;    // one of the two, by direction
+  ForwardArrays forward;  // one of the three, by kind
   BackwardArrays backward;
+  ProjectionArrays projection;
 };
 
 inline constexpr int kMaxPhases = 2;

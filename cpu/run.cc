@@ -26,6 +26,9 @@ std::int64_t cache_bytes_per_thread() {
 // one thread does as well as two, measured on two cores of a Zen 5: RNN 256 and LSTM 110 at batch 1.
 constexpr double kWorthMeeting = 30e3;
 
+// And of at least this many, worth waking a thread for (some 10 µs).
+constexpr double kWorthSharing = 1e6;
+
 }  // namespace
 
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
@@ -40,6 +43,17 @@ CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
   const bool weights_stay = out.weight_bytes <= out.cache_bytes * 3 / 4;
   const bool enough_rows = shape.groups * shape.batch >= threads;
   const bool worth_meeting = work / threads >= kWorthMeeting;
+  if (problem.kind == Kind::kProjection) {
+    // Parts whose rows stay in half the cache while all weights pass by, and enough of them that
+    // a thread which comes late finds work.
+    const std::int64_t row_bytes = 4 * problem.projection.input_size;
+    const std::int64_t that_stay = std::max<std::int64_t>(out.cache_bytes / 2 / row_bytes, 8);
+    const std::int64_t rows = std::min(that_stay, ceil_div(shape.batch, 4 * threads));
+    out.rows_per_part = ceil_div(rows, whole.rows) * whole.rows;
+    out.threads = work / threads < kWorthSharing ? 1 : threads;
+    out.blocking = isa.block(problem, out.rows_per_part, 1);
+    return out;
+  }
   if (threads > 1 && worth_meeting && !(weights_stay && enough_rows)) {
     out.split = Split::kUnits;
     out.threads = threads;
@@ -68,6 +82,10 @@ std::int64_t between_floats(const Problem& p) {
 }  // namespace
 
 std::int64_t workspace_floats(const Problem& p) {
+  if (p.kind == Kind::kProjection)
+    return ceil_div(p.shape.hidden, kWidestVector) * kWidestVector *
+               (1 + p.projection.input_size) +
+           kAlignment / 4;
   const std::int64_t gates = visit(p.cell, [](auto cell) { return decltype(cell)::kGates; });
   const std::int64_t units = ceil_div(p.shape.hidden, kWidestVector) * kWidestVector;
   const std::int64_t lines = gates * p.shape.hidden + std::max<std::int64_t>(gates, kMaxPhases);
@@ -86,7 +104,7 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   parallel_for(pool, plan.threads, panels,
                [&](std::int64_t i) { isa.pack(problem, blocking, i, packed); });
 
-  const std::int64_t steps = shape.time + (problem.direction == Direction::kBackward ? 1 : 0);
+  const std::int64_t steps = shape.time + (problem.kind == Kind::kBackward ? 1 : 0);
   if (plan.split == Split::kUnits) {
     parallel_steps(pool, plan.threads, steps * blocking.phases,
                    [&](std::int64_t n, int member, int members) {

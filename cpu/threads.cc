@@ -119,16 +119,14 @@ class Meeting {
     });
     return value / kMembers == step ? static_cast<int>(value % kMembers) : 0;
   }
-  // A newcomer's first step: the first announced one that counts it in. -1 if there is none.
+  // A newcomer's first step: the one whose announcement first counts it in. No later one can be
+  // announced before the newcomer says that it is there, with end(first step - 1). -1: none.
   std::int64_t first_step(int member) {
     std::int64_t first = -1;
     wait_until([&] {
       for (const auto& slot : announced_) {
         const std::int64_t value = slot.load(std::memory_order_acquire);
-        if (value >= 0 && value % kMembers > member) {
-          const std::int64_t step = value / kMembers;
-          if (first < 0 || step < first) first = step;
-        }
+        if (value >= 0 && value % kMembers > member) first = value / kMembers;
       }
       return first >= 0 || closed_.load(std::memory_order_acquire);
     });
@@ -147,7 +145,7 @@ class Meeting {
  private:
   static constexpr std::int64_t kMembers = 4096;
   struct alignas(128) Ended {
-    std::atomic<std::int64_t> step{-1};
+    std::atomic<std::int64_t> step{-2};  // not even there
   };
   alignas(128) std::atomic<std::int64_t> announced_[2]{-1, -1};
   alignas(128) std::atomic<int> arrived_{0};
@@ -203,6 +201,7 @@ void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
       }
     });
   Crowding crowding;
+  meeting->end(-1, 0);
   int members = 1;
   for (std::int64_t s = 0; s < steps; ++s) {
     const int before = members;

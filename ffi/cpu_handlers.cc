@@ -1,5 +1,6 @@
 // XLA's calls into the CPU engine. Arguments and results, in order (core/shape.h has the layouts):
 //   prnn_forward   a_x, w_hh, b_hh, state_0...                -> y, state_n..., [saved], workspace
+//   prnn_project   x [rows, input], w [input, columns], b [columns] -> a [rows, columns], workspace
 //   prnn_backward  w_hh, y, [saved], state_0..., dy, dstate_n...
 //                                                -> da_x, [da_h], dstate_0..., workspace
 // `saved` is absent where nothing is kept, da_h where it equals da_x.
@@ -86,7 +87,7 @@ ffi::Error forward(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
                    CallAttributes call) {
   Problem p{};
   p.cell = {*cell_kind(call.cell), call.skip, call.cap};
-  p.direction = Direction::kForward;
+  p.kind = Kind::kForward;
   const CellNumbers n = numbers(p.cell);
   const auto shape = shape_of(args.get<ffi::AnyBuffer>(0), n.gates, call);
   if (!shape.has_value()) return shape.error();
@@ -113,7 +114,7 @@ ffi::Error backward(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
                     CallAttributes call) {
   Problem p{};
   p.cell = {*cell_kind(call.cell), call.skip, call.cap};
-  p.direction = Direction::kBackward;
+  p.kind = Kind::kBackward;
   const CellNumbers n = numbers(p.cell);
   const auto shape = shape_of(args.get<ffi::AnyBuffer>(1), 1, call);
   if (!shape.has_value()) return shape.error();
@@ -138,6 +139,28 @@ ffi::Error backward(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
   return ffi::Error::Success();
 }
 
+ffi::Error project(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets) {
+  const auto x = args.get<ffi::AnyBuffer>(0), b = args.get<ffi::AnyBuffer>(2);
+  if (!x.has_value() || !b.has_value() || x->dimensions().size() != 2)
+    return ffi::Error::InvalidArgument("prnn_jax: prnn_project needs x [rows, input], w, b");
+  Problem p{};
+  p.kind = Kind::kProjection;
+  const std::int64_t rows = x->dimensions()[0], columns = b->element_count();
+  p.shape = {1, rows, 1, columns, false, false, false};
+  p.projection.input_size = x->dimensions()[1];
+
+  Buffers buffers(args, rets);
+  p.projection.x = buffers.argument(rows * p.projection.input_size);
+  p.projection.w = buffers.argument(p.projection.input_size * columns);
+  p.projection.b = buffers.argument(columns);
+  p.projection.a = buffers.result(rows * columns);
+  float* workspace = buffers.result(workspace_floats(p));
+  if (ffi::Error error = buffers.error(); error.failure()) return error;
+  XlaThreadPool threads(pool);
+  run(best_isa(), p, threads, workspace);
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace prnn
 
@@ -155,3 +178,6 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCpuBackward, prnn::backward,
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<prnn::CallAttributes>("call"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(
+    PrnnCpuProject, prnn::project,
+    ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets());

@@ -23,13 +23,15 @@ nb::capsule target(Handler* handler) {
 
 // {name: {stage: handler}} for jax.ffi.register_ffi_target(..., platform="cpu").
 nb::dict cpu_targets() {
-  nb::dict forward, backward, out;
+  nb::dict forward, backward, project, out;
   forward["instantiate"] = target(PrnnCheckCall);
   forward["execute"] = target(PrnnCpuForward);
   backward["instantiate"] = target(PrnnCheckCall);
   backward["execute"] = target(PrnnCpuBackward);
   out["prnn_forward"] = forward;
   out["prnn_backward"] = backward;
+  project["execute"] = target(PrnnCpuProject);
+  out["prnn_project"] = project;
   return out;
 }
 
@@ -39,7 +41,7 @@ nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch
   Problem p{};
   p.cell.kind = cell_kind(cell).value();
   p.shape = {time, batch, groups, hidden, false, false, false};
-  p.direction = backward ? Direction::kBackward : Direction::kForward;
+  p.kind = backward ? Kind::kBackward : Kind::kForward;
   const Isa& isa = best_isa();
   const CpuPlan plan = prnn::plan(isa, p, threads);
   nb::dict out;

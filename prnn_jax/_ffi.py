@@ -83,6 +83,26 @@ def backward(
     )
 
 
+def project(call: Call, x: Array, w: Array, b: Array) -> Array:
+    """x [rows, input] times w [input, columns], plus b [columns]."""
+    return _batched_project(call)(x, w, b)
+
+
+def match_varying(arrays):
+    """Inside shard_map: all arrays varying over the mesh axes that any of them varies over.
+
+    To be called outside the custom derivatives: the transpose of this cast is the sum
+    over devices that the gradient of a replicated weight needs.
+    """
+    axes = frozenset().union(*(_varying(x) for x in jax.tree.leaves(arrays)))
+
+    def cast(x):
+        missing = tuple(sorted(axes - _varying(x)))
+        return lax.pcast(x, missing, to="varying") if missing else x
+
+    return jax.tree.map(cast, arrays)
+
+
 # ---- by platform -----------------------------------------------------------------------
 
 
@@ -101,6 +121,13 @@ def _backward_here(call: Call, a_x, w_hh, b_hh, state_0, kept, cotangents):
 
     args = a_x, w_hh, b_hh, state_0, kept, cotangents
     return _by_platform(call, native_call, scan_call, *args)
+
+
+def _project_here(call: Call, x, w, b):
+    def xla_call(x, w, b):
+        return jnp.matmul(x, w, precision=call.precision) + b
+
+    return _by_platform(call, _project_native, xla_call, x, w, b)
 
 
 def _by_platform(call: Call, native_call, scan_call, *args):
@@ -143,6 +170,16 @@ def _backward_native(call: Call, w_hh, state_0, kept, cotangents):
     return da_x, da_h[0] if da_h else da_x, dstate_0
 
 
+def _project_native(x, w, b):
+    rows, columns = x.shape[0], w.shape[1]
+    padded = -(-columns // 16) * 16
+    workspace = _result(x, (padded * (1 + x.shape[1]) + 16,))
+    a, _ = jax.ffi.ffi_call("prnn_project", (_result(x, (rows, columns)), workspace))(
+        x, w, b
+    )
+    return a
+
+
 def _ffi_call(target: str, results):
     """jax.ffi.ffi_call for results of any nesting."""
     leaves, structure = jax.tree.flatten(results)
@@ -166,13 +203,19 @@ def _workspace_floats(call: Call, sizes: Sizes) -> int:
     return packed + (between if call.table.product_inputs else 0) + 16
 
 
-def _result(like: Array, shape: tuple[int, ...]):
-    """A result's type; inside shard_map it varies over the same mesh axes as `like`."""
-    typeof = jax.typeof(like)
+def _varying(x: Array) -> frozenset:
+    """The mesh axes of a shard_map over which x differs from device to device."""
+    typeof = jax.typeof(x)
     manual = getattr(typeof, "manual_axis_type", None)
     varying = getattr(typeof, "vma", None) if manual is None else manual.varying
-    if not varying:
+    return frozenset(varying or ())
+
+
+def _result(like: Array, shape: tuple[int, ...]):
+    """A result's type; inside shard_map it varies over the same mesh axes as `like`."""
+    if not _varying(like):
         return jax.ShapeDtypeStruct(shape, like.dtype)
+    typeof = jax.typeof(like)
     spec = PartitionSpec(*[None] * len(shape))
     return typeof.update(shape=shape, sharding=typeof.sharding.update(spec=spec))
 
@@ -206,6 +249,26 @@ def _batched(run, call: Call, weight_arguments: int):
         out = op(*folded)
         out = jax.tree.map(axes.unfold_data, out)
         return out, jax.tree.map(lambda _: True, out)
+
+    return op
+
+
+@functools.cache
+def _batched_project(call: Call):
+    @custom_vmap
+    def op(x, w, b):
+        return _project_here(call, x, w, b)
+
+    @op.def_vmap
+    def rule(size, mapped, x, w, b):
+        if any(mapped[1:]):  # a product for each w: XLA's batched one
+            axes = tuple(0 if is_mapped else None for is_mapped in mapped)
+            product = functools.partial(jnp.matmul, precision=call.precision)
+            a = jax.vmap(lambda x, w, b: product(x, w) + b, axes)(x, w, b)
+            return a, True
+        rows = x.shape[1]
+        a = op(x.reshape(size * rows, x.shape[2]), w, b)
+        return a.reshape(size, rows, a.shape[1]), True
 
     return op
 

@@ -8,10 +8,11 @@ from typing import Literal, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from prnn_jax import _checks
+from prnn_jax import _checks, _ffi
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._plan import engine_for
+from prnn_jax._projection import project
 from prnn_jax._recurrence import recurrence as _recurrence
 
 Implementation = Literal["native", "scan"]
@@ -333,16 +334,20 @@ def _project_and_run(op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, state_0):
     if engine == "scan" or rows * time == 0:  # an empty call needs no engine
         call = _with_scan(call)
 
+    b_hh = jnp.zeros_like(w_hh[..., 0, :]) if b_hh is None else b_hh
+    if states is None:
+        zeros = jnp.zeros((*lead_sizes, *batch, hidden), x.dtype)
+        states = (zeros,) * call.table.states
+    x, w_ih, w_hh, b_ih, b_hh, states = _ffi.match_varying(
+        (x, w_ih, w_hh, b_ih, b_hh, states)
+    )
     a_x = x if w_ih is None else _project(call, x, w_ih, b_ih, directions)
     a_x = a_x.reshape(
         *((time, rows) if call.time_major else (rows, time)), directions, gates * hidden
     )
     w_hh = w_hh.reshape(directions, hidden, gates * hidden)
-    b_hh = jnp.zeros_like(w_hh[:, 0]) if b_hh is None else b_hh.reshape(directions, -1)
-    if states is None:
-        states = (jnp.zeros((rows, directions, hidden), x.dtype),) * call.table.states
-    else:
-        states = tuple(_to_rows(s, directions, rows, hidden) for s in states)
+    b_hh = b_hh.reshape(directions, gates * hidden)
+    states = tuple(_to_rows(s, directions, rows, hidden) for s in states)
 
     y, states = _recurrence(call, a_x, w_hh, b_hh, states)
     steps = (time, *batch) if call.time_major else (*batch, time)
@@ -359,8 +364,7 @@ def _project(call: Call, x, w_ih, b_ih, directions: int) -> Array:
         w_ih = jnp.concatenate([w_ih[0], w_ih[1]], -1)
         b_ih = None if b_ih is None else b_ih.reshape(-1)
     rows = math.prod(x.shape[:-1])
-    a_x = jnp.matmul(x.reshape(rows, x.shape[-1]), w_ih, precision=call.precision)
-    return a_x if b_ih is None else a_x + b_ih
+    return project(call, x.reshape(rows, x.shape[-1]), w_ih, b_ih)
 
 
 def _to_rows(state, directions: int, rows: int, hidden: int) -> Array:

@@ -94,6 +94,7 @@ int main(int argc, char** argv) {
         std::this_thread::sleep_for(std::chrono::milliseconds(6));      // and forgets it again
         steps(threads, 3, 2, delay_us, 1, 0);
         steps(threads, 3, 40, delay_us, 0, 0);
+        for (int n = 0; n < 20; ++n) steps(threads, 2, 3, n, 5, 0);  // who comes at the first step
         loop(threads, 1 + round, delay_us);
       }
   std::printf("ok\n");
