@@ -34,7 +34,7 @@ PRNN_HD void visit_pass(const Problem& p, F&& f) {
 // of an addition. More rows share the weights they read: few vectors leave registers for them.
 int vectors_per_block(std::int64_t rows) {
   constexpr int kLatency = 8;  // multiply-adds in flight that keep two units busy
-  if (rows == 1) return kRegisters >= 32 ? 2 * kLatency : kLatency;
+  if (rows == 1) return kLatency;
   if (rows == 2) return kRegisters >= 32 ? kLatency : kLatency / 2;
   return 4;
 }
@@ -125,7 +125,9 @@ void advance_phase(const Pass& pass, const Blocking& blocking, const float* pack
   const std::int64_t rows = part.last_row - part.first_row;
   const std::int64_t blocks = ceil_div(rows, blocking.rows);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g)
-    for (std::int64_t n = part.first_panel; n < part.last_panel; ++n) {
+    for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {
+      // Every other step the other way round: the weights read last are in the cache still.
+      const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
       const Units units = units_of(pass.shape, blocking, kPhase, n);
       const float* panel = packed + panel_at(blocking, g, kPhase, n);
       std::int64_t row = part.first_row;

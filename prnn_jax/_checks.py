@@ -1,4 +1,7 @@
-"""Checks of what the caller gave: every message says what was expected and what came."""
+"""Checks of what the caller gave.
+
+Every message says what was expected, what came, and what to do.
+"""
 
 from collections.abc import Sequence
 
@@ -52,16 +55,14 @@ def shape(
         return
     expected = f"[{', '.join(names)}] = {list(sizes)}"
     hint = ""
-    if value.ndim >= 2 and value.shape == (*sizes[:-2], sizes[-1], sizes[-2]):
+    if len(sizes) >= 2 and value.shape == (*sizes[:-2], sizes[-1], sizes[-2]):
         hint = "; transpose its last two axes"
-    raise ValueError(
-        f"{op}: {name} must be {expected}, got {list(value.shape)}{hint}."
-    )
+    raise ValueError(f"{op}: {name} must be {expected}, got {list(value.shape)}{hint}.")
 
 
 def platform() -> str:
     """The platform a call would run on, as far as is known while tracing."""
-    device = jax.config.jax_default_device
+    device = getattr(jax.config, "jax_default_device", None)
     if device is None:
         return jax.default_backend()
     return device if isinstance(device, str) else device.platform

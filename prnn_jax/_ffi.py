@@ -5,16 +5,18 @@ nothing of derivatives (`_recurrence` does).
 """
 
 import functools
+import importlib.metadata
 import pathlib
 import re
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.custom_batching import custom_vmap
 from jax.sharding import PartitionSpec
 
 from prnn_jax import _scan
+from prnn_jax._batching import batched, batched_projection
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
 
@@ -30,7 +32,8 @@ def _import_native():
             "of importing it from the source folder."
         ) from error
     header = pathlib.Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
-    numbers = re.findall(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", header.read_text())
+    version = re.compile(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)")
+    numbers = version.findall(header.read_text())
     runtime = tuple(int(number) for number in numbers)
     check_api_version(_prnn.ffi_api_version(), runtime)
     for name, stages in _prnn.cpu_targets().items():
@@ -43,7 +46,7 @@ def check_api_version(built: tuple[int, ...], runtime: tuple[int, ...]) -> None:
     if built[0] != runtime[0] or built > runtime:
         raise ImportError(
             f"prnn_jax was compiled for XLA FFI API {built[0]}.{built[1]}, but jaxlib "
-            f"{jax.lib.__version__} offers {runtime[0]}.{runtime[1]}. Build it against "
+            f"{importlib.metadata.version('jaxlib')} offers {runtime[0]}.{runtime[1]}. Build it against "
             "this jaxlib: pip install --no-build-isolation --force-reinstall prnn_jax "
             "(needs scikit-build-core and nanobind), or upgrade jax."
         )
@@ -59,7 +62,7 @@ def forward(
     call: Call, a_x: Array, w_hh: Array, b_hh: Array, state_0: State
 ) -> tuple[Array, State, tuple[Array, ...]]:
     """y, the last state, and with `call.save` what the backward pass needs."""
-    return _batched(_forward_here, call, 2)(a_x, w_hh, b_hh, state_0)
+    return batched(_forward_here, call, 2)(a_x, w_hh, b_hh, state_0)
 
 
 def backward(
@@ -78,18 +81,16 @@ def backward(
       cotangents: of y and of the last state.
     """
     a_x, w_hh, b_hh, state_0 = primals
-    return _batched(_backward_here, call, 2)(
-        a_x, w_hh, b_hh, state_0, kept, cotangents
-    )
+    return batched(_backward_here, call, 2)(a_x, w_hh, b_hh, state_0, kept, cotangents)
 
 
 def project(call: Call, x: Array, w: Array, b: Array) -> Array:
     """x [rows, input] times w [input, columns], plus b [columns]."""
-    return _batched_project(call)(x, w, b)
+    return batched_projection(_project_here, call)(x, w, b)
 
 
 def match_varying(arrays):
-    """Inside shard_map: all arrays varying over the mesh axes that any of them varies over.
+    """Inside shard_map: makes all arrays vary over the mesh axes that any varies over.
 
     To be called outside the custom derivatives: the transpose of this cast is the sum
     over devices that the gradient of a replicated weight needs.
@@ -103,7 +104,7 @@ def match_varying(arrays):
     return jax.tree.map(cast, arrays)
 
 
-# ---- by platform -----------------------------------------------------------------------
+# ---- by platform ---------------------------------------------------------------------
 
 
 def _forward_here(call: Call, a_x, w_hh, b_hh, state_0):
@@ -133,11 +134,11 @@ def _project_here(call: Call, x, w, b):
 def _by_platform(call: Call, native_call, scan_call, *args):
     if call.implementation == "native":
         return native_call(*args)
-    engines = dict.fromkeys(PLATFORMS, native_call)
+    engines: Any = dict.fromkeys(PLATFORMS, native_call)
     return lax.platform_dependent(*args, **engines, default=scan_call)
 
 
-# ---- the calls -------------------------------------------------------------------------
+# ---- the calls -----------------------------------------------------------------------
 
 
 def _forward_native(call: Call, a_x, w_hh, b_hh, state_0):
@@ -164,7 +165,8 @@ def _backward_native(call: Call, w_hh, state_0, kept, cotangents):
     da_h = () if cell.same_gradient else (da,)
     dstate_0 = tuple(_result(y, sizes.state) for _ in state_0)
     workspace = _result(y, (_workspace_floats(call, sizes),))
-    da_x, da_h, dstate_0, _ = _ffi_call("prnn_backward", (da, da_h, dstate_0, workspace))(
+    results = da, da_h, dstate_0, workspace
+    da_x, da_h, dstate_0, _ = _ffi_call("prnn_backward", results)(
         call, w_hh, y, *saved, *state_0, dy, *dstate_n
     )
     return da_x, da_h[0] if da_h else da_x, dstate_0
@@ -194,7 +196,7 @@ def _ffi_call(target: str, results):
 def _workspace_floats(call: Call, sizes: Sizes) -> int:
     """As cpu/run.cc's workspace_floats: packed weights and a second product's input.
 
-    Arithmetic on shapes alone, so that programs can be compiled and exported on any host.
+    Arithmetic on shapes alone: programs can be compiled and exported on any host.
     """
     gates, hidden = call.table.gates, sizes.hidden
     units = -(-hidden // 16) * 16
@@ -218,107 +220,3 @@ def _result(like: Array, shape: tuple[int, ...]):
     typeof = jax.typeof(like)
     spec = PartitionSpec(*[None] * len(shape))
     return typeof.update(shape=shape, sharding=typeof.sharding.update(spec=spec))
-
-
-# ---- vmap ------------------------------------------------------------------------------
-
-
-@functools.cache
-def _batched(run, call: Call, weight_arguments: int):
-    """`run(call, ...)` with a batching rule.
-
-    A mapped axis of data becomes part of the batch. Where weights are mapped, it becomes
-    part of the groups. Either way one native call does it all.
-    """
-
-    @custom_vmap
-    def op(a_x, *weights_and_rest):
-        return run(call, a_x, *weights_and_rest)
-
-    @op.def_vmap
-    def rule(size, mapped, *args):
-        weights = slice(1, 1 + weight_arguments)
-        over_groups = any(jax.tree.leaves(mapped[weights]))
-        axes = _Axes(call, size, over_groups)
-        folded = []
-        for n, (arg, is_mapped) in enumerate(zip(args, mapped, strict=True)):
-            fold = axes.fold_data
-            if weights.start <= n < weights.stop:
-                fold = axes.fold_weights
-            folded.append(jax.tree.map(fold, arg, is_mapped))
-        out = op(*folded)
-        out = jax.tree.map(axes.unfold_data, out)
-        return out, jax.tree.map(lambda _: True, out)
-
-    return op
-
-
-@functools.cache
-def _batched_project(call: Call):
-    @custom_vmap
-    def op(x, w, b):
-        return _project_here(call, x, w, b)
-
-    @op.def_vmap
-    def rule(size, mapped, x, w, b):
-        if any(mapped[1:]):  # a product for each w: XLA's batched one
-            axes = tuple(0 if is_mapped else None for is_mapped in mapped)
-            product = functools.partial(jnp.matmul, precision=call.precision)
-            a = jax.vmap(lambda x, w, b: product(x, w) + b, axes)(x, w, b)
-            return a, True
-        rows = x.shape[1]
-        a = op(x.reshape(size * rows, x.shape[2]), w, b)
-        return a.reshape(size, rows, a.shape[1]), True
-
-    return op
-
-
-class _Axes:
-    """Where a mapped axis goes: into the batch or into the groups, and back."""
-
-    def __init__(self, call: Call, size: int, over_groups: bool):
-        self.call, self.size, self.over_groups = call, size, over_groups
-
-    def fold_data(self, x: Array, is_mapped: bool) -> Array:
-        """A sequence (rank 4) or a state (rank 3), with the mapped axis in front."""
-        if not is_mapped:
-            x = jnp.broadcast_to(x, (self.size, *x.shape))
-        return self._fold(x, self._axis(x.ndim - 1))
-
-    def fold_weights(self, w: Array, is_mapped: bool) -> Array:
-        if not self.over_groups:
-            return w
-        if not is_mapped:
-            w = jnp.broadcast_to(w, (self.size, *w.shape))
-        return self._fold(w, 0)
-
-    def unfold_data(self, x: Array) -> Array:
-        axis = self._axis(x.ndim)
-        shape = x.shape
-        if self.over_groups:
-            ways = self._ways(shape[axis] // self.size)
-            split = (ways, self.size, shape[axis] // (ways * self.size))
-            x = jnp.moveaxis(x.reshape(*shape[:axis], *split, *shape[axis + 1 :]), axis + 1, 0)
-            return x.reshape(self.size, *shape[:axis], split[0] * split[2], *shape[axis + 1 :])
-        split = (self.size, shape[axis] // self.size)
-        return jnp.moveaxis(x.reshape(*shape[:axis], *split, *shape[axis + 1 :]), axis, 0)
-
-    def _axis(self, rank: int) -> int:
-        if self.over_groups:
-            return rank - 2
-        return self.call.batch_axis if rank == 4 else 0
-
-    def _ways(self, groups: int) -> int:
-        # The two directions stay the outer half of the groups.
-        return 2 if self.call.bidirectional else 1
-
-    def _fold(self, x: Array, axis: int) -> Array:
-        """Merges axis 0 into what is `axis` of the array without axis 0."""
-        shape = x.shape[1:]
-        if not self.over_groups:
-            x = jnp.moveaxis(x, 0, axis)
-            return x.reshape(*shape[:axis], -1, *shape[axis + 1 :])
-        ways = self._ways(shape[axis])
-        x = x.reshape(self.size, *shape[:axis], ways, -1, *shape[axis + 1 :])
-        x = jnp.moveaxis(x, 0, axis + 1)
-        return x.reshape(*shape[:axis], self.size * shape[axis], *shape[axis + 1 :])

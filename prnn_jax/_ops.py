@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import replace
-from typing import Literal, NamedTuple
-
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
 
 from prnn_jax import _checks, _ffi
+from prnn_jax._arguments import check_arguments
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._plan import engine_for
@@ -57,8 +57,9 @@ def lstm(
       i, f, o = σ(a_i), σ(a_f), σ(a_o) \quad c' = f c + i \tanh(a_g) \quad
       h' = o \tanh(c')
 
-    with :math:`a = x W_{ih} + b_{ih} + h W_{hh} + b_{hh}`, without peepholes (Hochreiter
-    & Schmidhuber 1997, Neural Computation 9(8); Gers et al. 2000, ibid. 12(10)).
+    with :math:`a = x W_{ih} + b_{ih} + h W_{hh} + b_{hh}`, without peepholes
+    (Hochreiter & Schmidhuber 1997, Neural Computation 9(8); Gers et al. 2000,
+    ibid. 12(10)).
 
     Args:
       x: `[*batch, time, input]`, any number of batch axes, also none.
@@ -226,7 +227,7 @@ def recurrence(
     return _project_and_run("recurrence", call, a_x, None, w_hh, None, b_hh, state_0)
 
 
-# ---- shared ----------------------------------------------------------------------------
+# ---- shared --------------------------------------------------------------------------
 
 
 def _options(op: str, arguments: dict) -> dict:
@@ -268,7 +269,7 @@ def _rnn_call(op: str, activation, cap, skip, options: dict) -> Call:
     )
 
 
-def _layer(op: str, call: Call, x, params, state_0):
+def _layer(op: str, call: Call, x, params, state_0) -> tuple[Array, Any]:
     try:
         w_ih, w_hh, b_ih, b_hh = params
     except (TypeError, ValueError):
@@ -279,116 +280,41 @@ def _layer(op: str, call: Call, x, params, state_0):
     return _project_and_run(op, call, x, w_ih, w_hh, b_ih, b_hh, state_0)
 
 
-def _project_and_run(op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, state_0):
+def _project_and_run(
+    op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, state_0
+) -> tuple[Array, Any]:
     """The way of every call; with w_ih None, x is a_x already."""
-    gates, directions = call.table.gates, 2 if call.bidirectional else 1
-    x_name = "x" if w_ih is not None else "a_x"
-    arrays = {x_name: x, "w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
-    states = _as_states(op, call, state_0)
-    arrays |= dict(zip(("h_0", "c_0"), states or (), strict=False))
-    arrays = {k: _checks.array(op, k, v) for k, v in arrays.items() if v is not None}
-    _checks.same_dtype(op, arrays)
-
-    lead = ("2",) * (directions - 1)
-    check(
-        w_hh.ndim == 1 + directions and w_hh.shape[-2] >= 1,
-        f"{op}: w_hh must be [{', '.join((*lead, 'hidden', f'{gates}*hidden'))}] with "
-        f"hidden >= 1, got {list(w_hh.shape)}.",
-    )
-    hidden = _hidden_size(w_hh.shape, gates)
-    time_first = ("time", "*batch") if call.time_major else ("*batch", "time")
-    features = "input" if w_ih is not None else "features"
-    check(
-        x.ndim >= 2,
-        f"{op}: {x_name} must be [{', '.join((*time_first, features))}], got "
-        f"{list(x.shape)}.",
-    )
-    batch = x.shape[1:-1] if call.time_major else x.shape[:-2]
-    time = x.shape[0] if call.time_major else x.shape[-2]
-
-    lead_sizes = (2,) * (directions - 1)
-    wide = f"{gates}*hidden"
-    axes = (*lead, "hidden", wide)
-    _checks.shape(op, "w_hh", w_hh, axes, (*lead_sizes, hidden, gates * hidden))
-    if w_ih is not None:
-        sizes = (*lead_sizes, x.shape[-1], gates * hidden)
-        _checks.shape(op, "w_ih", w_ih, (*lead, "input", wide), sizes)
-    else:
-        sizes = (*x.shape[:-1], directions * gates * hidden)
-        axes = (*time_first, f"{'2*' if lead else ''}{wide}")
-        _checks.shape(op, "a_x", x, axes, sizes)
-    for name, b in (("b_ih", b_ih), ("b_hh", b_hh)):
-        if b is not None:
-            _checks.shape(op, name, b, (*lead, wide), (*lead_sizes, gates * hidden))
-    for name, s in zip(("h_0", "c_0"), states or (), strict=False):
-        sizes = (*lead_sizes, *batch, hidden)
-        _checks.shape(op, name, s, (*lead, "*batch", "hidden"), sizes)
-
-    rows = math.prod(batch)
+    given = check_arguments(op, call, x, w_ih, w_hh, b_ih, b_hh, state_0)
     engine, reason = engine_for(call, x.dtype, _checks.platform())
     check(
         call.implementation != "native" or engine == "native",
         f'{op}: implementation="native" is not available: {reason}. '
         'implementation="scan" always runs; None chooses.',
     )
-    if engine == "scan" or rows * time == 0:  # an empty call needs no engine
-        call = _with_scan(call)
+    if engine == "scan" or given.is_empty:  # an empty call needs no engine
+        call = replace(call, implementation="scan")
 
-    b_hh = jnp.zeros_like(w_hh[..., 0, :]) if b_hh is None else b_hh
-    if states is None:
-        zeros = jnp.zeros((*lead_sizes, *batch, hidden), x.dtype)
-        states = (zeros,) * call.table.states
-    x, w_ih, w_hh, b_ih, b_hh, states = _ffi.match_varying(
-        (x, w_ih, w_hh, b_ih, b_hh, states)
+    x, w_ih, w_hh, b_ih, b_hh, states = _ffi.match_varying(given.arrays_or_zeros())
+    directions, hidden, rows = given.directions, given.hidden, math.prod(given.batch)
+    columns = call.table.gates * hidden
+    a_x = x if w_ih is None else _project(call, x, w_ih, b_ih)
+    order = (given.time, rows) if call.time_major else (rows, given.time)
+    y, states = _recurrence(
+        call,
+        a_x.reshape(*order, directions, columns),
+        w_hh.reshape(directions, hidden, columns),
+        b_hh.reshape(directions, columns),
+        tuple(jnp.moveaxis(s.reshape(directions, rows, hidden), 0, 1) for s in states),
     )
-    a_x = x if w_ih is None else _project(call, x, w_ih, b_ih, directions)
-    a_x = a_x.reshape(
-        *((time, rows) if call.time_major else (rows, time)), directions, gates * hidden
-    )
-    w_hh = w_hh.reshape(directions, hidden, gates * hidden)
-    b_hh = b_hh.reshape(directions, gates * hidden)
-    states = tuple(_to_rows(s, directions, rows, hidden) for s in states)
-
-    y, states = _recurrence(call, a_x, w_hh, b_hh, states)
-    steps = (time, *batch) if call.time_major else (*batch, time)
-    y = y.reshape(*steps, directions * hidden)
-    states = tuple(
-        jnp.moveaxis(s, 1, 0).reshape(*lead_sizes, *batch, hidden) for s in states
-    )
-    return y, states if len(states) > 1 else states[0]
+    y = y.reshape(*x.shape[:-1], directions * hidden)
+    state_n = [jnp.moveaxis(s, 1, 0).reshape(given.state_shape) for s in states]
+    return y, tuple(state_n) if len(state_n) > 1 else state_n[0]
 
 
-def _project(call: Call, x, w_ih, b_ih, directions: int) -> Array:
-    """x w_ih + b_ih for all steps at once: [*, directions*G*hidden]."""
-    if directions == 2:  # side by side: one product for both
+def _project(call: Call, x: Array, w_ih: Array, b_ih: Array | None) -> Array:
+    """x w_ih + b_ih for all steps at once: [rows of x, directions*G*hidden]."""
+    if call.bidirectional:  # side by side: one product for both
         w_ih = jnp.concatenate([w_ih[0], w_ih[1]], -1)
         b_ih = None if b_ih is None else b_ih.reshape(-1)
     rows = math.prod(x.shape[:-1])
     return project(call, x.reshape(rows, x.shape[-1]), w_ih, b_ih)
-
-
-def _to_rows(state, directions: int, rows: int, hidden: int) -> Array:
-    return jnp.moveaxis(state.reshape(directions, rows, hidden), 0, 1)
-
-
-def _with_scan(call: Call) -> Call:
-    return replace(call, implementation="scan")
-
-
-def _hidden_size(shape: tuple[int, ...], gates: int) -> int:
-    """hidden, from the shape of w_hh; if that is transposed, its shorter side."""
-    rows, columns = shape[-2:]
-    return columns if rows == gates * columns else rows
-
-
-def _as_states(op: str, call: Call, state_0):
-    """state_0 as a tuple of arrays, or None."""
-    if state_0 is None:
-        return None
-    names = ("h_0", "c_0")[: call.table.states]
-    is_tuple = isinstance(state_0, (tuple, list))
-    wanted = "(h_0, c_0)" if len(names) == 2 else "h_0, an array"
-    if is_tuple != (len(names) == 2) or (is_tuple and len(state_0) != 2):
-        came = f"{len(state_0)} values" if is_tuple else type(state_0).__name__
-        raise ValueError(f"{op}: state_0 must be {wanted}, got {came}.")
-    return tuple(state_0) if is_tuple else (state_0,)

@@ -54,7 +54,7 @@ class Plan:
                 f"instruction set: {self.instruction_set}",
                 f"threads: {self.threads}, split by {self.split}",
                 f"block: {self.rows_per_block} rows x {self.units_per_panel} units",
-                f"packed weights: {self.weight_bytes / 1024:.0f} KiB per group",
+                f"packed weights: {(self.weight_bytes or 0) / 1024:.0f} KiB per group",
             ]
         return "\n".join([*lines, *(f"because {reason}" for reason in self.reasons)])
 

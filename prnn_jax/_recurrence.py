@@ -6,6 +6,7 @@ pre-activations. Products that are parallel in time are left to XLA.
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +17,8 @@ from prnn_jax import _ffi, _scan
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 
-#: Name, for `jax.checkpoint` policies, of all that a forward pass keeps for its backward
-#: pass: `jax.checkpoint_policies.save_only_these_names(prnn_jax.SAVED)`.
+#: Name, for `jax.checkpoint` policies, of all that a forward pass keeps for its
+#: backward pass: `jax.checkpoint_policies.save_only_these_names(prnn_jax.SAVED)`.
 SAVED = "prnn_saved"
 
 
@@ -28,7 +29,8 @@ def recurrence(
     if call.implementation == "scan":
         y, state_n, _ = _scan.forward(call, a_x, w_hh, b_hh, state_0)
         return y, state_n
-    y, state_n, _ = _forward(call, a_x, w_hh, b_hh, state_0)
+    out: Any = _forward(call, a_x, w_hh, b_hh, state_0)
+    y, state_n, _ = out
     return y, state_n
 
 
@@ -38,7 +40,7 @@ def _forward(call: Call, a_x: Array, w_hh: Array, b_hh: Array, state_0: State):
 
 
 def _forward_rule(call: Call, a_x, w_hh, b_hh, state_0):
-    # Calls the operation, not the native function: a second derivative comes through here.
+    # The operation, not the native function: a second derivative comes through here.
     out = _forward(replace(call, save=True), a_x, w_hh, b_hh, state_0)
     y, state_n, saved = checkpoint_name(out, SAVED)
     primals = a_x, w_hh, b_hh, state_0
@@ -49,7 +51,8 @@ def _backward_rule(call: Call, residuals, cotangents):
     (a_x, w_hh, b_hh, state_0), (y, saved) = residuals
     dy, dstate_n, _ = cotangents  # nothing depends on the saved values but _backward
     primals = a_x, w_hh, b_hh, state_0
-    da_x, da_h, dstate_0 = _backward(call, primals, (y, saved), (dy, dstate_n))
+    gradients: Any = _backward(call, primals, (y, saved), (dy, dstate_n))
+    da_x, da_h, dstate_0 = gradients
     # Parallel in time, so left to XLA: one large product instead of `time` small ones.
     dw_hh = _weight_gradient(call, _before(call, y, state_0[0]), saved, da_h)
     db_hh = da_h.sum((0, 1))
@@ -69,8 +72,8 @@ def _backward_forward_rule(call: Call, primals, kept, cotangents):
 
 
 def _backward_backward_rule(call: Call, residuals, dd):
-    # The backward pass is a function of the forward pass's arguments and cotangents; what
-    # was kept is itself a function of those arguments. So its derivative is the scan's.
+    # The backward pass is a function of the forward pass's arguments and cotangents;
+    # what was kept is a function of those arguments. So its derivative is the scan's.
     primals, kept, cotangents = residuals
     _, vjp = jax.vjp(functools.partial(_scan.backward, call), primals, cotangents)
     dprimals, dcotangents = vjp(dd)
@@ -93,10 +96,10 @@ def _before(call: Call, y: Array, h_0: Array) -> Array:
         rest = jax.lax.slice_in_dim(y, 0, time - 1, axis=axis)
         return jnp.concatenate([first, rest], axis)
 
-    against = call.reversed_groups(y.shape[2])
     if not call.bidirectional:
-        return shifted(y, first, bool(against.all()))
-    halves = zip(jnp.split(y, 2, 2), jnp.split(first, 2, 2), against[::against.size - 1], strict=True)
+        return shifted(y, first, call.reverse)
+    sides = jnp.split(y, 2, 2), jnp.split(first, 2, 2)
+    halves = zip(*sides, (call.reverse, not call.reverse), strict=True)
     return jnp.concatenate([shifted(*half) for half in halves], 2)
 
 
@@ -108,7 +111,8 @@ def _weight_gradient(call: Call, h: Array, saved, da_h: Array) -> Array:
         return product(h, da_h)
     das = jnp.split(da_h, call.table.gates, -1)
     inputs = inputs_of(h, saved[0])
-    return jnp.concatenate([product(x, da) for x, da in zip(inputs, das, strict=True)], -1)
+    parts = [product(x, da) for x, da in zip(inputs, das, strict=True)]
+    return jnp.concatenate(parts, -1)
 
 
 def _group_products(h: Array, da: Array, precision) -> Array:

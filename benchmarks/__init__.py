@@ -1,0 +1,1 @@
+"""Benchmarks: each module answers the question in its name; see README.md."""
