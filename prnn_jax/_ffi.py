@@ -44,9 +44,10 @@ def _import_native():
 def check_api_version(built: tuple[int, ...], runtime: tuple[int, ...]) -> None:
     """Raises where XLA would refuse the module, and with it every backend."""
     if built[0] != runtime[0] or built > runtime:
+        jaxlib = importlib.metadata.version("jaxlib")
         raise ImportError(
             f"prnn_jax was compiled for XLA FFI API {built[0]}.{built[1]}, but jaxlib "
-            f"{importlib.metadata.version('jaxlib')} offers {runtime[0]}.{runtime[1]}. Build it against "
+            f"{jaxlib} offers {runtime[0]}.{runtime[1]}. Build it against "
             "this jaxlib: pip install --no-build-isolation --force-reinstall prnn_jax "
             "(needs scikit-build-core and nanobind), or upgrade jax."
         )
