@@ -146,7 +146,7 @@ struct GruResetBefore {
 
   template <class F>
   struct Opened {
-    F published;    // r h, multiplied by w_hn
+    F published;     // r h, multiplied by w_hn
     Vec<2, F> kept;  // r, z
   };
   template <class F>

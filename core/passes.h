@@ -23,19 +23,19 @@ namespace prnn {
 inline constexpr int kMaxStates = 2;
 
 struct ForwardArrays {
-  const float *a_x, *w_hh, *b_hh;      // sequence [G·H]; [groups, H, G·H]; [groups, G·H]
-  const float* state_0[kMaxStates];    // [batch, groups, H] each
-  float* y;                            // sequence [H]
-  float* state_n[kMaxStates];          // also the store of the states that are not published
-  float* saved;                        // sequence [saved_values<C>·H]; null: keep nothing
-  float* between;                      // [batch, groups, 3·H], two-phase cells only
+  const float *a_x, *w_hh, *b_hh;    // sequence [G·H]; [groups, H, G·H]; [groups, G·H]
+  const float* state_0[kMaxStates];  // [batch, groups, H] each
+  float* y;                          // sequence [H]
+  float* state_n[kMaxStates];        // also the store of the states that are not published
+  float* saved;                      // sequence [saved_values<C>·H]; null: keep nothing
+  float* between;                    // [batch, groups, 3·H], two-phase cells only
 };
 
 struct BackwardArrays {
   const float *dy, *w_hh, *y, *saved;  // as in ForwardArrays
   const float *state_0[kMaxStates], *dstate_n[kMaxStates];
-  float *da_x, *da_h;                  // sequences [G·H]; one array where kSameGradient
-  float* dstate_0[kMaxStates];         // also the store of the gradient carried between steps
+  float *da_x, *da_h;           // sequences [G·H]; one array where kSameGradient
+  float* dstate_0[kMaxStates];  // also the store of the gradient carried between steps
 };
 
 // Kept for the backward pass, per unit and step: the reserve, then the states that are not y.
@@ -56,8 +56,8 @@ struct PassBase {
     return w_hh[(g * shape.hidden + from) * C::kGates * shape.hidden + gate * shape.hidden + to];
   }
   // h before the step at time_at(g, step): from y, or from the initial state.
-  PRNN_HD const float* h_before(const float* y, const float* h_0, std::int64_t g,
-                                std::int64_t step, std::int64_t b) const {
+  PRNN_HD const float* h_before(const float* y, const float* h_0, std::int64_t g, std::int64_t step,
+                                std::int64_t b) const {
     return step == 0 ? h_0 + shape.state_at(b, g)
                      : y + shape.sequence_at(b, shape.time_at(g, step - 1), g, 1);
   }
@@ -167,10 +167,9 @@ struct BackwardPass : PassBase<C, Io> {
       for (int n = 1; n < C::kStates; ++n) {
         const std::int64_t value = (C::kReserve + n - 1) * shape.hidden;
         now[n] = io.load(saved + value);
-        prev[n] = step == 0
-                      ? io.load(at.state_0[n] + state)
-                      : io.load(at.saved + unit + value +
-                                shape.sequence_at(b, shape.time_at(g, step - 1), g, kSaved));
+        prev[n] = step == 0 ? io.load(at.state_0[n] + state)
+                            : io.load(at.saved + unit + value +
+                                      shape.sequence_at(b, shape.time_at(g, step - 1), g, kSaved));
       }
     }
     const Backward<C, F> out = cell.step_grad(d, prev, now, reserve);

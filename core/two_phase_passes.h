@@ -74,8 +74,9 @@ struct BackwardPass<C, Io> : PassBase<C, Io> {
   // Phase 0 multiplies ∂a_r, ∂a_z of the time processed before; phase 1 ∂a_n of this one.
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     if (phase == 0)
-      return s == 0 ? nullptr
-                    : at.da_h + shape.sequence_at(b, shape.time_at(g, shape.time - s), g, C::kGates);
+      return s == 0
+                 ? nullptr
+                 : at.da_h + shape.sequence_at(b, shape.time_at(g, shape.time - s), g, C::kGates);
     if (s == shape.time) return nullptr;
     return at.da_h + kOpen * shape.hidden +
            shape.sequence_at(b, shape.time_at(g, shape.time - 1 - s), g, C::kGates);

@@ -32,7 +32,7 @@ const Isa* find_isa(const char* name) {
 }
 
 const Isa& best_isa() {
-  static const Isa& best = [] () -> const Isa& {
+  static const Isa& best = []() -> const Isa& {
     if (const char* wanted = std::getenv("PRNN_CPU_ISA"))
       if (const Isa* isa = find_isa(wanted)) return *isa;
     for (const char* name : {"avx512", "avx2"})

@@ -111,8 +111,7 @@ PRNN_HD void advance_rows(const Pass& pass, const float* panel, const Units& uni
     for (int v = 0; v < units.vectors; ++v) {
       Vec<kGates, Simd> of_unit;
       for (int gate = 0; gate < kGates; ++gate)
-        of_unit[gate] =
-            whole.load(products + ((r * kGates + gate) * units.vectors + v) * kWidth);
+        of_unit[gate] = whole.load(products + ((r * kGates + gate) * units.vectors + v) * kWidth);
       const std::int64_t unit = units.first + v * kWidth;
       const Io io{(int)min(kWidth, pass.shape.hidden - unit)};
       pass.template step<kPhase>(group, step, first_row + r, unit, of_unit, io);
@@ -168,7 +167,7 @@ void tanh_all(const float* in, float* out, std::int64_t n) {
 }  // namespace
 
 extern const Isa kIsa;
-const Isa kIsa{PRNN_STRING(PRNN_ISA), kWidth,  kRegisters,  block,
-               pack,                  advance, sigmoid_all, tanh_all};
+const Isa kIsa{PRNN_STRING(PRNN_ISA), kWidth,  kRegisters, block, pack, advance,
+               sigmoid_all,           tanh_all};
 
 }  // namespace prnn::PRNN_ISA

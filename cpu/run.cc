@@ -23,7 +23,8 @@ std::int64_t cache_bytes_per_thread() {
 }
 
 // A part of at least this many multiply-adds is worth a meeting of threads after each step. Where
-// one thread does as well as two, measured on two cores of a Zen 5: RNN 256 and LSTM 110 at batch 1.
+// one thread does as well as two, measured on two cores of a Zen 5: RNN 256 and LSTM 110 at
+// batch 1.
 constexpr double kWorthMeeting = 30e3;
 
 // And of at least this many, worth waking a thread for (some 10 µs).
@@ -83,8 +84,7 @@ std::int64_t between_floats(const Problem& p) {
 
 std::int64_t workspace_floats(const Problem& p) {
   if (p.kind == Kind::kProjection)
-    return ceil_div(p.shape.hidden, kWidestVector) * kWidestVector *
-               (1 + p.projection.input_size) +
+    return ceil_div(p.shape.hidden, kWidestVector) * kWidestVector * (1 + p.projection.input_size) +
            kAlignment / 4;
   const std::int64_t gates = visit(p.cell, [](auto cell) { return decltype(cell)::kGates; });
   const std::int64_t units = ceil_div(p.shape.hidden, kWidestVector) * kWidestVector;
@@ -110,7 +110,11 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
                    [&](std::int64_t n, int member, int members) {
                      const int phase = static_cast<int>(n % blocking.phases);
                      const std::int64_t panels = blocking.panels[phase];
-                     const Part part{0, shape.groups, 0, shape.batch, panels * member / members,
+                     const Part part{0,
+                                     shape.groups,
+                                     0,
+                                     shape.batch,
+                                     panels * member / members,
                                      panels * (member + 1) / members};
                      isa.advance(problem, blocking, packed, part, n / blocking.phases, phase);
                    });

@@ -36,11 +36,8 @@ inline xla::ffi::Error check_attributes(CallAttributes call) {
 
 }  // namespace prnn
 
-XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(prnn::CallAttributes,
-                                      xla::ffi::StructMember<std::string_view>("cell"),
-                                      xla::ffi::StructMember<bool>("time_major"),
-                                      xla::ffi::StructMember<bool>("reverse"),
-                                      xla::ffi::StructMember<bool>("bidirectional"),
-                                      xla::ffi::StructMember<bool>("save"),
-                                      xla::ffi::StructMember<float>("skip"),
-                                      xla::ffi::StructMember<float>("cap"));
+XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
+    prnn::CallAttributes, xla::ffi::StructMember<std::string_view>("cell"),
+    xla::ffi::StructMember<bool>("time_major"), xla::ffi::StructMember<bool>("reverse"),
+    xla::ffi::StructMember<bool>("bidirectional"), xla::ffi::StructMember<bool>("save"),
+    xla::ffi::StructMember<float>("skip"), xla::ffi::StructMember<float>("cap"));

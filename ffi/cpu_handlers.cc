@@ -67,8 +67,12 @@ ffi::ErrorOr<Shape> shape_of(const ffi::ErrorOr<ffi::AnyBuffer>& sequence, int v
   if (!sequence.has_value() || sequence->dimensions().size() != 4)
     return ffi::Unexpected(ffi::Error::InvalidArgument("prnn_jax: a sequence must have rank 4"));
   const auto d = sequence->dimensions();
-  return Shape{d[call.time_major ? 0 : 1], d[call.time_major ? 1 : 0], d[2],
-               d[3] / values,              call.time_major,            call.reverse,
+  return Shape{d[call.time_major ? 0 : 1],
+               d[call.time_major ? 1 : 0],
+               d[2],
+               d[3] / values,
+               call.time_major,
+               call.reverse,
                call.bidirectional};
 }
 

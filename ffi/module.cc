@@ -1,6 +1,4 @@
 // The Python module _prnn: XLA targets, and what Python may ask of the engines.
-#include "ffi/handlers.h"
-
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -9,6 +7,7 @@
 
 #include "cpu/run.h"
 #include "ffi/attributes.h"
+#include "ffi/handlers.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -72,8 +71,8 @@ NB_MODULE(_prnn, m) {
   using namespace prnn;
   m.def("ffi_api_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
   m.def("cpu_targets", cpu_targets);
-  m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a,
-        "backward"_a, "threads"_a);
+  m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a, "backward"_a,
+        "threads"_a);
   m.def("has_isa", [](const std::string& name) { return find_isa(name.c_str()) != nullptr; });
   m.def("sigmoid", [](const std::string& isa, FloatArray in, FloatResult out) {
     isa_named(isa).sigmoid(in.data(), out.data(), static_cast<std::int64_t>(in.size()));
