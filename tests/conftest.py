@@ -1,0 +1,27 @@
+"""What all tests share.
+
+The folder is put on `sys.path`, so that tests may `import cases` and `import support`
+however pytest is started; the repository's root is not, so that an installed package is
+tested rather than the source folder.
+
+float64 stays off: the float32 calls are those of a user. Oracles turn it on for
+themselves (`support.float64`).
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+pytest.register_assert_rewrite("cases", "support")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is None or jax.default_backend() == "gpu":
+        return
+    if os.environ.get("PRNN_REQUIRE_GPU") == "1":
+        pytest.fail("PRNN_REQUIRE_GPU=1, but JAX sees no GPU", pytrace=False)
+    pytest.skip("needs an NVIDIA GPU")

@@ -1,0 +1,173 @@
+"""Comparison with the oracle, and Python processes of their own."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from cases import Case
+
+#: A context in which JAX has float64.
+float64 = functools.partial(jax.enable_x64, True)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a case computes: forward as `y`, `h_n`, `c_n`, and the gradients by name."""
+
+    forward: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
+
+
+def named(y, state) -> dict[str, jax.Array]:
+    return {"y": y, **dict(zip(("h_n", "c_n"), state, strict=False))}
+
+
+# Scans are compiled in half the time without optimization, and are as accurate.
+_SCAN_OPTIONS = {"xla_backend_optimization_level": 0}
+
+
+@functools.cache
+def _compiled_scan(case: Case, dtype: str):
+    def run(arrays, cotangents):
+        out, vjp = jax.vjp(lambda a: case.run(a, "scan"), arrays)
+        return named(*out), vjp(cotangents)[0]
+
+    return jax.jit(run, compiler_options=_SCAN_OPTIONS)
+
+
+@functools.cache
+def scan(case: Case, dtype: str = "float32", output: str | None = None) -> Results:
+    """A case by `lax.scan`; cotangents of all outputs but `output` are zero."""
+    with jax.enable_x64(dtype == "float64"):
+        dy, dstate = case.cotangents(dtype)
+        cotangents = named(dy, dstate)
+        if output is not None:
+            cotangents = {
+                name: d if name == output else np.zeros_like(d)
+                for name, d in cotangents.items()
+            }
+        dy, *dstate = cotangents.values()
+        run = _compiled_scan(case, dtype)
+        results = run(case.inputs(dtype), (dy, tuple(dstate)))
+        return Results(*jax.tree.map(np.asarray, results))
+
+
+def oracle(case: Case, output: str | None = None) -> Results:
+    """A case by `lax.scan` in float64."""
+    return scan(case, "float64", output)
+
+
+def error_of(values, oracle) -> float:
+    return float(np.max(np.abs(np.asarray(values, np.float64) - oracle), initial=0))
+
+
+def assert_as_accurate(ours, scan, oracle) -> None:
+    """Our largest error is at most twice that of the same scan in float32.
+
+    Args:
+      ours: a tree of float32 arrays.
+      scan: the same from `lax.scan` in float32.
+      oracle: the same from `lax.scan` in float64.
+    """
+    ours, structure = jax.tree_util.tree_flatten_with_path(ours)
+    for (path, value), of_scan, exact in zip(
+        ours,
+        structure.flatten_up_to(scan),
+        structure.flatten_up_to(oracle),
+        strict=True,
+    ):
+        name = jax.tree_util.keystr(path)
+        assert exact.dtype == np.float64, f"{name}: the oracle must be float64"
+        assert value.dtype == of_scan.dtype == np.float32, name
+        assert value.shape == of_scan.shape == exact.shape, name
+        assert np.isfinite(value).all(), f"{name} has values that are not finite"
+        # Where there are few values the scan may be right by chance. So an array is
+        # given a few roundings of its largest value beside twice the scan's error.
+        largest = np.max(np.abs(exact), initial=0)
+        slack = 4 * np.finfo(np.float32).eps * largest
+        error, of_scan = error_of(value, exact), error_of(of_scan, exact)
+        assert error <= 2 * of_scan + slack, (
+            f"{name}: error {error:.3g}, the scan's is {of_scan:.3g} "
+            f"(largest value {largest:.3g})"
+        )
+
+
+def assert_follows_scan(run: Callable, arrays: dict[str, np.ndarray]) -> None:
+    """`run(implementation, arrays)`, a tree, is as accurate as it is with the scan.
+
+    For what a case alone cannot say: a transformation, a loop, a model around a call.
+    """
+
+    scan = jax.jit(functools.partial(run, "scan"), compiler_options=_SCAN_OPTIONS)
+    ours, of_scan = jax.jit(functools.partial(run, "native"))(arrays), scan(arrays)
+    with float64():
+        exact = scan(jax.tree.map(lambda a: a.astype(np.float64), arrays))
+        exact = jax.tree.map(np.asarray, exact)
+    assert_as_accurate(ours, of_scan, exact)
+
+
+def assert_bitwise_equal(left, right) -> None:
+    """All arrays of two trees hold the same bits."""
+    left, structure = jax.tree_util.tree_flatten_with_path(left)
+    right = structure.flatten_up_to(right)
+    for (path, a), b in zip(left, right, strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.dtype == b.dtype, jax.tree_util.keystr(path)
+        np.testing.assert_array_equal(
+            a.view(f"u{a.itemsize}"),
+            b.view(f"u{b.itemsize}"),
+            err_msg=jax.tree_util.keystr(path),
+        )
+
+
+def run_python(
+    script: str | Path, *args: str, timeout_s: float = 120, **environment: str
+) -> str:
+    """Runs a script (its text, or a file) in a process of its own; what it prints.
+
+    A script that fails or does not end in time fails the test. It may import `cases`
+    and `support`.
+    """
+    path = os.pathsep.join(
+        [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    )
+    code = [str(script)] if isinstance(script, Path) else ["-c", script]
+    done = subprocess.run(
+        [sys.executable, *code, *args],
+        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep), **environment},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a compiled program does, as far as the tests ask."""
+
+    text: str
+
+    @classmethod
+    def of(cls, function: Callable, *args) -> "Program":
+        return cls(jax.jit(function).lower(*args).compile().as_text())
+
+    def count(self, operation: str) -> int:
+        """Of an operation, e.g. `while`, or of calls to a native target."""
+        if operation.startswith("prnn_"):
+            return self.text.count(f'custom_call_target="{operation}"')
+        return len(re.findall(rf" {re.escape(operation)}\(", self.text))
+
+    @property
+    def calls(self) -> tuple[int, int]:
+        """Native calls, forward and backward."""
+        return self.count("prnn_forward"), self.count("prnn_backward")

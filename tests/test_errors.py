@@ -1,0 +1,315 @@
+"""Errors: each says what was expected, what came, and what to do."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import prnn_jax
+from prnn_jax import Params
+
+INPUT, H = 5, 8
+
+
+def zeros(*shape, dtype="float32"):
+    return jnp.zeros(shape, dtype)
+
+
+def params(gates=4, lead=(), **changes) -> Params:
+    wide = gates * H
+    arrays = {
+        "w_ih": zeros(*lead, INPUT, wide),
+        "w_hh": zeros(*lead, H, wide),
+        "b_ih": zeros(*lead, wide),
+        "b_hh": zeros(*lead, wide),
+    }
+    return Params(**(arrays | changes))
+
+
+def raises(*parts):
+    """A ValueError whose message has all parts, in order."""
+    return pytest.raises(ValueError, match=".*".join(map(re.escape, parts)))
+
+
+X = (2, 7, INPUT)
+STATE = (2, H)
+TWO = (2,)
+
+# What is wrong: the call, and parts of the message: expected, came, to do.
+SHAPES = {
+    "x of rank 1": (
+        lambda: prnn_jax.lstm(zeros(INPUT), params()),
+        ("lstm: x must be [*batch, time, input], got [5]",),
+    ),
+    "x of rank 1, time-major": (
+        lambda: prnn_jax.gru(zeros(INPUT), params(3), time_major=True),
+        ("gru: x must be [time, *batch, input], got [5]",),
+    ),
+    "w_ih for another input": (
+        lambda: prnn_jax.lstm(zeros(*X), params(w_ih=zeros(INPUT + 1, 4 * H))),
+        ("lstm: w_ih must be [input, 4*hidden] = [5, 32], got [6, 32].",),
+    ),
+    "w_ih transposed": (
+        lambda: prnn_jax.gru(zeros(*X), params(3, w_ih=zeros(3 * H, INPUT))),
+        ("gru: w_ih must be [input, 3*hidden] = [5, 24], got [24, 5]", "transpose"),
+    ),
+    "w_hh transposed": (
+        lambda: prnn_jax.lstm(zeros(*X), params(w_hh=zeros(4 * H, H))),
+        ("lstm: w_hh must be [hidden, 4*hidden] = [8, 32], got [32, 8]", "transpose"),
+    ),
+    "w_hh of another cell": (
+        lambda: prnn_jax.lstm(zeros(*X), params(w_hh=zeros(H, 3 * H))),
+        ("lstm: w_hh must be [hidden, 4*hidden] = [8, 32], got [8, 24].",),
+    ),
+    "w_hh of rank 1": (
+        lambda: prnn_jax.rnn(zeros(*X), params(1, w_hh=zeros(H))),
+        ("rnn: w_hh must be [hidden, 1*hidden] with hidden >= 1, got [8]",),
+    ),
+    "w_hh with no units": (
+        lambda: prnn_jax.rnn(zeros(*X), params(1, w_hh=zeros(0, 0))),
+        ("rnn: w_hh must be [hidden, 1*hidden] with hidden >= 1, got [0, 0]",),
+    ),
+    "b_ih of one gate": (
+        lambda: prnn_jax.lstm(zeros(*X), params(b_ih=zeros(H))),
+        ("lstm: b_ih must be [4*hidden] = [32], got [8]",),
+    ),
+    "b_hh of rank 2": (
+        lambda: prnn_jax.lstm(zeros(*X), params(b_hh=zeros(1, 4 * H))),
+        ("lstm: b_hh must be [4*hidden] = [32], got [1, 32]",),
+    ),
+    "h_0 without batch": (
+        lambda: prnn_jax.gru(zeros(*X), params(3), zeros(H)),
+        ("gru: h_0 must be [*batch, hidden] = [2, 8], got [8]",),
+    ),
+    "c_0 for another batch": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), (zeros(*STATE), zeros(3, H))),
+        ("lstm: c_0 must be [*batch, hidden] = [2, 8], got [3, 8]",),
+    ),
+    "h_0 transposed": (
+        lambda: prnn_jax.gru(zeros(*X), params(3), zeros(H, 2)),
+        ("gru: h_0 must be [*batch, hidden] = [2, 8], got [8, 2]", "transpose"),
+    ),
+    "bidirectional with the params of one way": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), bidirectional=True),
+        ("lstm: w_hh must be [2, hidden, 4*hidden] with hidden >= 1, got [8, 32]",),
+    ),
+    "bidirectional with three ways": (
+        lambda: prnn_jax.lstm(zeros(*X), params(lead=(3,)), bidirectional=True),
+        ("lstm: w_hh must be [2, hidden, 4*hidden] = [2, 8, 32], got [3, 8, 32]",),
+    ),
+    "two ways, but not bidirectional": (
+        lambda: prnn_jax.lstm(zeros(*X), params(lead=TWO)),
+        ("lstm: w_hh must be [hidden, 4*hidden] with hidden >= 1, got [2, 8, 32]",),
+    ),
+    "bidirectional with one state": (
+        lambda: prnn_jax.gru(
+            zeros(*X), params(3, TWO), zeros(*STATE), bidirectional=True
+        ),
+        ("gru: h_0 must be [2, *batch, hidden] = [2, 2, 8], got [2, 8]",),
+    ),
+    "bidirectional with one b_ih": (
+        lambda: prnn_jax.gru(
+            zeros(*X), params(3, TWO, b_ih=zeros(3 * H)), bidirectional=True
+        ),
+        ("gru: b_ih must be [2, 3*hidden] = [2, 24], got [24]",),
+    ),
+    "a_x of another cell": (
+        lambda: prnn_jax.recurrence("gru", zeros(2, 7, 4 * H), zeros(H, 3 * H)),
+        (
+            "recurrence: a_x must be [*batch, time, 3*hidden] = [2, 7, 24], "
+            "got [2, 7, 32]",
+        ),
+    ),
+    "a_x of one way": (
+        lambda: prnn_jax.recurrence(
+            "gru", zeros(2, 7, 3 * H), zeros(2, H, 3 * H), bidirectional=True
+        ),
+        (
+            "recurrence: a_x must be [*batch, time, 2*3*hidden] = [2, 7, 48], "
+            "got [2, 7, 24]",
+        ),
+    ),
+    "a_x of rank 1": (
+        lambda: prnn_jax.recurrence("rnn", zeros(H), zeros(H, H)),
+        ("recurrence: a_x must be [*batch, time, features], got [8]",),
+    ),
+}
+
+KINDS = {
+    "x is a list": (
+        lambda: prnn_jax.lstm([[1.0]], params()),
+        ("lstm: x must be an array, got list", "jnp.asarray"),
+    ),
+    "x of integers": (
+        lambda: prnn_jax.lstm(zeros(*X, dtype="int32"), params()),
+        ("lstm: x must have a floating dtype, got int32", "x.astype(jnp.float32)"),
+    ),
+    "complex weights": (
+        lambda: prnn_jax.rnn(zeros(*X), params(1, w_hh=zeros(H, H, dtype="complex64"))),
+        ("rnn: w_hh must have a floating dtype, got complex64",),
+    ),
+    "two dtypes": (
+        lambda: prnn_jax.lstm(zeros(*X, dtype="bfloat16"), params()),
+        (
+            "lstm: all arrays must have the same dtype, got x bfloat16, w_ih float32",
+            "cast them first",
+        ),
+    ),
+    "a state of another dtype": (
+        lambda: prnn_jax.gru(zeros(*X), params(3), zeros(*STATE, dtype="float16")),
+        ("gru: all arrays must have the same dtype", "h_0 float16", "cast"),
+    ),
+    "params is an array": (
+        lambda: prnn_jax.lstm(zeros(*X), zeros(INPUT, 4 * H)),
+        ("lstm: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got",),
+    ),
+    "params is a dict of more": (
+        lambda: prnn_jax.lstm(zeros(*X), dict.fromkeys("abcdef")),
+        ("lstm: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got dict",),
+    ),
+    "params is None": (
+        lambda: prnn_jax.gru(zeros(*X), None),
+        ("gru: params must be prnn_jax.Params", "got NoneType"),
+    ),
+    "state of an LSTM is h only": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), zeros(*STATE)),
+        ("lstm: state_0 must be (h_0, c_0), got",),
+    ),
+    "state of an LSTM has three": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), (zeros(*STATE),) * 3),
+        ("lstm: state_0 must be (h_0, c_0), got 3 values",),
+    ),
+    "state of a GRU is a pair": (
+        lambda: prnn_jax.gru(zeros(*X), params(3), (zeros(*STATE),) * 2),
+        ("gru: state_0 must be h_0, an array, got 2 values",),
+    ),
+    "h_0 is a number": (
+        lambda: prnn_jax.gru(zeros(*X), params(3), 0.0),
+        ("gru: h_0 must be an array, got float", "jnp.asarray"),
+    ),
+}
+
+OPTIONS = {
+    "reverse is an integer": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), reverse=1),
+        ("lstm: reverse must be True or False, known when tracing, got 1",),
+    ),
+    "time_major is None": (
+        lambda: prnn_jax.gru(zeros(*X), params(3), time_major=None),
+        ("gru: time_major must be True or False", "got None"),
+    ),
+    "bidirectional is an array": (
+        lambda: prnn_jax.rnn(zeros(*X), params(1), bidirectional=np.bool_(True)),
+        ("rnn: bidirectional must be True or False",),
+    ),
+    "reverse is traced": (
+        lambda: jax.jit(lambda r: prnn_jax.lstm(zeros(*X), params(), reverse=r))(True),
+        ("lstm: reverse must be True or False, known when tracing", "Tracer"),
+    ),
+    "another implementation": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), implementation="cudnn"),
+        ("lstm: implementation must be one of None, 'native', 'scan', got 'cudnn'",),
+    ),
+    "native for bfloat16": (
+        lambda: prnn_jax.rnn(
+            zeros(*X, dtype="bfloat16"),
+            jax.tree.map(lambda p: p.astype("bfloat16"), params(1)),
+            implementation="native",
+        ),
+        (
+            'rnn: implementation="native" is not available',
+            "float32, not bfloat16",
+            'implementation="scan" always runs',
+        ),
+    ),
+    "another activation": (
+        lambda: prnn_jax.rnn(zeros(*X), params(1), activation="gelu"),
+        ("rnn: activation must be one of 'tanh', 'relu', 'clipped_relu', got 'gelu'",),
+    ),
+    "no cap": (
+        lambda: prnn_jax.rnn(zeros(*X), params(1), activation="clipped_relu", cap=0),
+        ("rnn: cap must be positive, got 0",),
+    ),
+    "cap is not a number": (
+        lambda: prnn_jax.rnn(zeros(*X), params(1), cap=float("nan")),
+        ("rnn: cap must be positive, got nan",),
+    ),
+    "cap is an array": (
+        lambda: prnn_jax.rnn(zeros(*X), params(1), cap=zeros()),
+        ("rnn: cap must be a Python number, got ArrayImpl",),
+    ),
+    "skip is a string": (
+        lambda: prnn_jax.recurrence("rnn", zeros(2, 7, H), zeros(H, H), skip="a"),
+        ("recurrence: skip must be a Python number, got str",),
+    ),
+    "another cell": (
+        lambda: prnn_jax.recurrence("qrnn", zeros(2, 7, H), zeros(H, H)),
+        ("recurrence: cell must be one of 'lstm', 'gru', 'rnn', got 'qrnn'",),
+    ),
+    "another precision": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), precision="exact"),
+        ("lstm: precision must be", "'exact'"),
+    ),
+    "explain: another cell": (
+        lambda: prnn_jax.explain("rnn_tanh", batch=1, time=1, hidden_size=1),
+        ("explain: cell must be one of 'lstm', 'gru', 'rnn', got 'rnn_tanh'",),
+    ),
+    "explain: no units": (
+        lambda: prnn_jax.explain("gru", batch=1, time=1, hidden_size=0),
+        ("explain: hidden_size must be at least 1, got 0",),
+    ),
+    "explain: no rows": (
+        lambda: prnn_jax.explain("gru", batch=0, time=1, hidden_size=1),
+        ("explain: batch must be at least 1, got 0",),
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", SHAPES)
+def test_shapes(wrong):
+    call, message = SHAPES[wrong]
+    with raises(*message):
+        call()
+
+
+@pytest.mark.parametrize("wrong", KINDS)
+def test_kinds(wrong):
+    call, message = KINDS[wrong]
+    with raises(*message):
+        call()
+
+
+@pytest.mark.parametrize("wrong", OPTIONS)
+def test_options(wrong):
+    call, message = OPTIONS[wrong]
+    with raises(*message):
+        call()
+
+
+def test_the_right_call_is_right():
+    # What the tables above change one thing of.
+    y, (h, c) = prnn_jax.lstm(zeros(*X), params(), (zeros(*STATE), zeros(*STATE)))
+    assert y.shape == (2, 7, H)
+    assert h.shape == c.shape == STATE
+    y, h = prnn_jax.gru(zeros(*X), params(3, TWO), bidirectional=True)
+    assert y.shape == (2, 7, 2 * H)
+    assert h.shape == (2, *STATE)
+
+
+def test_errors_come_while_tracing():
+    with raises("lstm: w_hh must be [hidden, 4*hidden] = [8, 32], got [8, 24]"):
+        jax.jit(prnn_jax.lstm).lower(zeros(*X), params(w_hh=zeros(H, 3 * H)))
+
+
+def test_forward_mode_is_refused():
+    """A limit of custom_vjp, said by JAX; the scan has forward mode."""
+
+    def run(x, implementation):
+        return prnn_jax.lstm(x, params(), implementation=implementation)[0]
+
+    x = zeros(*X)
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda x: run(x, "native"), (x,), (x,))
+    jax.jvp(lambda x: run(x, "scan"), (x,), (x,))

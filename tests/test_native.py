@@ -1,0 +1,87 @@
+"""The CPU engine's C++ by itself: threads under sanitizers, and object files."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+COMPILER = shutil.which("c++")
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler, c++")
+
+# 12 pools each, from none that is late to 8 threads on however few cores there are.
+ROUNDS = 3
+
+
+def compile_cxx(*args: str | Path) -> None:
+    """Compiles with the language and paths of the build; warnings are errors."""
+    done = run(
+        COMPILER, "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", *args
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def run(*args: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        args, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def require_sanitizer(flag: str, folder: Path) -> None:
+    """Skips where the compiler lacks a sanitizer's library, or it does not run here."""
+    source, program = folder / "empty.cc", folder / "empty"
+    source.write_text("int main() {}\n")
+    built = run(COMPILER, flag, source, "-o", program)
+    if built.returncode != 0:
+        pytest.skip(f"{COMPILER} has no {flag}")
+    ran = run(program)
+    if ran.returncode != 0:
+        pytest.skip(f"{flag} does not run on this system: {ran.stderr[:200]}")
+
+
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_threads_are_free_of_races(sanitizer, tmp_path):
+    flag = f"-fsanitize={sanitizer}"
+    require_sanitizer(flag, tmp_path)
+    program = tmp_path / "check_threads"
+    sources = ROOT / "tests/native/check_threads.cc", ROOT / "cpu/threads.cc"
+    options = "-O1", "-g", "-pthread", flag, "-fno-sanitize-recover=all"
+    compile_cxx(*options, *sources, "-o", program)
+    ran = run(program, str(ROUNDS))
+    report = f"{ran.stdout}\n{ran.stderr}"
+    assert ran.returncode == 0, report
+    assert ran.stdout == "ok\n", report
+    assert ran.stderr == "", report
+
+
+def build_options(variable: str) -> list[str]:
+    """The compiler options that a `set` of CMakeLists.txt holds."""
+    text = (ROOT / "CMakeLists.txt").read_text()
+    (options,) = re.findall(rf"set\({variable} ([^)]*)\)", text)
+    return options.split()
+
+
+def test_an_instruction_set_shares_no_code_with_others(tmp_path):
+    """Every function of cpu/isa.cc's object files has the instruction set in its name.
+
+    A linker keeps one of all equal inline functions. Were it one that was compiled for
+    AVX-512, older processors would stop at it.
+    """
+    isa = "avx512"
+    compiles = run(COMPILER, "-dumpmachine").stdout
+    if not compiles.startswith("x86_64"):
+        pytest.skip(f"cpu/isa.cc is compiled once only for {compiles.strip()}")
+    if shutil.which("nm") is None:
+        pytest.skip("needs nm")
+    compiled = tmp_path / "isa.o"
+    options = [*build_options("_engine_options"), *build_options(f"_isa_options_{isa}")]
+    hidden = "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"
+    source = ROOT / "cpu/isa.cc"
+    compile_cxx(*options, *hidden, f"-DPRNN_ISA={isa}", "-c", source, "-o", compiled)
+    listed = run("nm", "--demangle", "--defined-only", "--extern-only", compiled)
+    names = [line.split(maxsplit=2)[2] for line in listed.stdout.splitlines()]
+    assert f"prnn::{isa}::kIsa" in names
+    assert [name for name in names if f"prnn::{isa}::" not in name] == []

@@ -1,0 +1,160 @@
+"""The native engine runs where it should, and the scan only where `explain` says so.
+
+Every accuracy test would pass with the scan: here is what fails when a call silently
+falls back to it.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CASES, SMALL, Case
+from support import Program, float64
+
+import prnn_jax
+from prnn_jax import _projection
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.time * case.rows > 0], ids=str
+)
+def test_every_case_lowers_to_one_native_call(case):
+    gradient = case.gradient().lower(case.inputs(), case.cotangents())
+    text = gradient.as_text()
+    for target in ("prnn_forward", "prnn_backward"):
+        assert text.count(f"custom_call @{target}") == 1
+    assert "stablehlo.while" not in text
+
+
+@pytest.mark.parametrize("implementation", [None, "native"])
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_compiled_programs_call_it(case, implementation):
+    forward = functools.partial(case.run, implementation=implementation)
+    program = Program.of(forward, case.inputs())
+    assert program.calls == (1, 0)
+    assert program.count("while") == 0
+    gradient = Program.of(
+        case.gradient(implementation), case.inputs(), case.cotangents()
+    )
+    assert gradient.calls == (1, 1)
+    assert gradient.count("while") == 0
+
+
+@pytest.mark.parametrize("rows", [_projection.MIN_ROWS - 1, _projection.MIN_ROWS])
+def test_input_projections_that_are_small_but_not_tiny_are_native(rows):
+    case = Case("lstm", rows, (), 9, 3)
+    program = Program.of(case.run, case.inputs())
+    assert program.count("prnn_project") == (rows == _projection.MIN_ROWS)
+    assert program.calls == (1, 0)
+
+
+def test_calls_without_jit_use_it(monkeypatch):
+    used = []
+    call = jax.ffi.ffi_call
+
+    def spy(target, *args, **kwargs):
+        used.append(target)
+        return call(target, *args, **kwargs)
+
+    monkeypatch.setattr(jax.ffi, "ffi_call", spy)
+    # A skip that no other test uses, lest an earlier program be used again.
+    arrays = Case("rnn_tanh", 3, (2,), 4, 3).inputs()
+    params = prnn_jax.Params(arrays["w_ih"], arrays["w_hh"])
+    prnn_jax.rnn(arrays["x"], params, skip=0.123)
+    assert used == ["prnn_forward"]
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_the_scan_can_be_asked_for(case):
+    program = Program.of(
+        functools.partial(case.run, implementation="scan"), case.inputs()
+    )
+    assert program.calls == (0, 0)
+    assert program.count("while") == 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_other_dtypes_go_to_the_scan(dtype):
+    case = Case("lstm", state=True)
+    arrays = {k: jnp.asarray(v, dtype) for k, v in case.inputs().items()}
+    y, state = case.run(arrays)
+    assert {y.dtype, *(s.dtype for s in state)} == {jnp.dtype(dtype)}
+    assert Program.of(case.run, arrays).calls == (0, 0)
+    y_32, _ = case.run(case.inputs())
+    # A few roundings of values below 1.
+    atol = 16 * float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(y.astype("float32"), y_32, rtol=0, atol=atol)
+
+
+def test_float64_goes_to_the_scan():
+    case = Case("lstm", state=True)
+    with float64():
+        arrays = case.inputs(np.float64)
+        y, _ = case.run(arrays)
+        assert y.dtype == np.float64
+        assert Program.of(case.run, arrays).calls == (0, 0)
+
+
+def test_float32_stays_native_where_jax_has_float64():
+    case = Case("lstm", state=True)
+    with float64():
+        assert Program.of(case.run, case.inputs()).calls == (1, 0)
+
+
+def test_an_empty_call_needs_no_engine():
+    case = Case("lstm", 0, state=True)
+    assert Program.of(case.run, case.inputs()).calls == (0, 0)
+
+
+# ---- explain -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_explain_tells_the_native_engine(cell, training):
+    plan = prnn_jax.explain(
+        cell, batch=4, time=10, hidden_size=33, training=training, platform="cpu"
+    )
+    assert plan.engine == "native"
+    assert plan.instruction_set in ("avx512", "avx2", "portable")
+    assert plan.split in ("rows", "units")
+    assert plan.threads >= 1
+    text = str(plan)
+    for part in ("engine: native on cpu", plan.instruction_set, "because"):
+        assert part in text
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+def test_explain_tells_why_a_dtype_goes_to_the_scan(dtype):
+    plan = prnn_jax.explain("gru", batch=4, time=10, hidden_size=33, dtype=dtype)
+    assert plan.engine == "scan"
+    assert any(dtype in reason for reason in plan.reasons)
+    assert f"float32, not {dtype}" in str(plan)
+
+
+def test_explain_tells_why_a_platform_goes_to_the_scan():
+    plan = prnn_jax.explain("gru", batch=4, time=10, hidden_size=33, platform="tpu")
+    assert plan.engine == "scan"
+    assert "no native engine for the platform 'tpu'" in str(plan)
+
+
+def test_explain_agrees_with_what_is_compiled():
+    for dtype, calls in (("float32", (1, 0)), ("bfloat16", (0, 0))):
+        case = Case("gru")
+        arrays = {k: jnp.asarray(v, dtype) for k, v in case.inputs().items()}
+        plan = prnn_jax.explain("gru", batch=3, time=7, hidden_size=33, dtype=dtype)
+        assert Program.of(case.run, arrays).calls == calls
+        assert plan.engine == ("native" if calls[0] else "scan")
+
+
+def test_other_platforms_are_lowered_to_the_scan():
+    """A program exported for several platforms chooses when it runs."""
+    case = Case("lstm", 4, (2,), 9, 3)
+    check = jax.export.DisabledSafetyCheck.custom_call("prnn_forward")
+    text = jax.export.export(
+        jax.jit(case.run), platforms=("cpu", "tpu"), disabled_checks=[check]
+    )(case.inputs()).mlir_module()
+    assert text.count("custom_call @prnn_forward") == 1
+    assert text.count("stablehlo.while") == 1

@@ -1,0 +1,121 @@
+"""sigmoid and tanh of the CPU engine, in units in the last place (ulp) of float32."""
+
+import numpy as np
+import pytest
+
+from prnn_jax import _ffi
+
+ISAS = [name for name in ("avx512", "avx2", "portable") if _ffi.native.has_isa(name)]
+BOUNDS_ULP = {"sigmoid": 3.0, "tanh": 3.0}  # as stated in cpu/vector_math.h
+#: Below it sigmoid stays at e^-87.3, which is nearly the smallest normal float.
+LOWEST = np.float32(-87.3)
+SMALLEST_NORMAL = np.finfo(np.float32).tiny
+
+
+def exact(name: str, x: np.ndarray) -> np.ndarray:
+    x = x.astype(np.float64)
+    if name == "tanh":
+        return np.tanh(x)
+    e = np.exp(-np.abs(x))  # no overflow, and no digits lost on either side
+    return np.where(x < 0, e / (1 + e), 1 / (1 + e))
+
+
+def ours(name: str, isa: str, x: np.ndarray) -> np.ndarray:
+    out = np.full_like(x, np.nan)
+    getattr(_ffi.native, name)(isa, x, out)
+    return out
+
+
+def errors_ulp(name: str, isa: str, x: np.ndarray) -> np.ndarray:
+    wanted = exact(name, x)
+    # The distance of floats at the exact value; below the normal ones it stays that of
+    # the smallest normal.
+    magnitude = np.maximum(np.abs(wanted), SMALLEST_NORMAL)
+    _, exponent = np.frexp(magnitude)
+    return np.abs(ours(name, isa, x) - wanted) / np.ldexp(1.0, exponent - 24)
+
+
+def sweep() -> np.ndarray:
+    """Every 512th float of either sign, of all magnitudes, and a fine grid around 0."""
+    bits = np.arange(0, 0x7F800000, 512, dtype=np.uint32)
+    positive = bits.view(np.float32)
+    grid = np.linspace(0, 100, 2_000_001, dtype=np.float32)
+    return np.concatenate([positive, -positive, grid, -grid])
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", BOUNDS_ULP)
+def test_error_over_all_magnitudes(name, isa):
+    x = sweep()
+    x = x[x >= LOWEST] if name == "sigmoid" else x
+    errors = errors_ulp(name, isa, x)
+    worst = int(np.argmax(errors))
+    assert errors[worst] <= BOUNDS_ULP[name], f"{errors[worst]:.2f} ulp at {x[worst]!r}"
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("name", "x", "y"),
+    [
+        ("sigmoid", 0.0, 0.5),
+        ("sigmoid", -0.0, 0.5),
+        ("sigmoid", np.inf, 1.0),
+        ("sigmoid", 1e30, 1.0),
+        ("sigmoid", 20.0, 1.0),
+        ("tanh", 0.0, 0.0),
+        ("tanh", -0.0, -0.0),
+        ("tanh", np.inf, 1.0),
+        ("tanh", -np.inf, -1.0),
+        ("tanh", 1e30, 1.0),
+        ("tanh", -1e30, -1.0),
+        ("tanh", 10.0, 1.0),
+        ("tanh", 1e-20, 1e-20),
+    ],
+)
+def test_special_values(name, isa, x, y):
+    (got,) = ours(name, isa, np.float32([x]))
+    assert got.tobytes() == np.float32(y).tobytes(), got
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_sigmoid_far_below_zero(isa):
+    x = sweep()
+    x = np.append(x[x < LOWEST], np.float32(-np.inf))
+    y = ours("sigmoid", isa, x)
+    assert y.min() >= 0
+    assert y.max() <= 1.2193e-38  # e^-87.3, rounded up
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", BOUNDS_ULP)
+def test_nan_gives_nan(name, isa):
+    assert np.isnan(ours(name, isa, np.float32([np.nan, -np.nan]))).all()
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", BOUNDS_ULP)
+def test_values_stay_in_range_and_do_not_fall(name, isa):
+    x = np.sort(sweep())
+    y = ours(name, isa, x)
+    assert y.min() >= {"sigmoid": 0, "tanh": -1}[name]
+    assert y.max() <= 1
+    # A step back is within the error on either side, of values of up to 1.
+    assert np.diff(y).min() >= -2 * BOUNDS_ULP[name] * 2**-24
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_tanh_is_odd(isa):
+    x = np.abs(sweep())
+    np.testing.assert_array_equal(ours("tanh", isa, -x), -ours("tanh", isa, x))
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("name", BOUNDS_ULP)
+@pytest.mark.parametrize("size", range(1, 35))
+def test_every_length(name, isa, size):
+    """Tails take other loads and stores than whole vectors."""
+    x = np.linspace(-4, 4, 40, dtype=np.float32)
+    out = np.full(40, np.nan, np.float32)
+    getattr(_ffi.native, name)(isa, x[:size], out[:size])
+    np.testing.assert_array_equal(out[:size], ours(name, isa, x)[:size])
+    assert np.isnan(out[size:]).all()
