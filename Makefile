@@ -1,0 +1,64 @@
+# make test, make demo: all that is needed is Python >= 3.11, a C++20 compiler and make.
+.SUFFIXES:
+.PHONY: all venv test demo lint format bench packaging clean
+.DELETE_ON_ERROR:
+
+BIN = .venv/bin
+CXX_FILES = $(wildcard core/*.h cpu/*.h cpu/*.cc ffi/*.h ffi/*.cc tests/native/*.cc)
+BUILT_FROM = pyproject.toml CMakeLists.txt $(filter-out tests/%,$(CXX_FILES))
+
+# Exits with 0 in a Python that can make the environment: new enough, with pip and C headers.
+USABLE = import ensurepip, os, sys, sysconfig, venv; \
+    header = os.path.join(sysconfig.get_path("include"), "Python.h"); \
+    sys.exit(sys.version_info < (3, 11) or not os.path.exists(header))
+
+all: venv
+
+venv: .venv/installed
+
+# Rebuilt in place where only sources changed. The interpreter is the first usable one of these;
+# `make PYTHON=...` names another.
+.venv/created:
+	@python="$(PYTHON)"; \
+	for p in python3 python3.13 python3.12 python3.11; do \
+	  if [ -z "$$python" ] && $$p -c '$(USABLE)' 2>/dev/null; then python=$$p; fi; \
+	done; \
+	if [ -z "$$python" ] || ! "$$python" -c '$(USABLE)'; then \
+	  echo "make: needs Python >= 3.11 with venv and its C headers" \
+	    "(Debian: apt install python3-venv python3-dev); make PYTHON=... names one" >&2; \
+	  exit 1; \
+	fi; \
+	echo "$$python -m venv .venv"; \
+	"$$python" -m venv --clear .venv
+	$(BIN)/python -m pip install --upgrade pip
+	@touch $@
+
+.venv/installed: .venv/created $(BUILT_FROM)
+	$(BIN)/python -m pip install "scikit-build-core>=0.11" "nanobind>=2.4" cmake ninja "jax>=0.9.2"
+	PATH="$(CURDIR)/$(BIN):$$PATH" PRNN_WERROR=ON \
+	  $(BIN)/python -m pip install --no-build-isolation -e ".[dev]"
+	@touch $@
+
+test: venv
+	$(BIN)/python -m pytest
+
+demo: venv
+	$(BIN)/python -m examples.speech demo
+
+bench: venv
+	$(BIN)/python -m benchmarks.against_scan
+
+lint: venv
+	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files
+
+format: venv
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+# Installs the package in the ways a user might, each in an environment of its own. Slow.
+packaging:
+	.ci/packaging
+
+clean:
+	rm -rf .venv build dist
