@@ -57,6 +57,25 @@ def test_threads_are_free_of_races(sanitizer, tmp_path):
     assert ran.stderr == "", report
 
 
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_engine_keeps_to_its_buffers(sanitizer, tmp_path):
+    """The portable engine; tests/test_isa.py runs the others, without sanitizers."""
+    flag = f"-fsanitize={sanitizer}"
+    require_sanitizer(flag, tmp_path)
+    program = tmp_path / "check_engine"
+    sources = [ROOT / "tests/native/check_engine.cc"]
+    sources += [
+        ROOT / f"cpu/{name}.cc" for name in ("isa", "run", "dispatch", "threads")
+    ]
+    options = "-O1", "-g", "-pthread", flag, "-fno-sanitize-recover=all"
+    compile_cxx(*options, "-DPRNN_ISA=portable", *sources, "-o", program)
+    ran = run(program)
+    report = f"{ran.stdout}\n{ran.stderr}"
+    assert ran.returncode == 0, report
+    assert ran.stdout == "ok portable\n", report
+    assert ran.stderr == "", report
+
+
 def build_options(variable: str) -> list[str]:
     """The compiler options that a `set` of CMakeLists.txt holds."""
     text = (ROOT / "CMakeLists.txt").read_text()
