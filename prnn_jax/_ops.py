@@ -242,7 +242,10 @@ def _options(op: str, arguments: dict) -> dict:
     _checks.one_of(op, "implementation", implementation, (None, "native", "scan"))
     precision = arguments["precision"]
     if precision is not None:
-        precision = lax.Precision(precision)
+        names = [p.name.lower() for p in lax.Precision]
+        if not isinstance(precision, lax.Precision):
+            _checks.one_of(op, "precision", precision, (None, *names))
+            precision = lax.Precision(precision)
     return {
         "reverse": arguments["reverse"],
         "bidirectional": arguments["bidirectional"],

@@ -49,14 +49,9 @@ def _forward_rule(call: Call, a_x, w_hh, b_hh, state_0):
 
 def _backward_rule(call: Call, residuals, cotangents):
     (a_x, w_hh, b_hh, state_0), (y, saved) = residuals
-    dy, dstate_n, _ = cotangents  # nothing depends on the saved values but _backward
+    dy, dstate_n, _ = cotangents  # nothing but _backward depends on the saved values
     primals = a_x, w_hh, b_hh, state_0
-    gradients: Any = _backward(call, primals, (y, saved), (dy, dstate_n))
-    da_x, da_h, dstate_0 = gradients
-    # Parallel in time, so left to XLA: one large product instead of `time` small ones.
-    dw_hh = _weight_gradient(call, _before(call, y, state_0[0]), saved, da_h)
-    db_hh = da_h.sum((0, 1))
-    return da_x, dw_hh, db_hh, dstate_0
+    return _backward(call, primals, (y, saved), (dy, dstate_n))
 
 
 _forward.defvjp(_forward_rule, _backward_rule)
@@ -64,7 +59,13 @@ _forward.defvjp(_forward_rule, _backward_rule)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _backward(call: Call, primals, kept, cotangents):
-    return _ffi.backward(call, primals, kept, cotangents)
+    """Gradients of the primals (a_x, w_hh, b_hh, state_0)."""
+    y, saved = kept
+    da_x, da_h, dstate_0 = _ffi.backward(call, primals, kept, cotangents)
+    # Parallel in time, so left to XLA: one large product instead of `time` small ones.
+    h_0 = primals[3][0]
+    dw_hh = _weight_gradient(call, _before(call, y, h_0), saved, da_h)
+    return da_x, dw_hh, da_h.sum((0, 1)), dstate_0
 
 
 def _backward_forward_rule(call: Call, primals, kept, cotangents):
@@ -75,7 +76,12 @@ def _backward_backward_rule(call: Call, residuals, dd):
     # The backward pass is a function of the forward pass's arguments and cotangents;
     # what was kept is a function of those arguments. So its derivative is the scan's.
     primals, kept, cotangents = residuals
-    _, vjp = jax.vjp(functools.partial(_scan.backward, call), primals, cotangents)
+
+    def gradients(primals, cotangents):
+        _, vjp = jax.vjp(lambda *p: _scan.forward(call, *p)[:2], *primals)
+        return vjp(cotangents)
+
+    _, vjp = jax.vjp(gradients, primals, cotangents)
     dprimals, dcotangents = vjp(dd)
     return dprimals, jax.tree.map(jnp.zeros_like, kept), dcotangents
 
