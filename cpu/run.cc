@@ -47,7 +47,7 @@ CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
   if (problem.kind == Kind::kProjection) {
     // Parts whose rows stay in half the cache while all weights pass by, and enough of them that
     // a thread which comes late finds work.
-    const std::int64_t row_bytes = 4 * problem.projection.input_size;
+    const std::int64_t row_bytes = 4 * std::max<std::int64_t>(problem.projection.input_size, 1);
     const std::int64_t that_stay = std::max<std::int64_t>(out.cache_bytes / 2 / row_bytes, 8);
     const std::int64_t rows = std::min(that_stay, ceil_div(shape.batch, 4 * threads));
     out.rows_per_part = ceil_div(rows, whole.rows) * whole.rows;

@@ -22,7 +22,7 @@ MIN_ROWS, MAX_MULTIPLY_ADDS = 32, 40e6
 def project(call: Call, x: Array, w: Array, b: Array | None) -> Array:
     """x [rows, input] times w [input, columns], plus b [columns] where given."""
     rows, columns = x.shape[0], w.shape[1]
-    small = rows >= MIN_ROWS and rows * w.size <= MAX_MULTIPLY_ADDS
+    small = rows >= MIN_ROWS and 0 < rows * w.size <= MAX_MULTIPLY_ADDS
     if call.implementation == "scan" or not small:
         a = jnp.matmul(x, w, precision=call.precision)
         return a if b is None else a + b

@@ -8,6 +8,7 @@ float64 stays off: the float32 calls are those of a user. Oracles turn it on for
 themselves (`support.float64`).
 """
 
+import faulthandler
 import os
 import sys
 from pathlib import Path
@@ -17,6 +18,24 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite("cases", "support")
+
+HANG_S = 300
+STDERR = pytest.StashKey[int]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[STDERR] = os.dup(2)  # as it is before tests' output is captured
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    """Ends the run, with the stacks of all threads, where a test hangs."""
+    # Threads that wait for each other in native code cannot be interrupted.
+    faulthandler.dump_traceback_later(HANG_S, exit=True, file=item.config.stash[STDERR])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
