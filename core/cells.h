@@ -68,6 +68,21 @@ struct ClippedRelu {
   }
 };
 
+// Either, by a value at run time: for engines to which one more branch per step is cheaper than a
+// second instance.
+struct TanhOrRelu {
+  bool is_tanh;
+  float cap;
+  template <class F>
+  PRNN_HD F operator()(F a) const {
+    return is_tanh ? Tanh{}(a) : ClippedRelu{cap}(a);
+  }
+  template <class F>
+  PRNN_HD F grad(F h) const {
+    return is_tanh ? Tanh{}.grad(h) : ClippedRelu{cap}.grad(h);
+  }
+};
+
 // Elman network with PRNN's residual through time (Diamos et al. 2016):
 //   h' = f(a_x + a_h + skip h)
 template <class Activation>
@@ -188,7 +203,8 @@ concept Cell = C::kPhases == 1 &&
                  { cell.step(a, a, s) } -> std::same_as<Forward<C, float>>;
                  { cell.step_grad(s, s, s, r) } -> std::same_as<Backward<C, float>>;
                };
-static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Lstm> && Cell<Gru>);
+static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Rnn<TanhOrRelu>> && Cell<Lstm> &&
+              Cell<Gru>);
 
 // And of one whose step is two products in series.
 template <class C>
@@ -210,9 +226,9 @@ struct CellSpec {
   float cap;   // clipped ReLU only
 };
 
-// Calls f(cell) for the cell chosen at run time: the only switch over cells.
+// Calls f(cell) for the cell chosen at run time. Of the host; inlined as PRNN_HD is.
 template <class F>
-PRNN_HD decltype(auto) visit(const CellSpec& spec, F&& f) {
+[[gnu::always_inline]] inline decltype(auto) visit(const CellSpec& spec, F&& f) {
   switch (spec.kind) {
     case CellKind::kRnnTanh:
       return f(Rnn<Tanh>{{}, spec.skip});

@@ -3,10 +3,12 @@
 
 #ifdef __CUDACC__
 #define PRNN_HD __host__ __device__ __forceinline__
+#define PRNN_DEVICE __device__ __forceinline__  // for what calls PTX, which no host has
 #else
 // Always inlined, so that a file compiled for AVX-512 never lends a shared out-of-line copy of
 // such a function to one compiled for an older processor.
 #define PRNN_HD inline __attribute__((always_inline))
+#define PRNN_DEVICE PRNN_HD
 #endif
 
 namespace prnn {

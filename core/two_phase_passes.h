@@ -7,12 +7,12 @@
 namespace prnn {
 
 template <TwoPhaseCell C, class Io>
-struct ForwardPass<C, Io> : PassBase<C, Io> {
-  using Base = PassBase<C, Io>;
+struct ForwardPass<C, Io, float> : PassBase<C, Io, float> {
+  using Base = PassBase<C, Io, float>;
   using F = typename Io::F;
   using Base::cell, Base::shape;
   static constexpr int kOpen = C::kOpenGates, kBetween = 1 + kOpen;
-  ForwardArrays at;
+  ForwardArrays<> at;
 
   PRNN_HD static constexpr int products(int phase) { return phase == 0 ? kOpen : 1; }
   PRNN_HD std::int64_t depth(int) const { return shape.hidden; }
@@ -57,12 +57,12 @@ struct ForwardPass<C, Io> : PassBase<C, Io> {
 };
 
 template <TwoPhaseCell C, class Io>
-struct BackwardPass<C, Io> : PassBase<C, Io> {
-  using Base = PassBase<C, Io>;
+struct BackwardPass<C, Io, float> : PassBase<C, Io, float> {
+  using Base = PassBase<C, Io, float>;
   using F = typename Io::F;
   using Base::cell, Base::shape;
   static constexpr int kOpen = C::kOpenGates;
-  BackwardArrays at;
+  BackwardArrays<> at;
 
   PRNN_HD static constexpr int products(int) { return 1; }
   PRNN_HD std::int64_t depth(int phase) const { return (phase == 0 ? kOpen : 1) * shape.hidden; }

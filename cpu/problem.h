@@ -16,8 +16,8 @@ struct Problem {
   Kind kind;
   CellSpec cell;
   Shape shape;
-  ForwardArrays forward;  // one of the three, by kind
-  BackwardArrays backward;
+  ForwardArrays<> forward;  // one of the three, by kind
+  BackwardArrays<> backward;
   ProjectionArrays projection;
 };
 

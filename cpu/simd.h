@@ -60,6 +60,7 @@ struct Io {
   using F = Simd;
   int lanes;
 
+  PRNN_HD Simd stored(Simd a) const { return a; }  // as it reads after a store and a load
   PRNN_HD Simd load(const float* p) const {
     FloatVector v{};
     if (lanes == kWidth) {
