@@ -54,6 +54,18 @@ struct BackwardArrays {
 template <class C>
 inline constexpr int saved_values = C::kReserve + C::kStates - 1;
 
+// A cell's numbers at run time.
+struct CellNumbers {
+  int gates, states, saved;
+  bool same_gradient;
+};
+inline CellNumbers numbers(const CellSpec& cell) {
+  return visit(cell, [](auto c) {
+    using C = decltype(c);
+    return CellNumbers{C::kGates, C::kStates, saved_values<C>, C::kSameGradient};
+  });
+}
+
 // What the two passes share: a cell, a shape, and reading the states around a step.
 template <class C, class Io, class T>
 struct PassBase {

@@ -14,6 +14,8 @@ struct CallAttributes {
   std::string_view cell;
   bool time_major, reverse, bidirectional, save;
   float skip, cap;
+  bool exact;            // GPU: float32 products in float32, not TF32
+  std::int64_t max_sms;  // GPU: streaming multiprocessors a call may take; 0: all
 };
 
 inline std::optional<CellKind> cell_kind(std::string_view name) {
@@ -40,4 +42,5 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     prnn::CallAttributes, xla::ffi::StructMember<std::string_view>("cell"),
     xla::ffi::StructMember<bool>("time_major"), xla::ffi::StructMember<bool>("reverse"),
     xla::ffi::StructMember<bool>("bidirectional"), xla::ffi::StructMember<bool>("save"),
-    xla::ffi::StructMember<float>("skip"), xla::ffi::StructMember<float>("cap"));
+    xla::ffi::StructMember<float>("skip"), xla::ffi::StructMember<float>("cap"),
+    xla::ffi::StructMember<bool>("exact"), xla::ffi::StructMember<std::int64_t>("max_sms"));

@@ -8,6 +8,7 @@
 #include "cpu/run.h"
 #include "ffi/attributes.h"
 #include "ffi/handlers.h"
+#include "ffi/plan_module.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -31,6 +32,26 @@ nb::dict cpu_targets() {
   out["prnn_backward"] = backward;
   project["execute"] = target(PrnnCpuProject);
   out["prnn_project"] = project;
+  return out;
+}
+
+// {name: {stage: handler}} for jax.ffi.register_ffi_target(..., platform="CUDA"); empty where built
+// without CUDA. The names that end in _uncaptured never become part of a CUDA graph.
+nb::dict cuda_targets() {
+  nb::dict out;
+#ifdef PRNN_HAS_CUDA
+  const auto stages = [](auto* prepare, auto* execute) {
+    nb::dict handlers;
+    handlers["instantiate"] = target(PrnnCheckCall);
+    handlers["initialize"] = target(prepare);
+    handlers["execute"] = target(execute);
+    return handlers;
+  };
+  out["prnn_forward"] = stages(PrnnCudaPrepareForward, PrnnCudaForward);
+  out["prnn_backward"] = stages(PrnnCudaPrepareBackward, PrnnCudaBackward);
+  out["prnn_forward_uncaptured"] = stages(PrnnCudaPrepareForward, PrnnCudaForwardUncaptured);
+  out["prnn_backward_uncaptured"] = stages(PrnnCudaPrepareBackward, PrnnCudaBackwardUncaptured);
+#endif
   return out;
 }
 
@@ -71,6 +92,8 @@ NB_MODULE(_prnn, m) {
   using namespace prnn;
   m.def("ffi_api_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
   m.def("cpu_targets", cpu_targets);
+  m.def("cuda_targets", cuda_targets);
+  bind_planner(m);
   m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a, "backward"_a,
         "threads"_a);
   m.def("has_isa", [](const std::string& name) { return find_isa(name.c_str()) != nullptr; });

@@ -1,0 +1,55 @@
+// A native call on a GPU, as the handlers describe it. No CUDA header: host code only.
+#pragma once
+#include "core/passes.h"
+#include "cuda/tile.h"
+
+namespace prnn {
+
+struct CudaCall {
+  PassKind pass;
+  CellSpec cell;
+  Number number;
+  Shape shape;
+  ForwardArrays<void> forward;  // one of the two, by pass
+  BackwardArrays<void> backward;
+  void* workspace;
+};
+
+// Values published per unit and step, products per unit, and the length of a product.
+struct PassSizes {
+  int published, products;
+};
+inline PassSizes pass_sizes(CellKind cell, PassKind pass) {
+  const int gates = numbers({cell, 0, 0}).gates;
+  return pass == PassKind::kForward ? PassSizes{1, gates} : PassSizes{gates, 1};
+}
+
+// The part of the workspace through which a grid's blocks exchange values. Published values go
+// through the output itself where its rows are whole multiples of 16 bytes.
+struct Mailbox {
+  void* initial;   // forward: [batch, groups, padded]
+  void* separate;  // sequence [published·padded], or null
+  std::int64_t bytes;
+};
+inline Mailbox mailbox_of(const CudaCall& call) {
+  const Shape& shape = call.shape;
+  const std::int64_t padded = padded_hidden(shape.hidden, call.number);
+  const std::int64_t row_bytes = shape.groups * padded * value_bytes(call.number);
+  auto* start = static_cast<char*>(call.workspace);
+  Mailbox out{};
+  if (call.pass == PassKind::kForward) {
+    out.initial = start;
+    out.bytes = shape.batch * row_bytes;
+  }
+  if (padded != shape.hidden) {
+    out.separate = start + out.bytes;
+    out.bytes +=
+        shape.time * shape.batch * row_bytes * pass_sizes(call.cell.kind, call.pass).published;
+  }
+  return out;
+}
+
+// Bytes of workspace a call needs, whatever its plan: prnn_jax/_ffi.py has the same arithmetic.
+inline std::int64_t workspace_bytes(const CudaCall& call) { return mailbox_of(call).bytes; }
+
+}  // namespace prnn

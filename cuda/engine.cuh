@@ -1,0 +1,219 @@
+// The engine: the loop over time that runs a pass on a team of blocks. One template for every cell,
+// pass, number format and exchange.
+//
+// A step, in every block at once:
+//   1  the team's published values, times this block's rows of the matrix (each warp some k blocks)
+//   2  the warps' partial sums, through shared memory, in a fixed order: results do not depend on
+//      timing
+//   3  the cell's step, a thread per unit and batch row, which keeps the carry in registers
+//   4  publish
+#pragma once
+#include "cuda/exchange.cuh"
+
+namespace prnn {
+
+// The warps' partial sums: [2 parities][warps_k][columns][rows]. A buffer is written again two
+// steps later; the barrier of the step between comes after the last read of it.
+template <Tile kTile>
+class PartialSums {
+ public:
+  PRNN_DEVICE explicit PartialSums(const SharedLayout& layout)
+      : sums_(reinterpret_cast<float*>(ptx::shared() + static_cast<int>(layout.sums))) {}
+
+  PRNN_DEVICE void write(int s, const Place& place,
+                         const float (&sums)[kTile.m_tiles][kTile.n_tiles][4]) const {
+#pragma unroll
+    for (int m = 0; m < kTile.m_tiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kTile.n_tiles; ++n) {
+        const int row = 16 * (place.warp_m * kTile.m_tiles + m) + place.row;
+        float* to = at(s, place.warp_k, 8 * n + 2 * place.part) + row;
+        to[0] = sums[m][n][0];
+        to[kPitch] = sums[m][n][1];
+        to[8] = sums[m][n][2];
+        to[kPitch + 8] = sums[m][n][3];
+      }
+  }
+  // start + the sums of a unit's products.
+  template <int kProducts>
+  PRNN_DEVICE Vec<kProducts> read(int s, int column, int unit, const float* start) const {
+    struct alignas(kProducts == 3 ? 4 : 4 * kProducts) Row {
+      float v[kProducts];
+    };
+    Vec<kProducts> out;
+    const Row first = *reinterpret_cast<const Row*>(start + unit * kProducts);
+#pragma unroll
+    for (int p = 0; p < kProducts; ++p) out[p] = first.v[p];
+#pragma unroll
+    for (int w = 0; w < kTile.warps_k(); ++w) {
+      const Row part = *reinterpret_cast<const Row*>(at(s, w, column) + unit * kProducts);
+#pragma unroll
+      for (int p = 0; p < kProducts; ++p) out[p] += part.v[p];
+    }
+    return out;
+  }
+
+ private:
+  // Four more than rows: the lanes of a warp write to different banks.
+  static constexpr int kPitch = kTile.rows() + 4;
+  PRNN_DEVICE float* at(int s, int warp_k, int column) const {
+    return sums_ + (((s & 1) * kTile.warps_k() + warp_k) * kTile.columns() + column) * kPitch;
+  }
+  float* sums_;
+};
+
+template <class Pass, Number kNumber, Exchange kExchange, Tile kTile>
+class Engine {
+ public:
+  static constexpr int kUnits = units_per_block(kTile, Pass::kProducts, kNumber);
+
+  PRNN_DEVICE explicit Engine(const Task<Pass>& task)
+      : task_(task),
+        place_(Place::here(kTile)),
+        weights_(place_, layout(task), Pass::kPublished * task.padded),
+        sums_(layout(task)),
+        exchange_(task, layout(task), place_),
+        bias_(reinterpret_cast<float*>(ptx::shared() + static_cast<int>(layout(task).bias))),
+        first_unit_(ptx::ctaid() % task.blocks * kUnits) {}
+
+  PRNN_DEVICE void run() {
+    const Shape& shape = task_.pass.shape;
+    const int slices = static_cast<int>(ceil_div(shape.batch, kTile.columns()));
+    int group = -1;
+    for (int n = ptx::ctaid() / task_.blocks; n < shape.groups * slices; n += task_.teams) {
+      const Job job{n / slices, n % slices * kTile.columns()};
+      if (job.group != group) {
+        group = job.group;
+        ptx::bar_sync();  // the bias of the group before is no longer read
+        weights_.load(task_.pass, task_.padded, group, first_unit_);
+        load_bias(group);
+      }
+      exchange_.begin(job);
+      run(job);
+    }
+    exchange_.end();
+  }
+
+ private:
+  static constexpr int kColumns = kTile.columns(), kGranule = granule_units(kNumber);
+  static constexpr int kElements = static_cast<int>(ceil_div(kUnits * kColumns, kThreads));
+  using Io = UnitIo<kNumber>;
+  using Carry = typename Pass::Carry;
+  using Inputs = typename Pass::Inputs;
+  using Published = Vec<Pass::kPublished>;
+
+  PRNN_DEVICE static SharedLayout layout(const Task<Pass>& task) {
+    return SharedLayout::of(kTile, kExchange, Pass::kPublished * task.padded, kNumber);
+  }
+
+  // The e-th unit and batch row that this thread steps; neighbouring threads, neighbouring units.
+  struct Element {
+    int local_unit, column, unit, row;
+    bool exists;  // in the layer and the batch
+  };
+  PRNN_DEVICE Element element(const Job& job, int e) const {
+    const int index = place_.thread + e * kThreads;
+    Element out{index % kUnits, index / kUnits, 0, 0, false};
+    out.unit = first_unit_ + out.local_unit;
+    out.row = job.first_row + out.column;
+    const Shape& shape = task_.pass.shape;
+    out.exists = out.column < kColumns && out.row < shape.batch && out.unit < shape.hidden;
+    return out;
+  }
+
+  PRNN_DEVICE void load_bias(int group) const {
+    for (int row = place_.thread; row < kTile.rows(); row += kThreads) {
+      const int unit = first_unit_ + row / Pass::kProducts;
+      const bool exists = row < kUnits * Pass::kProducts && unit < task_.pass.shape.hidden;
+      bias_[row] = exists ? to_float(task_.pass.bias(group, 0, unit, row % Pass::kProducts)) : 0.0f;
+    }
+  }
+
+  PRNN_DEVICE void run(const Job& job) {
+    const Pass& pass = task_.pass;
+    Carry carry[kElements];
+    Inputs inputs[kElements] = {};
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const Element at = element(job, e);
+      carry[e] = {};
+      if (at.exists) {
+        carry[e] = pass.carried(job.group, 0, at.row, at.unit, Io{});
+        if (pass.steps() > 0) inputs[e] = pass.fetch(job.group, 0, at.row, at.unit, Io{});
+      }
+      if constexpr (Pass::kStartsPublished) publish(job, at, -1, {carry[e][0]});
+    }
+    if (Pass::kStartsPublished) exchange_.leave(-1);
+
+#pragma unroll 1
+    for (int s = 0; s < pass.steps(); ++s) step(job, s, carry, inputs);
+
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const Element at = element(job, e);
+      if (at.exists) pass.keep(job.group, pass.steps() - 1, at.row, at.unit, carry[e], Io{});
+    }
+  }
+
+  PRNN_DEVICE void step(const Job& job, int s, Carry (&carry)[kElements],
+                        Inputs (&inputs)[kElements]) {
+    const Pass& pass = task_.pass;
+    // A step ahead: these come from memory, which takes longer than a step.
+    Inputs next[kElements] = {};
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const Element at = element(job, e);
+      if (at.exists && s + 1 < pass.steps())
+        next[e] = pass.fetch(job.group, s + 1, at.row, at.unit, Io{});
+    }
+
+    float sums[kTile.m_tiles][kTile.n_tiles][4] = {};
+    exchange_.arrive(s);
+    ptx::bar_warp_sync();  // mma wants the warp together
+    if (s > 0 || Pass::kStartsPublished) weights_.multiply(exchange_, sums);
+    sums_.write(s, place_, sums);
+    ptx::bar_sync();  // every warp's partial sums are there
+
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const Element at = element(job, e);
+      Published published{};
+      if (at.exists) {
+        const auto products =
+            sums_.template read<Pass::kProducts>(s, at.column, at.local_unit, bias_);
+        published =
+            pass.advance(job.group, s, at.row, at.unit, products, inputs[e], carry[e], Io{});
+      }
+      if (s < pass.shape.time) publish(job, at, s, published);
+      inputs[e] = next[e];
+    }
+    exchange_.leave(s);
+  }
+
+  // To the team, padding included, and to the pass's output. All lanes of a warp at once.
+  PRNN_DEVICE void publish(const Job& job, const Element& at, int s,
+                           const Published& values) const {
+    const int padded = static_cast<int>(task_.padded);
+    const bool in_row = at.column < kColumns && at.unit < padded;
+#pragma unroll
+    for (int p = 0; p < Pass::kPublished; ++p) {
+      const ptx::Word2 granule = Format<kNumber>::granule(values[p], place_.lane);
+      const int which = (at.local_unit - p) & (kGranule - 1);
+      if (in_row)
+        exchange_.publish(s, at.column, p * padded + at.unit / kGranule * kGranule, granule, which);
+    }
+    const bool is_output = kExchange == Exchange::kGrid && task_.padded == task_.pass.shape.hidden;
+    if (s >= 0 && at.exists && !is_output)
+      task_.pass.publish(job.group, s, at.row, at.unit, values, Io{});
+  }
+
+  const Task<Pass>& task_;
+  Place place_;
+  Weights<kNumber, kTile, Pass::kProducts> weights_;
+  PartialSums<kTile> sums_;
+  typename ExchangeOf<kExchange, Pass, kNumber, kTile>::Type exchange_;
+  float* bias_;  // [rows]
+  int first_unit_;
+};
+
+}  // namespace prnn

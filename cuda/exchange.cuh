@@ -1,0 +1,281 @@
+// How the blocks of a team tell each other what they publish. Step s reads what step s - 1
+// published; the initial values count as published by step -1. An exchange gives
+//
+//   begin    a job starts: all threads of the team, together
+//   arrive   what step s reads is on its way or there
+//   load     this lane's part of a k block (product.cuh), and wait until such parts have arrived
+//   publish  a granule: adjacent units' values, the same in each of those units' lanes
+//   leave    step s has published
+#pragma once
+#include "cuda/product.cuh"
+#include "cuda/task.h"
+
+namespace prnn {
+
+// What an exchange must know of a job.
+struct Job {
+  int group, first_row;  // of the batch
+};
+
+// Values in shared memory, two buffers in turn: those that step s reads lie in buffer s % 2.
+// A buffer is written again two steps later, and every thread has then passed a barrier that comes
+// after its reads.
+template <class Pass, Number kNumber, Tile kTile>
+class SharedValues {
+ public:
+  static constexpr int kAhead = 1;
+
+  PRNN_DEVICE SharedValues(const Task<Pass>& task, const SharedLayout& layout, const Place& place)
+      : place_(place),
+        pitch_(static_cast<int>(layout.pitch)),
+        buffer_bytes_(kTile.columns() * pitch_) {
+    const std::int64_t depth_bytes = Pass::kPublished * task.padded * sizeof(typename Pass::Value);
+    k_blocks_ = static_cast<int>(ceil_div(depth_bytes, kKBlockBytes));
+    buffers_ = ptx::shared() + static_cast<int>(layout.values);
+    // What lies beyond the last published value is multiplied with weights of zero.
+    for (int i = 16 * place.thread; i < 2 * buffer_bytes_; i += 16 * kThreads)
+      *reinterpret_cast<ptx::Word4*>(buffers_ + i) = {0, 0, 0, 0};
+  }
+
+  PRNN_DEVICE char* buffer(int s) const { return buffers_ + (s & 1) * buffer_bytes_; }
+  PRNN_DEVICE int value_at(int column, int value) const {
+    return column * pitch_ + value * static_cast<int>(sizeof(typename Pass::Value));
+  }
+  PRNN_DEVICE void read_from(int s) { from_ = buffer(s) + place_.row * pitch_ + 16 * place_.part; }
+  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
+    if (k_block >= k_blocks_) return;
+#pragma unroll
+    for (int n = 0; n < kTile.n_tiles; ++n)
+      v[n] = *reinterpret_cast<const ptx::Word4*>(from_ + 8 * n * pitch_ + k_block * kKBlockBytes);
+  }
+  template <int kAheadHere>
+  PRNN_DEVICE void wait(ptx::Word4 (&)[kAheadHere][kTile.n_tiles], int, int) const {}
+
+ private:
+  Place place_;
+  int k_blocks_;
+  int pitch_, buffer_bytes_;
+  char* buffers_;
+  const char* from_;
+};
+
+// A team of one block: shared memory and __syncthreads.
+template <class Pass, Number kNumber, Tile kTile>
+class BlockExchange {
+ public:
+  static constexpr int kAhead = SharedValues<Pass, kNumber, kTile>::kAhead;
+
+  PRNN_DEVICE BlockExchange(const Task<Pass>& task, const SharedLayout& layout, const Place& place)
+      : values_(task, layout, place) {}
+
+  PRNN_DEVICE void begin(const Job&) { ptx::bar_sync(); }
+  PRNN_DEVICE void arrive(int s) { values_.read_from(s); }
+  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
+    values_.load(v, k_block);
+  }
+  template <int kAheadHere>
+  PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int stride) const {
+    values_.wait(v, first, stride);
+  }
+  PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
+    if (which == 0)
+      *reinterpret_cast<ptx::Word2*>(values_.buffer(s + 1) + values_.value_at(column, value)) =
+          granule;
+  }
+  PRNN_DEVICE void leave(int) const { ptx::bar_sync(); }  // before anyone reads it
+  PRNN_DEVICE void end() const {}
+
+ private:
+  SharedValues<Pass, kNumber, kTile> values_;
+};
+
+// A team that is one cluster: every block stores its values into the shared memory of all, and an
+// mbarrier of each counts the bytes that have come. A block sends values of step s only after it
+// has received those of s - 1 from all, which they sent after they had read those of s - 2, whose
+// buffer is now written.
+template <class Pass, Number kNumber, Tile kTile>
+class ClusterExchange {
+ public:
+  static constexpr int kAhead = SharedValues<Pass, kNumber, kTile>::kAhead;
+
+  PRNN_DEVICE ClusterExchange(const Task<Pass>& task, const SharedLayout& layout,
+                              const Place& place)
+      : values_(task, layout, place),
+        blocks_(task.blocks),
+        leader_(place.thread == 0),
+        steps_(static_cast<int>(task.pass.steps())),
+        bytes_(static_cast<std::uint32_t>(kTile.columns() * Pass::kPublished * task.padded *
+                                          sizeof(typename Pass::Value))) {
+    barriers_ = reinterpret_cast<ptx::MBarrier*>(ptx::shared() + static_cast<int>(layout.barriers));
+    if (leader_) {
+      ptx::mbarrier_init(barriers_, 1);
+      ptx::mbarrier_init(barriers_ + 1, 1);
+      ptx::fence_mbarrier_init();
+    }
+  }
+
+  // All blocks have made their barriers, and nobody reads the job before any more.
+  PRNN_DEVICE void begin(const Job&) {
+    ptx::bar_sync();
+    ptx::barrier_cluster_arrive();
+    ptx::barrier_cluster_wait();
+    if (Pass::kStartsPublished) expect(0);
+  }
+  PRNN_DEVICE void arrive(int s) {
+    if (s > 0 || Pass::kStartsPublished) {
+      const int parity = static_cast<int>(s & 1);
+      std::uint32_t turns = 0;
+      while (!ptx::mbarrier_try_wait_parity(barriers_ + parity, phases_ >> parity & 1))
+        ptx::spin(turns);
+      phases_ ^= 1u << parity;
+    }
+    values_.read_from(s);
+    expect(s + 1);
+  }
+  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
+    values_.load(v, k_block);
+  }
+  template <int kAheadHere>
+  PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int stride) const {
+    values_.wait(v, first, stride);
+  }
+  // The lanes that hold the granule share out the blocks it goes to.
+  PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
+    if (s + 1 == steps_) return;
+    const char* to = values_.buffer(s + 1) + values_.value_at(column, value);
+    ptx::MBarrier* barrier = barriers_ + ((s + 1) & 1);
+    for (int rank = which; rank < blocks_; rank += granule_units(kNumber))
+      ptx::st_async_v2_b32(ptx::mapa(to, rank), granule, ptx::mapa(barrier, rank));
+  }
+  PRNN_DEVICE void leave(int) const {}
+  // A block's shared memory must outlive what others store there.
+  PRNN_DEVICE void end() const {
+    ptx::barrier_cluster_arrive();
+    ptx::barrier_cluster_wait();
+  }
+
+ private:
+  // The barrier's phase before was waited for at step s - 2.
+  PRNN_DEVICE void expect(int s) const {
+    if (leader_ && s < steps_) ptx::mbarrier_arrive_expect_tx(barriers_ + (s & 1), bytes_);
+  }
+
+  SharedValues<Pass, kNumber, kTile> values_;
+  int blocks_;
+  bool leader_;
+  int steps_;
+  std::uint32_t bytes_, phases_ = 0;
+  ptx::MBarrier* barriers_;
+};
+
+// A team of any blocks of a grid that all run: the output is the mailbox. It is filled with
+// kUnwritten before the launch, every granule is written once and read until it is there. The
+// value read is the message itself, so nothing needs to be ordered: no flag, fence or barrier; and
+// nothing is written twice, so nobody can be late.
+template <class Pass, Number kNumber, Tile kTile>
+class GridExchange {
+ public:
+  static constexpr int kAhead = kTile.n_tiles == 1 ? 4 : 2;  // k blocks in flight: 16 registers
+
+  PRNN_DEVICE GridExchange(const Task<Pass>& task, const SharedLayout&, const Place& place)
+      : task_(task), place_(place), shape_(task.pass.shape) {
+    shape_.hidden = task.padded;
+  }
+
+  PRNN_DEVICE void begin(const Job& job) {
+    job_ = job;
+    ptx::bar_sync();
+    const std::int64_t depth_bytes = Pass::kPublished * task_.padded * sizeof(Value);
+    const int k_blocks = static_cast<int>(ceil_div(depth_bytes - 16 * place_.part, kKBlockBytes));
+#pragma unroll
+    for (int n = 0; n < kTile.n_tiles; ++n) {
+      const int row = job.first_row + 8 * n + place_.row;
+      end_[n] = row < shape_.batch ? k_blocks : 0;
+    }
+  }
+  PRNN_DEVICE void arrive(int s) {
+#pragma unroll
+    for (int n = 0; n < kTile.n_tiles; ++n)
+      from_[n] =
+          reinterpret_cast<const char*>(row_published(s - 1, job_.first_row + 8 * n + place_.row)) +
+          16 * place_.part;
+  }
+  // Lanes whose 16 bytes lie beyond the last value, or whose column is no row of the batch, have
+  // zeros: they read nothing.
+  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
+#pragma unroll
+    for (int n = 0; n < kTile.n_tiles; ++n) {
+      v[n] = {0, 0, 0, 0};
+      if (k_block < end_[n]) v[n] = read(n, k_block);
+    }
+  }
+  // Reads again what has not been written yet, all of it in flight together.
+  template <int kAheadHere>
+  PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int stride) const {
+    std::uint32_t turns = 0;
+    while (true) {
+      bool all = true;
+#pragma unroll
+      for (int i = 0; i < kAheadHere; ++i)
+#pragma unroll
+        for (int n = 0; n < kTile.n_tiles; ++n) all = all && arrived(v[i][n]);
+      if (ptx::vote_all(all)) return;
+      ptx::spin(turns);
+#pragma unroll
+      for (int i = 0; i < kAheadHere; ++i)
+#pragma unroll
+        for (int n = 0; n < kTile.n_tiles; ++n)
+          if (!arrived(v[i][n])) v[i][n] = read(n, first + i * stride);
+    }
+  }
+  PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
+    const int row = job_.first_row + column;
+    if (which != 0 || row >= shape_.batch) return;
+    ptx::st_relaxed_gpu_b64(row_published(s, row) + value, granule);
+    // The fill may have left the second-level cache; who polls should find it there.
+    constexpr int kStepsAhead = 2;
+    if (s + kStepsAhead < task_.pass.shape.time)
+      ptx::prefetch_global_l2(row_published(s + kStepsAhead, row) + value);
+  }
+  PRNN_DEVICE void leave(int) const {}
+  PRNN_DEVICE void end() const {}
+
+ private:
+  using Value = typename Pass::Value;
+
+  // One word tells of each half, which is written by one store.
+  PRNN_DEVICE static bool arrived(const ptx::Word4& v) {
+    return v.x != kUnwritten && v.z != kUnwritten;
+  }
+  PRNN_DEVICE ptx::Word4 read(int n, int k_block) const {
+    return ptx::ld_relaxed_gpu_v2_b64(from_[n] + k_block * kKBlockBytes);
+  }
+  PRNN_DEVICE Value* row_published(int s, int row) const {
+    if (s < 0) return task_.initial + shape_.state_at(row, job_.group);
+    return task_.mailbox + Pass::published_at(shape_, job_.group, s, row);
+  }
+
+  const Task<Pass>& task_;
+  Place place_;
+  Shape shape_;  // of the mailbox
+  Job job_;
+  int end_[kTile.n_tiles];  // k blocks of which this lane has a part
+  const char* from_[kTile.n_tiles];
+};
+
+template <Exchange, class Pass, Number kNumber, Tile kTile>
+struct ExchangeOf;
+template <class Pass, Number kNumber, Tile kTile>
+struct ExchangeOf<Exchange::kBlock, Pass, kNumber, kTile> {
+  using Type = BlockExchange<Pass, kNumber, kTile>;
+};
+template <class Pass, Number kNumber, Tile kTile>
+struct ExchangeOf<Exchange::kCluster, Pass, kNumber, kTile> {
+  using Type = ClusterExchange<Pass, kNumber, kTile>;
+};
+template <class Pass, Number kNumber, Tile kTile>
+struct ExchangeOf<Exchange::kGrid, Pass, kNumber, kTile> {
+  using Type = GridExchange<Pass, kNumber, kTile>;
+};
+
+}  // namespace prnn

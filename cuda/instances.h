@@ -1,0 +1,60 @@
+// From the numbers of a call and a plan to the types of an instance.
+#pragma once
+#include <bit>
+#include <utility>
+
+#include "cuda/call.h"
+#include "cuda/engine.cuh"
+#include "cuda/planner.h"
+
+namespace prnn {
+
+// Calls f(cell) for the call's cell; both activations of the RNN are one instance.
+template <class F>
+bool visit_cuda_cell(const CellSpec& cell, F&& f) {
+  switch (cell.kind) {
+    case CellKind::kRnnTanh:
+    case CellKind::kRnnRelu:
+      return f(Rnn<TanhOrRelu>{{cell.kind == CellKind::kRnnTanh, cell.cap}, cell.skip});
+    case CellKind::kLstm:
+      return f(Lstm{});
+    case CellKind::kGru:
+      return f(Gru{});
+    case CellKind::kGruResetBefore:
+      return false;  // two products in series: no kernel
+  }
+  return false;
+}
+
+// Calls f.operator()<kExchange, kTile>(task) for the instance that the plan names; false where none
+// is compiled.
+template <Number kNumber, class F>
+bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
+  using Io = UnitIo<kNumber>;
+  using Value = typename Io::Value;
+  return visit_cuda_cell(call.cell, [&](auto cell) {
+    using C = decltype(cell);
+    const auto with_pass = [&]<class Pass>(const Pass& pass, const void* output) {
+      Task<Pass> task{pass,    plan.blocks, plan.teams, padded_hidden(call.shape.hidden, kNumber),
+                      nullptr, nullptr};
+      const Mailbox mailbox = mailbox_of(call);
+      task.initial = static_cast<Value*>(mailbox.initial);
+      task.mailbox = static_cast<Value*>(mailbox.separate != nullptr ? mailbox.separate
+                                                                     : const_cast<void*>(output));
+      return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+        constexpr auto kList = instances(Pass::kProducts);
+        return ((kList[kIndex] == Instance{plan.exchange, plan.tile} &&
+                 (f.template operator()<kList[kIndex].exchange, kList[kIndex].tile>(task), true)) ||
+                ...);
+      }(std::make_index_sequence<instances(Pass::kProducts).size()>{});
+    };
+    if (call.pass == PassKind::kForward) {
+      const auto at = std::bit_cast<ForwardArrays<Value>>(call.forward);
+      return with_pass(ForwardPass<C, Io, Value>{{cell, call.shape}, at}, at.y);
+    }
+    const auto at = std::bit_cast<BackwardArrays<Value>>(call.backward);
+    return with_pass(BackwardPass<C, Io, Value>{{cell, call.shape}, at}, at.da_h);
+  });
+}
+
+}  // namespace prnn

@@ -1,0 +1,93 @@
+#include "cuda/launch.h"
+
+#include <cuda_runtime.h>
+
+#include <vector>
+
+#include "cuda/kernels.h"
+
+namespace prnn {
+namespace {
+
+Failure failure(const char* what, cudaError_t error) {
+  if (error == cudaSuccess) return std::nullopt;
+  cudaGetLastError();  // so that the next to ask does not find it
+  return std::string("prnn_jax: ") + what + ": " + cudaGetErrorString(error);
+}
+
+// Calls f.operator()<kNumber>().
+template <class F>
+cudaError_t visit_number(Number number, F&& f) {
+  switch (number) {
+    case Number::kBfloat16:
+      return f.template operator()<Number::kBfloat16>();
+    case Number::kFloat16:
+      return f.template operator()<Number::kFloat16>();
+    case Number::kTf32:
+      return f.template operator()<Number::kTf32>();
+    case Number::kFloat32:
+      return f.template operator()<Number::kFloat32>();
+  }
+  return cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+Failure read_device(int ordinal, Device& device) {
+  cudaDeviceProp properties;
+  if (auto failed =
+          failure("the device cannot be read", cudaGetDeviceProperties(&properties, ordinal)))
+    return failed;
+  // What CUDA does not tell (bandwidths, co-resident clusters) is on record for known devices;
+  // for others, that of the H200 in proportion, and clusters in groups of 16 multiprocessors.
+  const Device* known = find_device(properties.name);
+  device = known != nullptr ? *known : *find_device("NVIDIA H200");
+  const double share = static_cast<double>(properties.multiProcessorCount) / device.sms;
+  if (known == nullptr || device.sms != properties.multiProcessorCount) {
+    const std::vector<int> gpcs(static_cast<std::size_t>(properties.multiProcessorCount / 16), 16);
+    device.clusters = clusters_in(gpcs, properties.major >= 9 ? kMaxCluster : 0);
+    device.l2_bytes_per_s *= share;
+    device.dram_bytes_per_s *= share;
+  }
+  device.name = properties.name;
+  device.compute_capability = 10 * properties.major + properties.minor;
+  device.sms = properties.multiProcessorCount;
+  device.shared_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin);
+  device.cooperative = properties.cooperativeLaunch != 0;
+  return std::nullopt;
+}
+
+int device_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+Failure prepare(const CudaCall& call, const Plan& plan, const Device& device) {
+  Residency residency{};
+  const cudaError_t error = visit_number(call.number, [&]<Number kNumber>() {
+    return prepare_instance<kNumber>(call, plan, residency);
+  });
+  if (error == cudaErrorNoKernelImageForDevice)
+    return "prnn_jax: this build has no kernels for " + device.name + " (compute capability " +
+           std::to_string(device.compute_capability) +
+           "); build with its architecture in PRNN_CUDA_ARCHS, or use implementation=\"scan\"";
+  if (auto failed = failure("the kernel cannot be prepared", error)) return failed;
+  if (plan.exchange == Exchange::kCluster && residency.clusters < 1)
+    return "prnn_jax: " + device.name + " cannot run a cluster of " + std::to_string(plan.blocks) +
+           " blocks now (MPS or MIG limits?); use implementation=\"scan\"";
+  if (plan.exchange == Exchange::kGrid && residency.blocks_per_sm * device.sms < plan.grid())
+    return "prnn_jax: the plan needs " + std::to_string(plan.grid()) +
+           " blocks resident at once, but this process can have " +
+           std::to_string(residency.blocks_per_sm * device.sms) + " on " + device.name +
+           " (MPS or MIG limits?); set PRNN_CUDA_MAX_SMS to what it may use, or use "
+           "implementation=\"scan\"";
+  return std::nullopt;
+}
+
+Failure launch(const CudaCall& call, const Plan& plan, CUstream_st* stream) {
+  return failure("the launch failed", visit_number(call.number, [&]<Number kNumber>() {
+                   return launch_instance<kNumber>(call, plan, stream);
+                 }));
+}
+
+}  // namespace prnn

@@ -1,0 +1,31 @@
+// Running a planned call on a GPU. Host interface of the CUDA part: ffi/ calls this and includes no
+// CUDA header but the stream's type.
+#pragma once
+#include <optional>
+#include <string>
+
+#include "cuda/call.h"
+#include "cuda/planner.h"
+
+struct CUstream_st;
+
+namespace prnn {
+
+// Empty: all is well. Else what went wrong, in the caller's words.
+using Failure = std::optional<std::string>;
+
+// Devices that this process can use; 0 without a driver.
+int device_count();
+
+// The properties of CUDA device `ordinal`, as the planner wants them; a failure without a driver.
+Failure read_device(int ordinal, Device& device);
+
+// Once per plan and device, before the first launch and never while a stream is captured: loads the
+// kernel, lets it have its shared memory and cluster size, and asks whether as many blocks as the
+// plan counts on can be resident (they cannot under MPS or MIG, where other limits hold).
+Failure prepare(const CudaCall& call, const Plan& plan, const Device& device);
+
+// Fills the mailbox and launches. Neither allocates nor waits; may be captured into a graph.
+Failure launch(const CudaCall& call, const Plan& plan, CUstream_st* stream);
+
+}  // namespace prnn

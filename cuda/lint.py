@@ -1,0 +1,522 @@
+"""Looks for what makes a kernel slow in its machine code.
+
+`python cuda/lint.py FILE...` takes modules or cubins, prints a table, and ends with
+status 1 where a kernel breaks a rule. The loop over time is what counts: in it nothing
+may be in local memory (spilled registers), nothing may wait for all of memory (MEMBAR),
+and the matrix products must be there.
+
+Needs cuobjdump and nvdisasm: those beside nvcc, or of the packages
+nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
+"""
+
+import argparse
+import ctypes
+import dataclasses
+import functools
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_REGISTERS = 255
+
+#: What is counted: column title, and the instructions that belong to it.
+COUNTED = {
+    "HMMA": r"HMMA",
+    "local": r"LDL|STL",
+    "MEMBAR": r"MEMBAR|ERRBAR",
+    "CCTL": r"CCTL\.(?!E\.PF)",  # without prefetches
+    "strong LDG": r"LDG\S*\.STRONG\.GPU",
+    "strong STG": r"STG\S*\.STRONG\.GPU",
+    "STAS": r"STAS",
+    "BAR": r"BAR\.SYNC|BAR\.RED",
+}
+
+
+class LintError(Exception):
+    """A file that cannot be looked at."""
+
+
+# ---- kernels -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: where it is, its predicate ("" if none), and the rest."""
+
+    address: int
+    predicate: str
+    text: str
+
+    @property
+    def opcode(self) -> str:
+        """With modifiers: `BAR.SYNC.DEFER_BLOCKING`."""
+        return self.text.split(maxsplit=1)[0]
+
+    @property
+    def target(self) -> int | None:
+        """Where a branch or call goes."""
+        numbers = re.findall(r"\b0x[0-9a-f]+\b", self.text)
+        return int(numbers[-1], 16) if numbers else None
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel takes, the last three in bytes. `shared` is the static part."""
+
+    registers: int
+    stack: int
+    shared: int
+    local: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel as it is in a file."""
+
+    architecture: str
+    symbol: str
+    resources: Resources
+    instructions: tuple[Instruction, ...]
+
+    @functools.cached_property
+    def name(self) -> str:
+        """For readers: without namespaces, arguments, and numbers of enumerators."""
+        return readable(self.symbol)
+
+    @functools.cached_property
+    def loop(self) -> frozenset[int]:
+        """Addresses of the instructions in the loop over time; empty if none.
+
+        It is the innermost loop with most of the matrix products: loops inside of it
+        have some of them, and one around it takes job after job.
+        """
+        matrix = {i.address for i in self.instructions if i.opcode.startswith("HMMA")}
+        return _Graph.of(self.instructions).loop_around(matrix)
+
+    def count(self, what: str, *, inside: bool) -> int:
+        """How many of the instructions `what`, of COUNTED, are in the loop or not."""
+        pattern = re.compile(COUNTED[what])
+        return sum(
+            pattern.match(i.opcode) is not None
+            for i in self.instructions
+            if (i.address in self.loop) == inside
+        )
+
+    @property
+    def is_recurrence(self) -> bool:
+        """Whether it has matrix products: all others are not on the way of a step."""
+        return any(i.opcode.startswith("HMMA") for i in self.instructions)
+
+    @property
+    def exchange(self) -> str | None:
+        """How its blocks exchange values, where the name tells: "grid", "cluster"..."""
+        found = re.search(r"\b(grid|cluster|block)\b", self.name, re.IGNORECASE)
+        return found[1].lower() if found else None
+
+    @property
+    def expected_hmma(self) -> int:
+        """Products of the weights that are in registers, by the tile in the name."""
+        tile = re.search(r"Tile\{(\d+), (\d+), (\d+), \d+", self.name)
+        if tile is None:
+            return 1
+        m_tiles, register_blocks, n_tiles = map(int, tile.groups())
+        parts = 3 if re.search(r"\bfloat32\b", self.name) else 1  # as sums of TF32
+        return max(1, 2 * parts * m_tiles * register_blocks * n_tiles)
+
+
+def violations(kernel: Kernel, minimum_hmma: int | None = None) -> list[str]:
+    """The rules that a kernel breaks, in words."""
+    found = []
+    registers = kernel.resources.registers
+    if registers > MOST_REGISTERS:
+        found.append(f"{registers} registers, at most {MOST_REGISTERS} are allowed")
+    if not kernel.is_recurrence:
+        return found
+    if any(i.opcode.startswith("BRX") for i in kernel.instructions):
+        found.append("an indirect branch: its loops cannot be told")
+    if not kernel.loop:
+        return [*found, "no loop: where is the one over time?"]
+
+    def inside(what: str) -> int:
+        return kernel.count(what, inside=True)
+
+    if inside("local"):
+        found.append(f"{inside('local')} accesses to local memory in the loop")
+    for what in ("MEMBAR", "CCTL"):
+        if inside(what):
+            found.append(f"{inside(what)} {what} in the loop")
+    least = kernel.expected_hmma if minimum_hmma is None else minimum_hmma
+    if inside("HMMA") < least:
+        found.append(f"{inside('HMMA')} HMMA in the loop, at least {least} expected")
+    needed = {"grid": ("strong LDG", "strong STG"), "cluster": ("STAS",)}
+    for what in needed.get(kernel.exchange or "", ()):
+        if not inside(what):
+            found.append(f"no {what} in the loop of a {kernel.exchange} exchange")
+    return found
+
+
+# ---- loops ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """Where each instruction goes next, and which subroutines are called where.
+
+    Loops are taken from it rather than from addresses: the compiler moves what is
+    rarely executed out of line.
+    """
+
+    edges: dict[int, list[int]]
+    calls: dict[int, int]
+
+    @classmethod
+    def of(cls, instructions: Sequence[Instruction]) -> "_Graph":
+        addresses = [i.address for i in instructions]
+        after = dict(itertools.pairwise(addresses))
+        edges: dict[int, list[int]] = {}
+        calls: dict[int, int] = {}
+        joins: dict[str, int] = {}  # by barrier register: where its BSYNC goes on
+        for i in instructions:
+            kind = i.opcode.split(".")[0]
+            next_ = [after[i.address]] if i.address in after else []
+            # `@P0 BRA 0x10`, and `BRA !P0, 0x10`, `BRA.DIV UR4, 0x10`
+            conditional = i.predicate != "" or (kind == "BRA" and "," in i.text)
+            if kind in ("BRA", "BRX", "JMP"):
+                taken = [] if i.target is None else [i.target]
+                next_ = taken + (next_ if conditional else [])
+            elif kind in ("EXIT", "RET", "KILL") or i.opcode.startswith("BPT.TRAP"):
+                next_ = next_ if conditional else []
+            elif kind == "CALL" and i.target is not None:
+                calls[i.address] = i.target
+            elif kind == "BSSY" and i.target is not None:
+                joins[i.text.split()[1].rstrip(",")] = i.target
+            elif kind == "BSYNC" and i.text.split()[1] in joins:
+                next_ = [*next_, joins[i.text.split()[1]]]
+            edges[i.address] = next_
+        known = set(addresses)
+        return cls(
+            {a: [b for b in next_ if b in known] for a, next_ in edges.items()}, calls
+        )
+
+    def loop_around(self, wanted: set[int]) -> frozenset[int]:
+        """The innermost loop with most of `wanted`, with the subroutines it calls.
+
+        Where no loop has any, the largest.
+        """
+
+        def rank(loop: set[int]) -> tuple[int, int]:
+            return len(loop & wanted), len(loop)
+
+        loops = [set(p) for p in _strongly_connected(self.edges) if len(p) > 1]
+        if not loops:
+            return frozenset()
+        loop = max(loops, key=rank)
+        while loop & wanted:
+            # Without the ways back to its beginning, what still goes round is inside.
+            entries = {
+                b for a, to in self.edges.items() if a not in loop for b in to
+            } & loop
+            begin = min(entries or loop)
+            within = {
+                a: [b for b in self.edges[a] if b in loop - {begin}] for a in loop
+            }
+            inner = [set(p) for p in _strongly_connected(within) if len(p) > 1]
+            best = max(inner, key=rank, default=set())
+            if 2 * len(best & wanted) <= len(loop & wanted):
+                break
+            loop = best
+        return frozenset(loop) | self._called_from(loop)
+
+    def _called_from(self, loop: set[int]) -> frozenset[int]:
+        seen, todo = set(), [self.calls[a] for a in loop if a in self.calls]
+        while todo:
+            at = todo.pop()
+            if at in seen or at not in self.edges:
+                continue
+            seen.add(at)
+            todo += self.edges[at]
+            todo += [self.calls[at]] if at in self.calls else []
+        return frozenset(seen)
+
+
+def _strongly_connected(edges: dict[int, list[int]]) -> Iterator[list[int]]:
+    """Tarjan's algorithm, with a stack of its own: kernels have long paths."""
+    number: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    for start in edges:
+        if start in number:
+            continue
+        todo = [(start, iter(edges[start]))]
+        number[start] = lowest[start] = len(number)
+        path.append(start)
+        on_path.add(start)
+        while todo:
+            at, rest = todo[-1]
+            for to in rest:
+                if to not in number:
+                    number[to] = lowest[to] = len(number)
+                    path.append(to)
+                    on_path.add(to)
+                    todo.append((to, iter(edges[to])))
+                    break
+                if to in on_path:
+                    lowest[at] = min(lowest[at], number[to])
+            else:
+                todo.pop()
+                if todo:
+                    lowest[todo[-1][0]] = min(lowest[todo[-1][0]], lowest[at])
+                if lowest[at] == number[at]:
+                    part = []
+                    while not part or part[-1] != at:
+                        part.append(path.pop())
+                        on_path.discard(part[-1])
+                    yield part
+
+
+# ---- names ---------------------------------------------------------------------------
+
+
+def readable(symbol: str) -> str:
+    """`void prnn::k<(prnn::Exchange)2>(prnn::Params)` becomes `k<grid>`."""
+    name = demangled(symbol)
+    name = name.removeprefix("void ").replace("prnn::", "")
+    name = re.sub(r"\(([A-Za-z_]\w*)\)(\d+)", _enumerator, name)
+    depth = 0
+    for n, c in enumerate(name):  # cut the arguments, which follow the template's
+        depth += (c in "<{") - (c in ">}")
+        if c == "(" and depth == 0 and not name.startswith("(anonymous", n):
+            return name[:n]
+    return name
+
+
+def demangled(symbol: str) -> str:
+    """The C++ name, by the C++ library that the Python process has anyway."""
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except OSError:
+        return symbol
+    demangle.restype = ctypes.c_void_p
+    status = ctypes.c_int()
+    address = demangle(symbol.encode(), None, None, ctypes.byref(status))
+    if status.value != 0 or not address:
+        return symbol
+    try:
+        return ctypes.string_at(address).decode()
+    finally:
+        free = ctypes.CDLL(None).free
+        free(ctypes.c_void_p(address))
+
+
+def _enumerator(cast: re.Match) -> str:
+    names = _enumerators().get(cast[1], ())
+    number = int(cast[2])
+    return names[number] if number < len(names) else cast[0]
+
+
+@functools.cache
+def _enumerators() -> dict[str, tuple[str, ...]]:
+    """`{"Exchange": ("block", "cluster", "grid")}`, from the headers' enumerations."""
+    found = {}
+    root = Path(__file__).parent.parent
+    for header in sorted([*root.glob("core/*.h"), *root.glob("cuda/*.h")]):
+        for name, names in re.findall(
+            r"enum class (\w+)[^{;]*\{([^}=]*)\}", header.read_text()
+        ):
+            split = [re.sub(r"//.*", "", n).strip() for n in names.split(",")]
+            found[name] = tuple(
+                n[1:2].lower() + n[2:] if re.match(r"k[A-Z]", n) else n
+                for n in split
+                if n
+            )
+    return found
+
+
+# ---- files ---------------------------------------------------------------------------
+
+
+def read(path: Path) -> list[Kernel]:
+    """All kernels in a module or cubin, in the order of their names.
+
+    Raises:
+      LintError: there are none, or no cuobjdump.
+    """
+    resources = parse_resources(_cuobjdump("-res-usage", path))
+    kernels = [
+        Kernel(architecture, symbol, resources[architecture, symbol], instructions)
+        for (architecture, symbol), instructions in parse_sass(
+            _cuobjdump("-sass", path)
+        ).items()
+        if (architecture, symbol) in resources
+    ]
+    if not kernels:
+        raise LintError(f"{path}: no kernels in it")
+    return sorted(kernels, key=lambda k: (k.architecture, k.name))
+
+
+def parse_resources(text: str) -> dict[tuple[str, str], Resources]:
+    """Of `cuobjdump -res-usage`, by architecture and symbol."""
+    found, architecture, symbol = {}, "", ""
+    for line in text.splitlines():
+        if arch := re.match(r"arch = (\S+)", line):
+            architecture = arch[1]
+        elif function := re.match(r" *Function (\S+):", line):
+            symbol = function[1]
+        elif re.match(r" *REG:", line):
+            number = {key: int(n) for key, n in re.findall(r"(\w+):(\d+)", line)}
+            found[architecture, symbol] = Resources(
+                number["REG"],
+                number.get("STACK", 0),
+                number.get("SHARED", 0),
+                number.get("LOCAL", 0),
+            )
+    return found
+
+
+def parse_sass(text: str) -> dict[tuple[str, str], tuple[Instruction, ...]]:
+    """Of `cuobjdump -sass`, by architecture and symbol."""
+    found: dict[tuple[str, str], list[Instruction]] = {}
+    architecture, current = "", None
+    for line in text.splitlines():
+        if arch := re.match(r"arch = (\S+)", line):
+            architecture = arch[1]
+        elif function := re.match(r"\s*Function : (\S+)", line):
+            current = found.setdefault((architecture, function[1]), [])
+        elif current is not None and (
+            code := re.match(
+                r"\s*/\*([0-9a-f]{4,})\*/\s+(?:\{ *)?(@!?U?P\w+ +)?([^;]+?) *;", line
+            )
+        ):
+            predicate = (code[2] or "").strip()
+            predicate = "" if predicate in ("@PT", "@UPT") else predicate
+            current.append(Instruction(int(code[1], 16), predicate, code[3]))
+    return {key: tuple(code) for key, code in found.items()}
+
+
+def _cuobjdump(option: str, path: Path) -> str:
+    program = find_tool("cuobjdump")
+    if program is None or find_tool("nvdisasm") is None:
+        raise LintError(
+            "cuobjdump or nvdisasm is not installed: "
+            "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+        )
+    folders = [str(Path(tool).parent) for tool in (program, find_tool("nvdisasm"))]
+    environment = os.environ | {
+        "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")])
+    }
+    done = subprocess.run(
+        [program, option, str(path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise LintError(f"{path}: {(done.stderr or done.stdout).strip()[:300]}")
+    return done.stdout
+
+
+@functools.cache
+def find_tool(name: str) -> str | None:
+    """A program of the CUDA toolkit: on PATH, beside nvcc, or from a package."""
+    if found := shutil.which(name):
+        return found
+    named = (os.environ.get(key) for key in ("CUDA_HOME", "CUDA_PATH"))
+    folders = [Path(folder) / "bin" for folder in named if folder]
+    folders.append(Path("/usr/local/cuda/bin"))
+    for site in map(Path, sys.path):
+        folders += sorted((site / "nvidia").glob("*/bin"), reverse=True)
+        folders.append(site / "triton/backends/nvidia/bin")
+    return next(
+        (str(f / name) for f in folders if os.access(f / name, os.X_OK)),
+        None,
+    )
+
+
+# ---- report --------------------------------------------------------------------------
+
+
+def summary(kernel: Kernel, minimum_hmma: int | None = None) -> dict:
+    """A kernel's entry in the JSON."""
+    return {
+        "kernel": kernel.name,
+        "architecture": kernel.architecture,
+        "symbol": kernel.symbol,
+        **dataclasses.asdict(kernel.resources),
+        "instructions": len(kernel.instructions),
+        "recurrence": kernel.is_recurrence,
+        "loop_instructions": len(kernel.loop),
+        "in_loop": {what: kernel.count(what, inside=True) for what in COUNTED},
+        "outside": {what: kernel.count(what, inside=False) for what in COUNTED},
+        "violations": violations(kernel, minimum_hmma),
+    }
+
+
+def markdown(entries: Iterable[dict]) -> str:
+    """A table of the recurrence kernels; local memory as in the loop + outside."""
+    header = ["kernel", "registers", "stack", "loop", "HMMA", "local"]
+    header += ["MEMBAR", "strong LDG", "strong STG", "STAS", "BAR"]
+    rows = [header, ["---", *["---:"] * (len(header) - 1)]]
+    for e in entries:
+        if not e["recurrence"]:
+            continue
+        inside, outside = e["in_loop"], e["outside"]
+        rows.append(
+            [
+                f"`{e['kernel']}`",
+                str(e["registers"]),
+                str(e["stack"]),
+                str(e["loop_instructions"]),
+                str(inside["HMMA"]),
+                f"{inside['local']} + {outside['local']}",
+                *(
+                    str(inside[what])
+                    for what in ("MEMBAR", "strong LDG", "strong STG", "STAS", "BAR")
+                ),
+            ]
+        )
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("files", type=Path, nargs="+", help="modules or cubins")
+    parser.add_argument(
+        "--hmma", type=int, help="least number in the loop; default: by the tile's name"
+    )
+    parser.add_argument("--only", default="", help="kernels whose name matches this")
+    parser.add_argument("--json", type=Path, help="write all that was found here")
+    options = parser.parse_args(arguments)
+    entries = []
+    try:
+        for path in options.files:
+            entries += [
+                {"file": path.name, **summary(kernel, options.hmma)}
+                for kernel in read(path)
+                if re.search(options.only, kernel.name)
+            ]
+    except (LintError, OSError) as error:
+        print(f"lint: {error}", file=sys.stderr)
+        return 2
+    if options.json:
+        options.json.write_text(json.dumps(entries, indent=1) + "\n")
+    print(markdown(entries))
+    others = sum(not entry["recurrence"] for entry in entries)
+    print(f"\n{len(entries) - others} recurrence kernels, {others} others")
+    broken = [(e["kernel"], text) for e in entries for text in e["violations"]]
+    for name, text in broken:
+        print(f"lint: {name}: {text}", file=sys.stderr)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+// What a kernel is told: one struct by value. Written by the host (cuda/launch.h).
+#pragma once
+#include "core/passes.h"
+#include "cuda/number.h"
+
+namespace prnn {
+
+// A team of `blocks` blocks holds the weights of one group and takes jobs, each the whole sequence
+// of one group and one slice of the batch; teams work side by side and never wait for each other.
+// Grid: [teams][blocks].
+template <class Pass>
+struct Task {
+  using Value = typename Pass::Value;
+  Pass pass;
+  int blocks, teams;
+  std::int64_t padded;  // units per row of exchanged values
+
+  // Exchange through global memory only (Exchange::kGrid); both filled with kUnwritten before.
+  Value* mailbox;  // sequence [kPublished·padded]: the pass's own output where padded == hidden
+  Value* initial;  // [batch, groups, padded]: what the first step multiplies
+};
+
+}  // namespace prnn

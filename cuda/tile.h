@@ -1,0 +1,129 @@
+// The geometry of a block's work: which rows of the matrix it holds, where, and what that takes.
+// Used by the kernels and, on the host, by the planner.
+//
+//   block   kWarps warps: `warps_m` of them side by side over the rows, the rest over k
+//   warp    m_tiles tiles of 16 rows, n_tiles tiles of 8 batch rows; its blocks of k, every
+//           warps_k()-th, the first register_blocks of them in registers, the others in shared
+//           memory
+//   k block 64 bytes of published values: 32 of two bytes or 16 of four, 16 bytes to a lane
+//   row     (unit, product), the products of a unit side by side: all gates of a unit in one block
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "core/portability.h"
+
+namespace prnn {
+
+enum class Exchange { kBlock, kCluster, kGrid };
+enum class PassKind { kForward, kBackward };
+enum class Number { kBfloat16, kFloat16, kTf32, kFloat32 };
+
+inline constexpr int kWarps = 8, kThreads = 32 * kWarps;
+inline constexpr int kKBlockBytes = 64;
+inline constexpr int kGranuleBytes = 8;  // what is published by one store
+
+// Compile-time shape of a block's work.
+struct Tile {
+  int m_tiles, register_blocks, n_tiles, warps_m;
+
+  PRNN_HD constexpr int warps_k() const { return kWarps / warps_m; }
+  PRNN_HD constexpr int rows() const { return 16 * m_tiles * warps_m; }
+  PRNN_HD constexpr int columns() const { return 8 * n_tiles; }  // batch rows at a time
+  constexpr bool operator==(const Tile&) const = default;
+};
+
+PRNN_HD constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+PRNN_HD constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) {
+  return ceil_div(a, b) * b;
+}
+
+PRNN_HD constexpr int value_bytes(Number number) {
+  return number == Number::kBfloat16 || number == Number::kFloat16 ? 2 : 4;
+}
+// Units whose published values make one granule.
+PRNN_HD constexpr int granule_units(Number number) { return kGranuleBytes / value_bytes(number); }
+
+// Hidden units per block: whole granules.
+PRNN_HD constexpr int units_per_block(const Tile& tile, int products, Number number) {
+  return tile.rows() / products / granule_units(number) * granule_units(number);
+}
+// Units per row of the exchanged values: a multiple of 16 bytes, so that fragments are aligned.
+// Where hidden is one already, the exchanged values are the output itself.
+PRNN_HD constexpr std::int64_t padded_hidden(std::int64_t hidden, Number number) {
+  return round_up(hidden, 16 / value_bytes(number));
+}
+// Blocks of k of each warp, where `depth` published values are multiplied.
+PRNN_HD constexpr int k_blocks(const Tile& tile, std::int64_t depth, Number number) {
+  return static_cast<int>(ceil_div(depth * value_bytes(number), kKBlockBytes * tile.warps_k()));
+}
+
+// What lies where in a block's shared memory, in bytes from its start.
+struct SharedLayout {
+  std::int64_t barriers;  // two mbarriers (cluster exchange)
+  std::int64_t bias;      // float [rows]
+  std::int64_t weights;   // fragments that are not in registers; scratch while loading
+  std::int64_t sums;      // float [2 parities][warps_k][columns][rows + 4]
+  std::int64_t values;    // [2 parities][columns][pitch]: published values (block and cluster)
+  std::int64_t pitch;     // bytes
+  std::int64_t bytes;     // of all
+
+  // Fragments of one k block of one warp.
+  PRNN_HD static constexpr std::int64_t k_block_bytes(const Tile& tile) {
+    return 2 * tile.m_tiles * 32 * 16;
+  }
+  PRNN_HD static constexpr SharedLayout of(const Tile& tile, Exchange exchange, std::int64_t depth,
+                                           Number number) {
+    const std::int64_t in_shared = k_blocks(tile, depth, number) - tile.register_blocks;
+    // One k block per warp at least: weights pass through it on their way to the registers.
+    const std::int64_t resident = in_shared > 1 ? in_shared : 1;
+    SharedLayout out{};
+    out.bias = 128;
+    out.weights = round_up(out.bias + 4 * tile.rows(), 128);
+    out.sums = out.weights + kWarps * resident * k_block_bytes(tile);
+    const std::int64_t sum_bytes = 4 * 2 * tile.warps_k() * tile.columns() * (tile.rows() + 4);
+    out.values = round_up(out.sums + sum_bytes, 128);
+    // An odd multiple of 64 bytes: the eight rows that a warp reads lie in different banks.
+    out.pitch = round_up(depth * value_bytes(number), 128) + 64;
+    const bool in_values = exchange != Exchange::kGrid;
+    out.bytes = out.values + (in_values ? 2 * tile.columns() * out.pitch : 0);
+    return out;
+  }
+};
+
+// What is compiled for a pass with so many products per unit: forward, the cell's gates; backward,
+// one. Chosen so that weights fill the registers without a spill (the table in cuda/README.md), and
+// rows fill the tiles: 16 rows are 4 units of 4 gates, 48 rows are 16 units of 3.
+struct Instance {
+  Exchange exchange;
+  Tile tile;
+  constexpr bool operator==(const Instance&) const = default;
+};
+inline constexpr Instance kOneProduct[] = {
+    {Exchange::kGrid, {1, 16, 1, 1}}, {Exchange::kGrid, {2, 10, 1, 1}},
+    {Exchange::kGrid, {2, 8, 2, 1}},  {Exchange::kCluster, {2, 10, 1, 1}},
+    {Exchange::kBlock, {1, 8, 1, 8}},
+};
+inline constexpr Instance kThreeProducts[] = {
+    {Exchange::kGrid, {3, 6, 1, 1}},  {Exchange::kGrid, {4, 5, 1, 1}},
+    {Exchange::kGrid, {3, 5, 2, 1}},  {Exchange::kCluster, {3, 6, 1, 2}},
+    {Exchange::kBlock, {3, 6, 1, 8}},
+};
+inline constexpr Instance kFourProducts[] = {
+    {Exchange::kGrid, {2, 10, 1, 1}}, {Exchange::kGrid, {4, 5, 1, 1}},
+    {Exchange::kGrid, {4, 4, 2, 1}},  {Exchange::kCluster, {4, 5, 1, 2}},
+    {Exchange::kBlock, {4, 4, 1, 8}},
+};
+constexpr std::span<const Instance> instances(int products) {
+  switch (products) {
+    case 1:
+      return kOneProduct;
+    case 3:
+      return kThreeProducts;
+    case 4:
+      return kFourProducts;
+  }
+  return {};
+}
+
+}  // namespace prnn

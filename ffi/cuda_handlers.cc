@@ -1,0 +1,123 @@
+// XLA's calls into the CUDA engine, under the same names as the CPU's and with the same buffers
+// (ffi/decode.h). Initialize plans and prepares: once per shape and device, never under capture.
+// Execute fills the mailbox and launches, nothing else.
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "cuda/launch.h"
+#include "ffi/cuda_call.h"
+#include "ffi/handlers.h"
+
+namespace ffi = xla::ffi;
+
+namespace prnn {
+namespace {
+
+// Plans that are prepared, by device and all that the planner reads of a call.
+class PreparedPlans {
+ public:
+  ffi::ErrorOr<Plan> get(const CudaCall& call, std::int64_t max_sms, int device) {
+    const Shape& s = call.shape;
+    const Key key{device,
+                  static_cast<int>(call.cell.kind),
+                  static_cast<int>(call.pass),
+                  static_cast<int>(call.number),
+                  s.time,
+                  s.batch,
+                  s.groups,
+                  s.hidden,
+                  max_sms};
+    const std::lock_guard lock(mutex_);
+    if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
+    const auto plan = make(call, max_sms, device);
+    if (plan.has_value()) plans_.emplace(key, *plan);
+    return plan;
+  }
+
+ private:
+  using Key = std::tuple<int, int, int, int, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                         std::int64_t>;
+
+  ffi::ErrorOr<Plan> make(const CudaCall& call, std::int64_t max_sms, int ordinal) {
+    auto device = devices_.find(ordinal);
+    if (device == devices_.end()) {
+      Device read;
+      if (const Failure failed = read_device(ordinal, read))
+        return ffi::Unexpected(ffi::Error::Internal(*failed));
+      device = devices_.emplace(ordinal, std::move(read)).first;
+    }
+    const Planning planning = plan(request_of(call, max_sms), device->second);
+    if (!planning.best)
+      return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kUnimplemented, planning.reason));
+    if (const Failure failed = prepare(call, *planning.best, device->second))
+      return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition, *failed));
+    return *planning.best;
+  }
+
+  std::mutex mutex_;
+  std::map<Key, Plan> plans_;
+  std::map<int, Device> devices_;
+};
+
+PreparedPlans& prepared_plans() {
+  static auto* plans = new PreparedPlans;  // never destroyed: XLA's threads may outlive statics
+  return *plans;
+}
+
+template <PassKind kPass>
+ffi::Error initialize(std::int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                      CallAttributes attributes) {
+  const auto call = cuda_call(kPass, args, rets, attributes);
+  if (!call.has_value()) return call.error();
+  if (is_empty(call->shape)) return ffi::Error::Success();
+  const auto plan = prepared_plans().get(*call, attributes.max_sms, device);
+  return plan.has_value() ? ffi::Error::Success() : plan.error();
+}
+
+template <PassKind kPass>
+ffi::Error execute(CUstream_st* stream, std::int32_t device, ffi::RemainingArgs args,
+                   ffi::RemainingRets rets, CallAttributes attributes) {
+  const auto call = cuda_call(kPass, args, rets, attributes);
+  if (!call.has_value()) return call.error();
+  if (is_empty(call->shape)) return ffi::Error::Success();
+  const auto plan = prepared_plans().get(*call, attributes.max_sms, device);
+  if (!plan.has_value()) return plan.error();
+  if (const Failure failed = launch(*call, *plan, stream)) return ffi::Error::Internal(*failed);
+  return ffi::Error::Success();
+}
+
+auto bind_initialize() {
+  return ffi::Ffi::Bind<ffi::ExecutionStage::kInitialize>()
+      .Ctx<ffi::DeviceOrdinal>()
+      .RemainingArgs()
+      .RemainingRets()
+      .Attr<CallAttributes>("call");
+}
+auto bind_execute() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::PlatformStream<CUstream_st*>>()
+      .Ctx<ffi::DeviceOrdinal>()
+      .RemainingArgs()
+      .RemainingRets()
+      .Attr<CallAttributes>("call");
+}
+
+}  // namespace
+}  // namespace prnn
+
+using prnn::PassKind;
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCudaPrepareForward, prnn::initialize<PassKind::kForward>,
+                              prnn::bind_initialize());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCudaPrepareBackward, prnn::initialize<PassKind::kBackward>,
+                              prnn::bind_initialize());
+// Capturable: a fill and a launch of fixed size, whatever the buffers' addresses.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCudaForward, prnn::execute<PassKind::kForward>,
+                              prnn::bind_execute(), {ffi::Traits::kCmdBufferCompatible});
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCudaBackward, prnn::execute<PassKind::kBackward>,
+                              prnn::bind_execute(), {ffi::Traits::kCmdBufferCompatible});
+// The same, never captured.
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCudaForwardUncaptured, prnn::execute<PassKind::kForward>,
+                              prnn::bind_execute());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCudaBackwardUncaptured, prnn::execute<PassKind::kBackward>,
+                              prnn::bind_execute());

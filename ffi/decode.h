@@ -1,0 +1,153 @@
+// A native call as XLA hands it over. Arguments and results, in order (core/shape.h has the
+// layouts), all of one dtype but the workspace:
+//   prnn_forward   a_x, w_hh, b_hh, state_0...                -> y, state_n..., [saved], workspace
+//   prnn_backward  w_hh, y, [saved], state_0..., dy, dstate_n...
+//                                                -> da_x, [da_h], dstate_0..., workspace
+// `saved` is absent where nothing is kept, da_h where it equals da_x.
+#pragma once
+#include <string>
+
+#include "core/passes.h"
+#include "ffi/attributes.h"
+
+namespace prnn {
+
+struct NativeCall {
+  CellSpec cell;
+  Shape shape;
+  xla::ffi::DataType dtype;
+  ForwardArrays<void> forward;  // one of the two
+  BackwardArrays<void> backward;
+  void* workspace;
+  std::int64_t workspace_bytes;
+};
+
+// Takes the buffers of a call one after the other and checks the size of each. Python has checked
+// the caller's arrays; this guards against programs exported by another version.
+class Buffers {
+ public:
+  Buffers(xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets, xla::ffi::DataType dtype)
+      : args_(args), rets_(rets), dtype_(dtype) {}
+
+  const void* argument(std::int64_t elements) {
+    const auto buffer = args_.get<xla::ffi::AnyBuffer>(next_arg_++);
+    return checked(buffer.has_value() ? &*buffer : nullptr, elements);
+  }
+  void* result(std::int64_t elements) {
+    auto buffer = rets_.get<xla::ffi::AnyBuffer>(next_ret_++);
+    return checked(buffer.has_value() ? &**buffer : nullptr, elements);
+  }
+  // Of any dtype and size.
+  void* workspace(std::int64_t& bytes) {
+    auto buffer = rets_.get<xla::ffi::AnyBuffer>(next_ret_++);
+    if (!buffer.has_value()) {
+      wrong_ = true;
+      return nullptr;
+    }
+    bytes = static_cast<std::int64_t>((*buffer)->size_bytes());
+    return (*buffer)->untyped_data();
+  }
+  xla::ffi::Error error() const {
+    if (!wrong_ && next_arg_ == args_.size() && next_ret_ == rets_.size())
+      return xla::ffi::Error::Success();
+    return xla::ffi::Error::InvalidArgument(
+        "prnn_jax: a native call's buffers do not have the number, sizes or dtypes this version "
+        "expects; was the program exported by another version?");
+  }
+
+ private:
+  void* checked(const xla::ffi::AnyBuffer* buffer, std::int64_t elements) {
+    if (buffer != nullptr && buffer->element_type() == dtype_ &&
+        static_cast<std::int64_t>(buffer->element_count()) >= elements)
+      return buffer->untyped_data();
+    wrong_ = true;
+    return nullptr;
+  }
+  xla::ffi::RemainingArgs args_;
+  xla::ffi::RemainingRets rets_;
+  xla::ffi::DataType dtype_;
+  std::size_t next_arg_ = 0, next_ret_ = 0;
+  bool wrong_ = false;
+};
+
+// The call without its buffers, from a sequence [batch, time, groups, values·hidden] (or
+// time-major) of it.
+inline xla::ffi::ErrorOr<NativeCall> decode_shape(
+    const xla::ffi::ErrorOr<xla::ffi::AnyBuffer>& sequence, int values,
+    const CallAttributes& call) {
+  if (!sequence.has_value() || sequence->dimensions().size() != 4)
+    return xla::ffi::Unexpected(
+        xla::ffi::Error::InvalidArgument("prnn_jax: a sequence must have rank 4"));
+  const auto d = sequence->dimensions();
+  NativeCall out{};
+  out.cell = {*cell_kind(call.cell), call.skip, call.cap};
+  out.shape = {d[call.time_major ? 0 : 1],
+               d[call.time_major ? 1 : 0],
+               d[2],
+               d[3] / values,
+               call.time_major,
+               call.reverse,
+               call.bidirectional};
+  out.dtype = sequence->element_type();
+  return out;
+}
+
+inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args,
+                                                    xla::ffi::RemainingRets rets,
+                                                    const CallAttributes& call) {
+  const CellNumbers n = numbers({*cell_kind(call.cell), 0, 0});
+  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(0), n.gates, call);
+  if (!decoded.has_value()) return decoded;
+  const Shape& shape = decoded->shape;
+  const std::int64_t state = shape.batch * shape.groups * shape.hidden;
+  const std::int64_t sequence = state * shape.time;
+
+  Buffers buffers(args, rets, decoded->dtype);
+  auto& at = decoded->forward;
+  at.a_x = buffers.argument(sequence * n.gates);
+  at.w_hh = buffers.argument(shape.groups * shape.hidden * n.gates * shape.hidden);
+  at.b_hh = buffers.argument(shape.groups * n.gates * shape.hidden);
+  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.argument(state);
+  at.y = buffers.result(sequence);
+  for (int s = 0; s < n.states; ++s) at.state_n[s] = buffers.result(state);
+  if (call.save && n.saved > 0) at.saved = buffers.result(sequence * n.saved);
+  decoded->workspace = buffers.workspace(decoded->workspace_bytes);
+  if (auto error = buffers.error(); error.failure()) return xla::ffi::Unexpected(error);
+  return decoded;
+}
+
+inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs args,
+                                                     xla::ffi::RemainingRets rets,
+                                                     const CallAttributes& call) {
+  const CellNumbers n = numbers({*cell_kind(call.cell), 0, 0});
+  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(1), 1, call);
+  if (!decoded.has_value()) return decoded;
+  const Shape& shape = decoded->shape;
+  const std::int64_t state = shape.batch * shape.groups * shape.hidden;
+  const std::int64_t sequence = state * shape.time;
+
+  Buffers buffers(args, rets, decoded->dtype);
+  auto& at = decoded->backward;
+  at.w_hh = buffers.argument(shape.groups * shape.hidden * n.gates * shape.hidden);
+  at.y = buffers.argument(sequence);
+  if (n.saved > 0) at.saved = buffers.argument(sequence * n.saved);
+  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.argument(state);
+  at.dy = buffers.argument(sequence);
+  for (int s = 0; s < n.states; ++s) at.dstate_n[s] = buffers.argument(state);
+  at.da_x = buffers.result(sequence * n.gates);
+  at.da_h = n.same_gradient ? at.da_x : buffers.result(sequence * n.gates);
+  for (int s = 0; s < n.states; ++s) at.dstate_0[s] = buffers.result(state);
+  decoded->workspace = buffers.workspace(decoded->workspace_bytes);
+  if (auto error = buffers.error(); error.failure()) return xla::ffi::Unexpected(error);
+  return decoded;
+}
+
+// Where a call's workspace is smaller than the engine needs.
+inline xla::ffi::Error check_workspace(const NativeCall& call, std::int64_t bytes) {
+  if (call.workspace_bytes >= bytes) return xla::ffi::Error::Success();
+  return xla::ffi::Error::InvalidArgument(
+      "prnn_jax: a native call needs " + std::to_string(bytes) + " bytes of workspace and has " +
+      std::to_string(call.workspace_bytes) + "; was the program exported by another version?");
+}
+
+}  // namespace prnn

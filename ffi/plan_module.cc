@@ -1,0 +1,169 @@
+#include "ffi/plan_module.h"
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include "cuda/planner.h"
+#include "ffi/attributes.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace prnn {
+namespace {
+
+nb::dict to_dict(const Device& device) {
+  nb::dict out;
+  out["name"] = device.name;
+  out["compute_capability"] = device.compute_capability;
+  out["sms"] = device.sms;
+  out["shared_bytes"] = device.shared_bytes;
+  out["clusters"] = device.clusters;
+  out["cooperative"] = device.cooperative;
+  out["fma_per_clock"] = device.fma_per_clock;
+  out["clock_ghz"] = device.clock_ghz;
+  out["l2_bytes_per_s"] = device.l2_bytes_per_s;
+  out["dram_bytes_per_s"] = device.dram_bytes_per_s;
+  return out;
+}
+
+Device recorded(const std::string& name) {
+  const Device* device = find_device(name);
+  if (device == nullptr) throw nb::value_error(("no record of a device " + name).c_str());
+  return *device;
+}
+
+// From its recorded name, or from a dict as to_dict makes it.
+Device device_of(nb::handle from) {
+  if (nb::isinstance<nb::str>(from)) return recorded(nb::cast<std::string>(from));
+  const auto field = [&](const char* key) { return from[key]; };
+  return {.name = nb::cast<std::string>(field("name")),
+          .compute_capability = nb::cast<int>(field("compute_capability")),
+          .sms = nb::cast<int>(field("sms")),
+          .shared_bytes = nb::cast<std::int64_t>(field("shared_bytes")),
+          .clusters = nb::cast<ClusterCounts>(field("clusters")),
+          .cooperative = nb::cast<bool>(field("cooperative")),
+          .fma_per_clock = nb::cast<int>(field("fma_per_clock")),
+          .clock_ghz = nb::cast<double>(field("clock_ghz")),
+          .l2_bytes_per_s = nb::cast<double>(field("l2_bytes_per_s")),
+          .dram_bytes_per_s = nb::cast<double>(field("dram_bytes_per_s"))};
+}
+
+// `number` is "float32" where TF32 products are wanted, "float32_exact" where not.
+Request request_of(const std::string& cell, const std::string& pass, const std::string& number,
+                   const Shape& shape, int max_sms) {
+  Request out{};
+  const auto kind = cell_kind(cell);
+  if (!kind) throw nb::value_error(("no cell named " + cell).c_str());
+  out.cell = *kind;
+  if (pass != "forward" && pass != "backward")
+    throw nb::value_error(("pass must be forward or backward, got " + pass).c_str());
+  out.pass = pass == "forward" ? PassKind::kForward : PassKind::kBackward;
+  if (number == "bfloat16")
+    out.number = Number::kBfloat16;
+  else if (number == "float16")
+    out.number = Number::kFloat16;
+  else if (number == "float32")
+    out.number = Number::kTf32;
+  else if (number == "float32_exact")
+    out.number = Number::kFloat32;
+  else
+    throw nb::value_error(("the CUDA engine has no number format " + number).c_str());
+  out.shape = shape;
+  out.max_sms = max_sms;
+  return out;
+}
+
+nb::tuple to_tuple(const Tile& tile) {
+  return nb::make_tuple(tile.m_tiles, tile.register_blocks, tile.n_tiles, tile.warps_m);
+}
+
+nb::dict to_dict(const Plan& plan) {
+  nb::dict out, step;
+  out["exchange"] = name(plan.exchange);
+  out["rows"] = plan.tile.rows();
+  out["columns"] = plan.tile.columns();
+  out["tile"] = to_tuple(plan.tile);
+  out["units"] = plan.units;
+  out["blocks"] = plan.blocks;
+  out["teams"] = plan.teams;
+  out["jobs"] = plan.jobs;
+  out["rounds"] = plan.rounds;
+  out["grid"] = plan.grid();
+  out["k_blocks"] = plan.k_blocks;
+  out["shared_k_blocks"] = plan.shared_k_blocks;
+  out["shared_bytes"] = plan.shared_bytes;
+  step["exchange"] = plan.step.exchange;
+  step["product"] = plan.step.product;
+  step["load"] = plan.step.load;
+  step["reduce"] = plan.step.reduce;
+  step["pointwise"] = plan.step.pointwise;
+  out["parts_us"] = step;
+  out["step_us"] = plan.step_us();
+  out["load_us"] = plan.load_us;
+  out["call_us"] = plan.call_us;
+  return out;
+}
+
+// {best: dict or None, candidates: [dict], reason, is_valid, text}.
+nb::dict cuda_plan(const std::string& cell, const std::string& pass, const std::string& number,
+                   std::int64_t time, std::int64_t batch, std::int64_t groups, std::int64_t hidden,
+                   nb::handle device, int max_sms) {
+  const Shape shape{time, batch, groups, hidden, false, false, false};
+  const Planning planning = plan(request_of(cell, pass, number, shape, max_sms), device_of(device));
+  nb::list candidates;
+  for (const Candidate& candidate : planning.candidates) {
+    nb::dict entry;
+    entry["exchange"] = name(candidate.instance.exchange);
+    entry["tile"] = to_tuple(candidate.instance.tile);
+    entry["plan"] = candidate.plan ? nb::object(to_dict(*candidate.plan)) : nb::none();
+    entry["refusal"] = candidate.refusal;
+    candidates.append(entry);
+  }
+  nb::dict out;
+  out["best"] = planning.best ? nb::object(to_dict(*planning.best)) : nb::none();
+  out["candidates"] = candidates;
+  out["reason"] = planning.reason;
+  out["is_valid"] = planning.is_valid;
+  out["text"] = describe(planning);
+  return out;
+}
+
+std::int64_t cuda_largest_hidden(const std::string& cell, const std::string& pass,
+                                 const std::string& number, nb::handle device, int max_sms) {
+  return largest_hidden(request_of(cell, pass, number, {}, max_sms), device_of(device));
+}
+
+std::vector<std::string> recorded_names() {
+  std::vector<std::string> names;
+  for (const Device& device : recorded_devices()) names.push_back(device.name);
+  return names;
+}
+
+}  // namespace
+
+void bind_planner(nb::module_& m) {
+  m.def("cuda_plan", cuda_plan, "cell"_a, "pass"_a, "number"_a, "time"_a, "batch"_a, "groups"_a,
+        "hidden"_a, "device"_a, "max_sms"_a = 0);
+  m.def("cuda_largest_hidden", cuda_largest_hidden, "cell"_a, "pass"_a, "number"_a, "device"_a,
+        "max_sms"_a = 0);
+  m.def("recorded_devices", recorded_names);
+  m.def(
+      "estimated_device",
+      [](const std::string& name, int compute_capability, int sms, std::int64_t shared_bytes) {
+        Device known{};
+        known.name = name;
+        known.compute_capability = compute_capability;
+        known.sms = sms;
+        known.shared_bytes = shared_bytes;
+        known.cooperative = true;
+        return to_dict(estimated(known));
+      },
+      "name"_a, "compute_capability"_a, "sms"_a, "shared_bytes"_a = 0);
+  m.def(
+      "recorded_device", [](const std::string& name) { return to_dict(recorded(name)); }, "name"_a);
+}
+
+}  // namespace prnn

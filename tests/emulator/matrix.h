@@ -1,0 +1,19 @@
+// mma.sync: the product of the matrices whose fragments the 32 lanes of a warp hold.
+#pragma once
+#include <cstdint>
+
+namespace prnn::emulator {
+
+enum class MatrixKind { kBf16, kF16, kTf32 };
+
+struct Fragments {
+  std::uint32_t a[4], b[2];
+};
+struct Products {
+  float d[4];
+};
+
+// The product alone, without the accumulator. Exact products, summed as floats in order of k.
+void multiply(MatrixKind kind, const Fragments (&lanes)[32], Products (&out)[32]);
+
+}  // namespace prnn::emulator

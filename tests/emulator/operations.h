@@ -1,0 +1,44 @@
+// What the functions of ptx.h ask of the emulator, for the thread that calls. Those with a `where`
+// may let other threads run, or report an error: it is the place in the kernel.
+#pragma once
+#include <cstdint>
+#include <source_location>
+
+#include "emulator/matrix.h"
+
+namespace prnn::emulator {
+
+using Where = std::source_location;
+
+// ---- within a block ----
+int thread_in_block();
+int block_in_grid();
+int blocks_in_grid();
+char* shared_memory();
+void block_barrier(Where where);
+void warp_barrier(Where where);
+std::uint32_t shuffle(std::uint32_t v, int mask, Where where);
+bool vote(bool v, Where where);
+Products matrix_product(MatrixKind kind, const Fragments& fragments, Where where);
+
+// ---- conversions: also outside of a launch ----
+bool truncates();  // Fault::kTruncate
+
+// ---- global memory: granules of 8 bytes ----
+std::uint64_t load_granule(const void* p);
+void store_granule(void* p, std::uint64_t v, Where where);
+void require_aligned(const void* p, int bytes, Where where);
+void spin(Where where);
+
+// ---- clusters ----
+int rank_in_cluster();
+char* remote_address(const void* p, int rank, Where where);
+void store_remote(char* to, std::uint64_t v, char* mbarrier, Where where);
+void mbarrier_init(void* mbarrier, std::uint32_t count, Where where);
+void mbarrier_fence();
+void mbarrier_arrive(void* mbarrier, std::uint32_t bytes, Where where);
+bool mbarrier_complete(void* mbarrier, std::uint32_t parity, Where where);
+void cluster_arrive(Where where);
+void cluster_wait(Where where);
+
+}  // namespace prnn::emulator
