@@ -10,6 +10,7 @@ nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 """
 
 import argparse
+import collections
 import ctypes
 import dataclasses
 import functools
@@ -43,6 +44,11 @@ class LintError(Exception):
     """A file that cannot be looked at."""
 
 
+@functools.cache
+def _kinds(opcode: str) -> tuple[str, ...]:
+    return tuple(what for what, p in COUNTED.items() if re.match(p, opcode))
+
+
 # ---- kernels -------------------------------------------------------------------------
 
 
@@ -54,7 +60,7 @@ class Instruction:
     predicate: str
     text: str
 
-    @property
+    @functools.cached_property
     def opcode(self) -> str:
         """With modifiers: `BAR.SYNC.DEFER_BLOCKING`."""
         return self.text.split(maxsplit=1)[0]
@@ -102,11 +108,14 @@ class Kernel:
 
     def count(self, what: str, *, inside: bool) -> int:
         """How many of the instructions `what`, of COUNTED, are in the loop or not."""
-        pattern = re.compile(COUNTED[what])
-        return sum(
-            pattern.match(i.opcode) is not None
+        return self._counts[what, inside]
+
+    @functools.cached_property
+    def _counts(self) -> collections.Counter[tuple[str, bool]]:
+        return collections.Counter(
+            (what, i.address in self.loop)
             for i in self.instructions
-            if (i.address in self.loop) == inside
+            for what in _kinds(i.opcode)
         )
 
     @property
@@ -122,8 +131,12 @@ class Kernel:
 
     @property
     def expected_hmma(self) -> int:
-        """Products of the weights that are in registers, by the tile in the name."""
-        tile = re.search(r"Tile\{(\d+), (\d+), (\d+), \d+", self.name)
+        """Products of the weights that are in registers, by the tile in the name.
+
+        Its four numbers: tiles of rows, k blocks in registers, tiles of the batch, and
+        warps side by side. Two products for each.
+        """
+        tile = re.search(r"\b(\d+), (\d+), (\d+), \d+[>}]", self.name)
         if tile is None:
             return 1
         m_tiles, register_blocks, n_tiles = map(int, tile.groups())
@@ -286,14 +299,17 @@ def _strongly_connected(edges: dict[int, list[int]]) -> Iterator[list[int]]:
 
 
 def readable(symbol: str) -> str:
-    """`void prnn::k<(prnn::Exchange)2>(prnn::Params)` becomes `k<grid>`."""
+    """`void prnn::k<(prnn::Exchange)2, 3>(prnn::Params)` becomes `k<grid, 3>`."""
     name = demangled(symbol)
     name = name.removeprefix("void ").replace("prnn::", "")
+    name = name.replace("(anonymous namespace)::", "")
+    # Memory has the format that is multiplied, which is named beside it.
+    name = re.sub(r", UnitIo<[^<>]*>, \w+", "", name)
     name = re.sub(r"\(([A-Za-z_]\w*)\)(\d+)", _enumerator, name)
     depth = 0
     for n, c in enumerate(name):  # cut the arguments, which follow the template's
         depth += (c in "<{") - (c in ">}")
-        if c == "(" and depth == 0 and not name.startswith("(anonymous", n):
+        if c == "(" and depth == 0:
             return name[:n]
     return name
 

@@ -145,9 +145,9 @@ std::vector<std::string> recorded_names() {
 }  // namespace
 
 void bind_planner(nb::module_& m) {
-  m.def("cuda_plan", cuda_plan, "cell"_a, "pass"_a, "number"_a, "time"_a, "batch"_a, "groups"_a,
+  m.def("cuda_plan", cuda_plan, "cell"_a, "pass_"_a, "number"_a, "time"_a, "batch"_a, "groups"_a,
         "hidden"_a, "device"_a, "max_sms"_a = 0);
-  m.def("cuda_largest_hidden", cuda_largest_hidden, "cell"_a, "pass"_a, "number"_a, "device"_a,
+  m.def("cuda_largest_hidden", cuda_largest_hidden, "cell"_a, "pass_"_a, "number"_a, "device"_a,
         "max_sms"_a = 0);
   m.def("recorded_devices", recorded_names);
   m.def(

@@ -1,7 +1,7 @@
 """What is static in a native call.
 
-`Call` crosses to C++ field by field (ffi/attributes.h), apart from `precision`, which
-only products outside the recurrence and the scan need.
+`Call` crosses to C++ field by field (ffi/attributes.h), apart from `precision`, of which
+the native engines need to know only whether it is `exact`.
 
 Arrays of a call, with G gates, N groups (independent recurrences: directions, heads):
 
@@ -34,6 +34,7 @@ class Call:
       cap: upper bound of the activation (clipped ReLU only).
       precision: of the scan's products and of those outside the recurrence.
       implementation: "native", "scan", or None for the best that the platform has.
+      max_sms: streaming multiprocessors of a GPU that a call may take; 0 for all.
     """
 
     cell: str
@@ -45,6 +46,12 @@ class Call:
     cap: float = math.inf
     precision: jax.lax.Precision | None = None
     implementation: str | None = None
+    max_sms: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether a GPU multiplies float32 in float32, and not in TF32."""
+        return self.precision == jax.lax.Precision.HIGHEST
 
     @property
     def table(self) -> Cell:
@@ -61,8 +68,11 @@ class Call:
         """Axis of time in a sequence."""
         return 0 if self.time_major else 1
 
-    def attributes(self) -> dict:
-        """The fields C++ reads, in types the FFI encodes as such."""
+    def attributes(self, dtype) -> dict:
+        """The fields C++ reads, in types the FFI encodes as such.
+
+        The cap as a number of `dtype`: h is compared with it after it has been stored.
+        """
         return {
             "cell": self.cell,
             "time_major": self.time_major,
@@ -70,7 +80,9 @@ class Call:
             "bidirectional": self.bidirectional,
             "save": self.save,
             "skip": np.float32(self.skip),
-            "cap": np.float32(self.cap),
+            "cap": np.float32(np.asarray(self.cap, dtype)),
+            "exact": self.exact,
+            "max_sms": self.max_sms,
         }
 
     def reversed_groups(self, groups: int) -> np.ndarray:

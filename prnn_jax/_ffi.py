@@ -5,9 +5,6 @@ nothing of derivatives (`_recurrence` does).
 """
 
 import functools
-import importlib.metadata
-import pathlib
-import re
 from typing import Any
 
 import jax
@@ -15,48 +12,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from prnn_jax import _scan
+from prnn_jax import _cuda, _scan
 from prnn_jax._batching import batched, batched_projection
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
-
-
-def _import_native():
-    """The compiled module, if XLA will accept it; registers its targets."""
-    try:
-        from prnn_jax import _prnn
-    except ImportError as error:
-        raise ImportError(
-            "prnn_jax: the compiled module prnn_jax/_prnn is missing or cannot be "
-            "loaded. Install the package (`pip install .` in its repository) instead "
-            "of importing it from the source folder."
-        ) from error
-    header = pathlib.Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
-    version = re.compile(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)")
-    numbers = version.findall(header.read_text())
-    runtime = tuple(int(number) for number in numbers)
-    check_api_version(_prnn.ffi_api_version(), runtime)
-    for name, stages in _prnn.cpu_targets().items():
-        jax.ffi.register_ffi_target(name, stages, platform="cpu")
-    return _prnn
-
-
-def check_api_version(built: tuple[int, ...], runtime: tuple[int, ...]) -> None:
-    """Raises where XLA would refuse the module, and with it every backend."""
-    if built[0] != runtime[0] or built > runtime:
-        jaxlib = importlib.metadata.version("jaxlib")
-        raise ImportError(
-            f"prnn_jax was compiled for XLA FFI API {built[0]}.{built[1]}, but jaxlib "
-            f"{jaxlib} offers {runtime[0]}.{runtime[1]}. Build it against "
-            "this jaxlib: pip install --no-build-isolation --force-reinstall prnn_jax "
-            "(needs scikit-build-core and nanobind), or upgrade jax."
-        )
-
-
-native = _import_native()
+from prnn_jax._native import native
 
 #: Platforms that have a native engine, as `lax.platform_dependent` names them.
-PLATFORMS = ("cpu",)
+PLATFORMS = ("cpu", "cuda") if native.cuda_targets() else ("cpu",)
 
 
 def forward(
@@ -109,40 +72,62 @@ def match_varying(arrays):
 
 
 def _forward_here(call: Call, a_x, w_hh, b_hh, state_0):
-    native_call = functools.partial(_forward_native, call)
+    def native_call(platform):
+        return functools.partial(_forward_native, call, platform=platform)
+
+    platforms = _platforms(call, a_x.dtype, w_hh.shape, backward=False)
     scan_call = functools.partial(_scan.forward, call)
-    return _by_platform(call, native_call, scan_call, a_x, w_hh, b_hh, state_0)
+    args = a_x, w_hh, b_hh, state_0
+    return _by_platform(call, platforms, native_call, scan_call, args)
 
 
 def _backward_here(call: Call, a_x, w_hh, b_hh, state_0, kept, cotangents):
-    def native_call(a_x, w_hh, b_hh, state_0, kept, cotangents):
-        return _backward_native(call, w_hh, state_0, kept, cotangents)
+    def native_call(platform):
+        def run(a_x, w_hh, b_hh, state_0, kept, cotangents):
+            arguments = w_hh, state_0, kept, cotangents
+            return _backward_native(call, *arguments, platform=platform)
+
+        return run
 
     def scan_call(a_x, w_hh, b_hh, state_0, kept, cotangents):
         return _scan.backward(call, (a_x, w_hh, b_hh, state_0), cotangents)
 
+    platforms = _platforms(call, a_x.dtype, w_hh.shape, backward=True)
     args = a_x, w_hh, b_hh, state_0, kept, cotangents
-    return _by_platform(call, native_call, scan_call, *args)
+    return _by_platform(call, platforms, native_call, scan_call, args)
 
 
 def _project_here(call: Call, x, w, b):
     def xla_call(x, w, b):
         return jnp.matmul(x, w, precision=call.precision) + b
 
-    return _by_platform(call, _project_native, xla_call, x, w, b)
+    if x.dtype != jnp.float32:
+        return xla_call(x, w, b)
+    return lax.platform_dependent(x, w, b, cpu=_project_native, default=xla_call)
 
 
-def _by_platform(call: Call, native_call, scan_call, *args):
-    if call.implementation == "native":
-        return native_call(*args)
-    engines: Any = dict.fromkeys(PLATFORMS, native_call)
-    return lax.platform_dependent(*args, **engines, default=scan_call)
+def _platforms(call: Call, dtype, w_hh_shape, *, backward: bool) -> list[str]:
+    """Those whose engine can run the call."""
+    groups, hidden, _ = w_hh_shape
+    able = ["cpu"] if dtype == jnp.float32 else []
+    if "cuda" in PLATFORMS and not _cuda.refusal(
+        call, dtype, groups, hidden, backward=backward
+    ):
+        able.append("cuda")
+    return able
+
+
+def _by_platform(call: Call, platforms, native_call, scan_call, args):
+    engines: Any = {platform: native_call(platform) for platform in platforms}
+    if call.implementation != "native":
+        engines["default"] = scan_call
+    return lax.platform_dependent(*args, **engines)
 
 
 # ---- the calls -----------------------------------------------------------------------
 
 
-def _forward_native(call: Call, a_x, w_hh, b_hh, state_0):
+def _forward_native(call: Call, a_x, w_hh, b_hh, state_0, *, platform="cpu"):
     cell = call.table
     sizes = Sizes.of(call, a_x, cell.gates)
     y = _result(a_x, sizes.sequence(call, 1))
@@ -150,14 +135,15 @@ def _forward_native(call: Call, a_x, w_hh, b_hh, state_0):
     saved = ()
     if call.save and cell.saved:
         saved = (_result(a_x, sizes.sequence(call, cell.saved)),)
-    workspace = _result(a_x, (_workspace_floats(call, sizes),))
-    y, state_n, saved, _ = _ffi_call("prnn_forward", (y, state_n, saved, workspace))(
+    workspace = _workspace(call, sizes, a_x, platform, backward=False)
+    results = y, state_n, saved, workspace
+    y, state_n, saved, _ = _ffi_call("prnn_forward", platform, results)(
         call, a_x, w_hh, b_hh, *state_0
     )
     return y, state_n, saved
 
 
-def _backward_native(call: Call, w_hh, state_0, kept, cotangents):
+def _backward_native(call: Call, w_hh, state_0, kept, cotangents, *, platform="cpu"):
     cell = call.table
     y, saved = kept
     dy, dstate_n = cotangents
@@ -165,9 +151,9 @@ def _backward_native(call: Call, w_hh, state_0, kept, cotangents):
     da = _result(y, sizes.sequence(call, cell.gates))
     da_h = () if cell.same_gradient else (da,)
     dstate_0 = tuple(_result(y, sizes.state) for _ in state_0)
-    workspace = _result(y, (_workspace_floats(call, sizes),))
+    workspace = _workspace(call, sizes, y, platform, backward=True)
     results = da, da_h, dstate_0, workspace
-    da_x, da_h, dstate_0, _ = _ffi_call("prnn_backward", results)(
+    da_x, da_h, dstate_0, _ = _ffi_call("prnn_backward", platform, results)(
         call, w_hh, y, *saved, *state_0, dy, *dstate_n
     )
     return da_x, da_h[0] if da_h else da_x, dstate_0
@@ -183,15 +169,25 @@ def _project_native(x, w, b):
     return a
 
 
-def _ffi_call(target: str, results):
+def _ffi_call(name: str, platform: str, results):
     """jax.ffi.ffi_call for results of any nesting."""
     leaves, structure = jax.tree.flatten(results)
+    target = _cuda.target(name) if platform == "cuda" else name
 
     def run(call: Call, *args):
-        outputs = jax.ffi.ffi_call(target, leaves)(*args, call=call.attributes())
+        attributes = call.attributes(leaves[0].dtype)
+        outputs = jax.ffi.ffi_call(target, leaves)(*args, call=attributes)
         return jax.tree.unflatten(structure, outputs)
 
     return run
+
+
+def _workspace(call: Call, sizes: Sizes, like: Array, platform: str, *, backward: bool):
+    """The workspace of a call, a result that nobody reads."""
+    if platform == "cuda":
+        size = _cuda.workspace_bytes(call, sizes, like.dtype, backward=backward)
+        return _result(like, (size,), jnp.uint8)
+    return _result(like, (_workspace_floats(call, sizes),))
 
 
 def _workspace_floats(call: Call, sizes: Sizes) -> int:
@@ -214,10 +210,13 @@ def _varying(x: Array) -> frozenset:
     return frozenset(varying or ())
 
 
-def _result(like: Array, shape: tuple[int, ...]):
+def _result(like: Array, shape: tuple[int, ...], dtype=None):
     """A result's type; inside shard_map it varies over the same mesh axes as `like`."""
+    dtype = like.dtype if dtype is None else jnp.dtype(dtype)
     if not _varying(like):
-        return jax.ShapeDtypeStruct(shape, like.dtype)
+        return jax.ShapeDtypeStruct(shape, dtype)
     typeof = jax.typeof(like)
     spec = PartitionSpec(*[None] * len(shape))
-    return typeof.update(shape=shape, sharding=typeof.sharding.update(spec=spec))
+    return typeof.update(
+        shape=shape, dtype=dtype, sharding=typeof.sharding.update(spec=spec)
+    )

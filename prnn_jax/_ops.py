@@ -4,14 +4,15 @@ import math
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from prnn_jax import _checks, _ffi
+from prnn_jax import _checks, _cuda, _ffi
 from prnn_jax._arguments import check_arguments
 from prnn_jax._call import Call
 from prnn_jax._checks import check
-from prnn_jax._plan import engine_for
+from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._projection import project
 from prnn_jax._recurrence import recurrence as _recurrence
 
@@ -246,12 +247,15 @@ def _options(op: str, arguments: dict) -> dict:
         if not isinstance(precision, lax.Precision):
             _checks.one_of(op, "precision", precision, (None, *names))
             precision = lax.Precision(precision)
+    elif jax.config.jax_default_matmul_precision in ("highest", "float32"):
+        precision = lax.Precision.HIGHEST  # the native engines must know, too
     return {
         "reverse": arguments["reverse"],
         "bidirectional": arguments["bidirectional"],
         "time_major": arguments["time_major"],
         "precision": precision,
         "implementation": implementation,
+        "max_sms": _cuda.max_sms(),
     }
 
 
@@ -288,7 +292,9 @@ def _project_and_run(
 ) -> tuple[Array, Any]:
     """The way of every call; with w_ih None, x is a_x already."""
     given = check_arguments(op, call, x, w_ih, w_hh, b_ih, b_hh, state_0)
-    engine, reason = engine_for(call, x.dtype, _checks.platform())
+    engine, reason = engine_for(
+        call, x.dtype, target_platform(), given.directions, given.hidden
+    )
     check(
         call.implementation != "native" or engine == "native",
         f'{op}: implementation="native" is not available: {reason}. '

@@ -2,22 +2,47 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
-from prnn_jax import _checks, _ffi
+from prnn_jax import _checks, _cuda, _ffi
 from prnn_jax._call import Call
+from prnn_jax._native import native
+
+#: What the native engines take, by platform as `lax.platform_dependent` names it.
+_DTYPES = {"cpu": ("float32",), "cuda": _cuda.DTYPES}
+
+_UNPROVEN = "the CUDA engine has been compiled and emulated, and never run on a GPU"
 
 
-def engine_for(call: Call, dtype, platform: str) -> tuple[str, str]:
-    """("native" or "scan", the reason)."""
+def target_platform() -> str:
+    """The platform that programs are made for, as far as is known while tracing."""
+    for_a_gpu = "cuda" in _ffi.PLATFORMS and os.environ.get(_cuda.DEVICE_VARIABLE)
+    return "gpu" if for_a_gpu else _checks.platform()
+
+
+def engine_for(
+    call: Call, dtype, platform: str, groups: int = 1, hidden: int = 1
+) -> tuple[str, str]:
+    """("native" or "scan", the reason) for a forward pass."""
     if call.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
-    if jnp.dtype(dtype) != jnp.float32:
-        return "scan", f"the native engines take float32, not {jnp.dtype(dtype)}"
-    if platform not in _ffi.PLATFORMS:
+    lowered = _lowered(platform)
+    takes = _DTYPES.get(lowered, ("float32",))
+    if jnp.dtype(dtype).name not in takes:
+        listed = ", ".join(takes)
+        return "scan", f"the native engines take {listed}, not {jnp.dtype(dtype)}"
+    if lowered not in _ffi.PLATFORMS:
         return "scan", f"there is no native engine for the platform {platform!r}"
-    return "native", f"there is a native engine for {platform} and float32"
+    if lowered == "cuda" and call.table.product_inputs:
+        return "scan", "the GRU with reset_after=False has no CUDA kernel yet"
+    if lowered == "cuda":
+        refusal = _cuda.refusal(call, dtype, groups, hidden, backward=False)
+        if refusal:
+            return "scan", refusal.removesuffix(".")
+    return "native", f"there is a native engine for {platform} and {jnp.dtype(dtype)}"
 
 
 @dataclass(frozen=True)
@@ -35,6 +60,24 @@ class Plan:
       rows_per_block: rows of the batch multiplied at once.
       units_per_panel: hidden units whose weights are read together.
       weight_bytes: packed recurrent weights of one group.
+      device: of the CUDA engine, and all that follows: the GPU planned for.
+      exchange: how the blocks of a team tell each other h: within one "block", through
+        the shared memory of a "cluster", or through global memory in a "grid".
+      tile: rows of the matrix that a block holds, and rows of the batch it multiplies
+        at once.
+      units_per_block: hidden units, with all their rows.
+      blocks: that hold the weights of one group, an SM each: a team.
+      teams: that run side by side, each on its own group or slice of the batch.
+      rounds: such jobs that a team takes one after the other.
+      register_k_blocks: of a warp's share of the weights, 64 bytes deep, those in
+        registers.
+      shared_k_blocks: those in shared memory.
+      shared_bytes: shared memory of a block, all told.
+      step_us: modelled time of one step of the whole batch.
+      step_parts_us: what it consists of, for one round; product and load overlap.
+      call_us: modelled time of the call, the loading of the weights included.
+      candidates: all that is compiled for such a call, a line each: what it would take,
+        or why it cannot.
     """
 
     engine: str
@@ -46,6 +89,20 @@ class Plan:
     rows_per_block: int | None = None
     units_per_panel: int | None = None
     weight_bytes: int | None = None
+    device: str | None = None
+    exchange: str | None = None
+    tile: tuple[int, int] | None = None
+    units_per_block: int | None = None
+    blocks: int | None = None
+    teams: int | None = None
+    rounds: int | None = None
+    register_k_blocks: int | None = None
+    shared_k_blocks: int | None = None
+    shared_bytes: int | None = None
+    step_us: float | None = None
+    step_parts_us: tuple[tuple[str, float], ...] = ()
+    call_us: float | None = None
+    candidates: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"engine: {self.engine} on {self.platform}"]
@@ -56,7 +113,24 @@ class Plan:
                 f"block: {self.rows_per_block} rows x {self.units_per_panel} units",
                 f"packed weights: {(self.weight_bytes or 0) / 1024:.0f} KiB per group",
             ]
-        return "\n".join([*lines, *(f"because {reason}" for reason in self.reasons)])
+        if self.device:
+            lines += [f"device: {self.device}"]
+        if self.exchange and self.tile:
+            rows, columns = self.tile
+            parts = ", ".join(f"{name} {us:.2f}" for name, us in self.step_parts_us)
+            lines += [
+                f"exchange: {self.exchange}",
+                f"teams x blocks: {self.teams} x {self.blocks}, rounds: {self.rounds}",
+                f"block: {self.units_per_block} units, {rows} rows x {columns} of the "
+                f"batch, {(self.shared_bytes or 0) / 1024:.0f} KiB of shared memory",
+                f"weights of a warp: {self.register_k_blocks} k blocks in registers, "
+                f"{self.shared_k_blocks} in shared memory",
+                f"modelled: {self.step_us:.2f} us per step, "
+                f"{self.call_us:.0f} us in all",
+                f"of a round's step, in us: {parts}",
+            ]
+        lines += [f"because {reason}" for reason in self.reasons]
+        return "\n".join([*lines, *self.candidates])
 
 
 def explain(
@@ -70,8 +144,11 @@ def explain(
     reset_after: bool = True,
     training: bool = False,
     platform: str | None = None,
+    device: str | None = None,
+    precision: lax.Precision | str | None = None,
+    max_sms: int | None = None,
 ) -> Plan:
-    """Which engine a call would use on this machine, how, and why.
+    """Which engine a call would use on this machine, or on a GPU named, how, and why.
 
     Args:
       cell: "lstm", "gru" or "rnn".
@@ -82,24 +159,64 @@ def explain(
       dtype: of the arrays.
       reset_after: of the GRU.
       training: plan the backward pass instead of the forward pass.
-      platform: "cpu", "gpu", ...; by default JAX's.
+      platform: "cpu", "gpu", ...; by default JAX's, or the device's.
+      device: a GPU that need not be here, such as "NVIDIA H200"; by default the one
+        that PRNN_CUDA_DEVICE names, or this machine's. An unknown name is an error
+        that lists those known.
+      precision: of matrix products, as in the call. On a GPU, float32 is multiplied in
+        TF32 unless this is "highest".
+      max_sms: how many SMs of the GPU the call may take; by default PRNN_CUDA_MAX_SMS,
+        or all.
 
     Raises:
-      ValueError: an unknown cell, or a size below 1.
+      ValueError: an unknown cell or device, or a size below 1.
     """
     _checks.one_of("explain", "cell", cell, ("lstm", "gru", "rnn"))
     sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
-    for name, size in sizes.items():
+    for name, size in (*sizes.items(), ("max_sms", 1 if max_sms is None else max_sms)):
         _checks.check(size >= 1, f"explain: {name} must be at least 1, got {size}.")
     names = {"rnn": "rnn_tanh", "gru": "gru" if reset_after else "gru_reset_before"}
-    call = Call(names.get(cell, cell))
+    call = Call(
+        names.get(cell, cell),
+        precision=_precision(precision),
+        max_sms=_cuda.max_sms() if max_sms is None else max_sms,
+    )
+    if device is not None:
+        platform = platform or "gpu"
+        _checks.check(
+            _lowered(platform) == "cuda",
+            f"explain: device={device!r} is a GPU, but platform={platform!r}; "
+            "leave one of them out.",
+        )
     platform = platform or _checks.platform()
+    if _lowered(platform) == "cuda":
+        return _on_cuda(call, sizes, dtype, training, platform, device)
     engine, reason = engine_for(call, dtype, platform)
     if engine == "scan":
         return Plan(engine, platform, (reason,))
+    return _on_cpu(call, sizes, training, platform, reason)
+
+
+def _lowered(platform: str) -> str:
+    """JAX's backend is called "gpu", its lowering rules go by "cuda"."""
+    return "cuda" if platform == "gpu" else platform
+
+
+def _precision(precision: lax.Precision | str | None) -> lax.Precision | None:
+    if precision is None or isinstance(precision, lax.Precision):
+        return precision
+    names = tuple(p.name.lower() for p in lax.Precision)
+    _checks.one_of("explain", "precision", precision, (None, *names))
+    return lax.Precision(precision)
+
+
+def _on_cpu(
+    call: Call, sizes: dict[str, int], training: bool, platform: str, reason: str
+) -> Plan:
+    batch, groups = sizes["batch"], sizes["groups"]
     threads = len(os.sched_getaffinity(0))
-    plan = _ffi.native.cpu_plan(
-        call.cell, time, batch, groups, hidden_size, training, threads
+    plan = native.cpu_plan(
+        call.cell, sizes["time"], batch, groups, sizes["hidden_size"], training, threads
     )
     cache = plan["cache_bytes"]
     weights = f"{plan['weight_bytes'] / 1024:.0f} KiB of packed weights"
@@ -112,7 +229,7 @@ def explain(
     else:
         why = f"{weights} stay in each thread's {cache // 1024} KiB of cache"
     return Plan(
-        engine,
+        "native",
         platform,
         (reason, why),
         **{
@@ -127,3 +244,72 @@ def explain(
             )
         },
     )
+
+
+def _on_cuda(
+    call: Call,
+    sizes: dict[str, int],
+    dtype,
+    training: bool,
+    platform: str,
+    device: str | None,
+) -> Plan:
+    if jnp.dtype(dtype).name not in _cuda.DTYPES:
+        return Plan("scan", platform, (engine_for(call, dtype, platform)[1],))
+    listed = native.recorded_devices()
+    if device is not None:
+        _checks.one_of("explain", "device", device, listed)
+        known = _cuda.recorded(device)
+    elif os.environ.get(_cuda.DEVICE_VARIABLE):
+        known = _cuda.target_device()
+    else:
+        known = _cuda.local_device()
+    if known is None:
+        raise ValueError(
+            "explain: this machine has no GPU to plan for; name one with device=, of "
+            f"{', '.join(map(repr, listed))}."
+        )
+    planning = native.cuda_plan(
+        call.cell,
+        "backward" if training else "forward",
+        _cuda.number(call, dtype),
+        sizes["time"],
+        sizes["batch"],
+        sizes["groups"],
+        sizes["hidden_size"],
+        known,
+        call.max_sms,
+    )
+    _checks.check(planning["is_valid"], planning["reason"])
+    engine, reasons = "native", [planning["reason"].removesuffix(".")]
+    best = planning["best"]
+    if best is None:
+        engine = "scan"
+    else:
+        reasons.append(_UNPROVEN)
+    if "cuda" not in _ffi.PLATFORMS:
+        reasons.append(
+            "this build has no CUDA engine: on a GPU its calls take the scan"
+        )
+        engine = "scan" if device is None else engine
+    return Plan(
+        engine,
+        platform,
+        tuple(reasons),
+        device=known["name"],
+        candidates=tuple(planning["text"].splitlines()[1:]),
+        **_fields(best),
+    )
+
+
+def _fields(best: dict[str, Any] | None) -> dict[str, Any]:
+    """Of a `Plan`, from the planner's best."""
+    if best is None:
+        return {}
+    same = "exchange", "blocks", "teams", "rounds", "shared_k_blocks", "shared_bytes"
+    return {name: best[name] for name in (*same, "step_us", "call_us")} | {
+        "tile": (best["rows"], best["columns"]),
+        "units_per_block": best["units"],
+        "register_k_blocks": best["k_blocks"] - best["shared_k_blocks"],
+        "step_parts_us": tuple(best["parts_us"].items()),
+    }

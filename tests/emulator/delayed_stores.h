@@ -36,9 +36,10 @@ class DelayedStores {
   // visible within it from its next barrier on, and nothing forbids sooner.)
   std::optional<std::uint64_t> seen_by(int block, const void* p) const;
 
-  // Takes out any store; one of this block to global memory, if it has one; one to this target.
+  // Takes out any store; one of this block to global memory, if it has one.
   DelayedStore take_any(Random& random);
   std::optional<DelayedStore> take_global(int block);
+  // Whether one of these blocks has a store under way into `target`.
   bool any_to(const Block* target, int first_block, int blocks) const;
 
  private:

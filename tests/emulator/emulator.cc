@@ -7,6 +7,9 @@
 namespace prnn::emulator {
 namespace {
 
+// Of its 8128, a few are for threads of the host.
+constexpr int kMostSanitizedThreads = 8000;
+
 // What the driver would refuse.
 void check(const Launch& shape, const Options& options) {
   const auto require = [](bool ok, const std::string& what) {

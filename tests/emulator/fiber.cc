@@ -48,6 +48,8 @@ char* take_stack() {
     void* mapped = mmap(nullptr, kStacksPerMapping * kStackBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
+    // Of most stacks one or two small pages are used.
+    madvise(mapped, kStacksPerMapping * kStackBytes, MADV_NOHUGEPAGE);
     for (std::size_t i = 0; i < kStacksPerMapping; ++i)
       stacks.push_back(static_cast<char*>(mapped) + i * kStackBytes);
   }
@@ -62,11 +64,12 @@ char* take_stack() {
 // Saves the registers a function must keep on the stack in use, and the stack's pointer in *from;
 // then takes those of `to`. A new stack is made to look as if it had called this, with the first
 // function and its argument in r12 and r13.
-extern "C" void prnn_emulator_switch(void** from, void* to);
-extern "C" void prnn_emulator_first();
+extern "C" __attribute__((visibility("hidden"))) void prnn_emulator_switch(void** from, void* to);
+extern "C" __attribute__((visibility("hidden"))) void prnn_emulator_first();
 asm(R"(
 .text
 .globl prnn_emulator_switch
+.hidden prnn_emulator_switch
 .type prnn_emulator_switch,@function
 prnn_emulator_switch:
   pushq %rbp
@@ -86,6 +89,7 @@ prnn_emulator_switch:
   ret
 .size prnn_emulator_switch, .-prnn_emulator_switch
 .globl prnn_emulator_first
+.hidden prnn_emulator_first
 .type prnn_emulator_first,@function
 prnn_emulator_first:
   movq %r13, %rdi
@@ -97,8 +101,7 @@ prnn_emulator_first:
 namespace {
 void* new_context(char* stack, void (*first)(Fiber*), Fiber* argument) {
   const std::size_t number = reinterpret_cast<std::uintptr_t>(stack) / kStackBytes;
-  void** top =
-      reinterpret_cast<void**>(stack + kStackBytes - 64 - number % kStaggers * kStagger);
+  void** top = reinterpret_cast<void**>(stack + kStackBytes - 64 - number % kStaggers * kStagger);
   *--top = reinterpret_cast<void*>(prnn_emulator_first);  // what `ret` returns to
   *--top = nullptr;                                       // rbp
   *--top = nullptr;                                       // rbx
@@ -165,9 +168,14 @@ Fiber::Fiber() : stack_(take_stack()) {
 
 bool Fiber::overflowed() const { return std::memcmp(stack_, &kCanary, sizeof(kCanary)) != 0; }
 
-void Fiber::start(void (*job)(void*), void* argument) {
+void Fiber::start(void (*job)(void*), void* argument, const std::string& name) {
   job_ = job;
   argument_ = argument;
+#ifdef __SANITIZE_THREAD__
+  __tsan_set_fiber_name(fiber_thread_, name.c_str());
+#else
+  static_cast<void>(name);
+#endif
 }
 
 void Fiber::enter(Fiber* self) {
@@ -181,14 +189,11 @@ void Fiber::loop() {
   const sanitizers::Ignore ignore;
   for (;;) {
     job_(argument_);
-    switch_to_host();
+    suspend();
   }
 }
 
-void Fiber::resume() { switch_to_fiber(); }
-void Fiber::suspend() { switch_to_host(); }
-
-void Fiber::switch_to_fiber() {
+void Fiber::resume() {
 #ifdef __SANITIZE_THREAD__
   host_thread_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(fiber_thread_, 1);  // 1: orders nothing
@@ -202,7 +207,7 @@ void Fiber::switch_to_fiber() {
 #endif
 }
 
-void Fiber::switch_to_host() {
+void Fiber::suspend() {
 #ifdef __SANITIZE_THREAD__
   __tsan_switch_to_fiber(host_thread_, 1);
 #endif

@@ -1,6 +1,7 @@
 // A stack that a host thread can run on for a while: what a thread of the grid is made of.
 #pragma once
 #include <cstddef>
+#include <string>
 
 namespace prnn::emulator {
 
@@ -11,8 +12,9 @@ class Fiber {
   static Fiber* take();
   static void give_back(Fiber* fiber);
 
-  // The next resume() starts job(argument). The job before must have returned.
-  void start(void (*job)(void*), void* argument);
+  // The next resume() starts job(argument). The job before must have returned. The name is for
+  // ThreadSanitizer's reports.
+  void start(void (*job)(void*), void* argument, const std::string& name);
   // From the host's stack: runs until the fiber calls suspend(), or its job returns.
   void resume();
   // From the fiber: back to the host's stack. Returns in the next resume().
@@ -24,8 +26,6 @@ class Fiber {
   Fiber();
   static void enter(Fiber* self);
   void loop();
-  void switch_to_host();
-  void switch_to_fiber();
 
   char* stack_;  // its lowest address
   void (*job_)(void*) = nullptr;

@@ -19,7 +19,7 @@ constexpr std::align_val_t kSharedAlignment{128};
 // votes do not count as progress, since a loop that waits may be made of them.
 constexpr int kIdlePolls = 64;
 // How often a warp goes on, collective operations being done, before others may.
-constexpr int kMostTurns = 16;
+constexpr std::size_t kMostTurns = 16;
 constexpr std::size_t kMostPlaces = 8;  // in the message of a deadlock
 
 Fault fault_of(const std::string& name) {
@@ -37,14 +37,18 @@ std::string source_of(const Place& place) {
   return " (" + std::string(file) + ":" + std::to_string(place.where.line()) + ")";
 }
 
+std::string name_of(const Thread& thread) {
+  return "block " + std::to_string(thread.block->index) + " thread " + std::to_string(thread.tid);
+}
+
 }  // namespace
 
 Machine* running() { return running_machine; }
 
 bool same_place(const Place& a, const Place& b) {
+  const auto same = [](const char* s, const char* t) { return s == t || std::strcmp(s, t) == 0; };
   return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
-         std::strcmp(a.operation, b.operation) == 0 &&
-         std::strcmp(a.where.file_name(), b.where.file_name()) == 0;
+         same(a.operation, b.operation) && same(a.where.file_name(), b.where.file_name());
 }
 
 Block::Block(int index, int rank, Cluster* cluster, int threads, std::size_t shared_bytes)
@@ -83,6 +87,7 @@ Machine::Machine(const Launch& shape, const std::function<void()>& kernel, const
 }
 
 Machine::~Machine() {
+  running_machine = nullptr;
   for (Fiber* fiber : idle_fibers_) Fiber::give_back(fiber);
 }
 
@@ -101,14 +106,14 @@ void Machine::start_cluster() {
       thread.tid = tid;
       thread.block = &block;
       thread.warp = &block.warps[tid / kLanes];
-      // To ThreadSanitizer, a fiber used again would be one thread that does one after the other.
-      if (idle_fibers_.empty() || sanitizers::kThread) {
+      if (idle_fibers_.empty()) {
         thread.fiber = Fiber::take();
       } else {
         thread.fiber = idle_fibers_.back();
         idle_fibers_.pop_back();
       }
-      thread.fiber->start(&Machine::run_thread, &thread);
+      thread.fiber->start(&Machine::run_thread, &thread,
+                          sanitizers::kThread ? name_of(thread) : std::string());
       wake(thread);
     }
   }
@@ -159,8 +164,7 @@ void Machine::wake(Thread& thread) {
 }
 
 void Machine::fail(Place place, const std::string& what) {
-  fail("block " + std::to_string(current().block->index) + " thread " +
-       std::to_string(current().tid) + " @ " + place.operation + source_of(place) + ": " + what);
+  fail(name_of(current()) + " @ " + place.operation + source_of(place) + ": " + what);
   throw Cancelled();
 }
 
@@ -173,25 +177,24 @@ void Machine::retire(Thread& thread) {
   Block& block = *thread.block;
   Warp& warp = *thread.warp;
   Cluster& cluster = *block.cluster;
-  const std::string name =
-      "block " + std::to_string(block.index) + " thread " + std::to_string(thread.tid);
+  const auto name = [&thread] { return name_of(thread); };
   ++warp.ended;
   ++block.ended;
   --cluster.live_threads;
   --live_threads_;
   progress();
   idle_fibers_.push_back(thread.fiber);
-  if (thread.fiber->overflowed()) fail(name + " has overflowed its stack");
+  if (thread.fiber->overflowed()) fail(name() + " has overflowed its stack");
   if (failed_) return;
 
   if (warp.arrived > 0)
-    fail(name + " has exited while lanes of its warp wait at " + warp.place.operation +
+    fail(name() + " has exited while lanes of its warp wait at " + warp.place.operation +
          source_of(warp.place));
   if (block.at_barrier > 0)
-    fail(name + " has exited while " + std::to_string(block.at_barrier) +
+    fail(name() + " has exited while " + std::to_string(block.at_barrier) +
          " threads of its block wait at bar.sync");
   if (thread.cluster_generation >= 0)
-    fail(name + " has exited between barrier.cluster.arrive and wait");
+    fail(name() + " has exited between barrier.cluster.arrive and wait");
   complete_if_due(cluster);
   if (block.exited() && delayed.any_to(&block, cluster.blocks[0]->index, shape.cluster))
     fail("block " + std::to_string(block.index) +
@@ -334,9 +337,9 @@ Statistics Machine::run() {
       rouse(random.below(spinning_.size()));
     if (!ready_.empty()) {
       Warp& warp = take_ready();
-      int turns = 1 + static_cast<int>(random.below(kMostTurns));
-      do run_warp(warp);
-      while (warp.ready != 0 && --turns > 0 && !failed_);
+      std::size_t turns = options.random_order ? 1 + random.below(kMostTurns) : kMostTurns;
+      for (; turns > 0 && warp.ready != 0 && !failed_; --turns) run_warp(warp);
+      // Listed all the while, so that what woke its lanes did not list it a second time.
       warp.listed_ready = false;
       if (warp.ready != 0) list_ready(warp);
     } else if (!poll_again()) {
@@ -345,7 +348,6 @@ Statistics Machine::run() {
   }
   while (!failed_ && !delayed.empty()) arrive(delayed.take_any(random));
   if (failed_) cancel();
-  running_machine = nullptr;
   sanitizers::acquire(&end_order_);
   if (thrown_) std::rethrow_exception(thrown_);
   if (failed_) throw EmulatorError(failure_);

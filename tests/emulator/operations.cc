@@ -1,9 +1,11 @@
 #include "emulator/operations.h"
 
-#include <bit>
 #include <cstring>
 #include <string>
+#include <utility>
 
+#include "emulator/emulator.h"
+#include "emulator/faults.h"
 #include "emulator/machine.h"
 #include "emulator/sanitizers.h"
 
@@ -166,7 +168,7 @@ std::uint64_t load_granule(const void* p) {
   return m.fault == Fault::kStaleGranule && v == ~std::uint64_t{0} ? 0 : v;
 }
 
-void store_granule(void* p, std::uint64_t v, Where) {
+void store_granule(void* p, std::uint64_t v) {
   const Ignore ignore;
   Machine& m = machine();
   DelayedStore store;

@@ -26,7 +26,7 @@ bool truncates();  // Fault::kTruncate
 
 // ---- global memory: granules of 8 bytes ----
 std::uint64_t load_granule(const void* p);
-void store_granule(void* p, std::uint64_t v, Where where);
+void store_granule(void* p, std::uint64_t v);
 void require_aligned(const void* p, int bytes, Where where);
 void spin(Where where);
 

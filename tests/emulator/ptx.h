@@ -3,7 +3,6 @@
 // Those that may wait or fail have one argument more, with a default: the place that calls, for
 // the emulator's messages.
 #pragma once
-#include <bit>
 #include <cstdint>
 #include <source_location>
 
@@ -80,7 +79,7 @@ inline Word4 ld_relaxed_gpu_v2_b64(const void* p, Where where = Where::current()
 inline void st_relaxed_gpu_b64(void* p, Word2 v, Where where = Where::current()) {
   emulator::require_aligned(p, 8, where);
   emulator::sanitizers::relaxed_write8(p);
-  emulator::store_granule(p, v.x | std::uint64_t{v.y} << 32, where);
+  emulator::store_granule(p, v.x | std::uint64_t{v.y} << 32);
 }
 inline void prefetch_global_l2(const void*) {}
 inline void spin(std::uint32_t& turns, Where where = Where::current()) {

@@ -26,6 +26,7 @@ void __sanitizer_finish_switch_fiber(void* fake_stack, const void** bottom, std:
 extern "C" {
 void* __tsan_get_current_fiber();
 void* __tsan_create_fiber(unsigned flags);
+void __tsan_set_fiber_name(void* fiber, const char* name);
 void __tsan_switch_to_fiber(void* fiber, unsigned flags);
 void __tsan_acquire(void* object);
 void __tsan_release(void* object);

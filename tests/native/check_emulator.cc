@@ -696,13 +696,13 @@ void check_exceptions() {
 
 void check_residency() {
   for (std::uint64_t seed = 0; seed < 10; ++seed) {
-    int started = 0, ended = 0, most = 0;
+    std::atomic<int> started = 0, ended = 0, most = 0;
     Options options = seeded(seed);
     options.resident_blocks = 5;  // two clusters of two
     emulator::launch(
         {.grid = 12, .cluster = 2},
         [&] {
-          if (ptx::tid() == 0) most = std::max(most, ++started - ended);
+          if (ptx::tid() == 0) most = std::max<int>(most, ++started - ended);
           cluster_sync();
           if (ptx::tid() == 0) ++ended;
         },
@@ -713,9 +713,10 @@ void check_residency() {
 
 void check_order_by_seed() {
   const auto order = [](std::uint64_t seed) {
-    std::vector<int> out;
+    std::vector<int> out(96);
+    std::atomic<int> size = 0;
     emulator::launch(
-        {.grid = 3}, [&] { out.push_back(32 * ptx::ctaid() + ptx::tid()); }, seeded(seed));
+        {.grid = 3}, [&] { out[size++] = 32 * ptx::ctaid() + ptx::tid(); }, seeded(seed));
     return out;
   };
   std::set<std::vector<int>> orders;
@@ -813,21 +814,21 @@ int run_hidden(const std::string& name) {
 
 int main(int argc, char** argv) {
   if (argc > 1) return run_hidden(argv[1]);
-  check_conversions(); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "conversions()");
-  check_matrix_products(); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "matrix_products()");
-  check_shuffles_and_votes(); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "shuffles_and_votes()");
-  check_barriers(); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "barriers()");
-  check_granules(); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "granules()");
-  check_residency(); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "residency()");
-  check_order_by_seed(); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "order_by_seed()");
-  check_exceptions(); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "exceptions()");
+  check_conversions();
+  check_matrix_products();
+  check_shuffles_and_votes();
+  check_barriers();
+  check_granules();
+  check_residency();
+  check_order_by_seed();
+  check_exceptions();
   // ThreadSanitizer would report the mistakes themselves.
   constexpr bool kThreadSanitizer = emulator::sanitizers::kThread;
-  check_relays(kThreadSanitizer ? 20 : 200); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "relays(kThreadSanitizer ? 20 : 200)");
+  check_relays(kThreadSanitizer ? 20 : 200);
   if (!kThreadSanitizer) {
     check_errors();
     check_faults();
   }
-  check_concurrent_launches(); if (getenv("VERBOSE")) std::fprintf(stderr, "%s\n", "concurrent_launches()");
+  check_concurrent_launches();
   std::printf("ok\n");
 }

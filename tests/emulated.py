@@ -1,0 +1,122 @@
+"""The CUDA engine under JAX without a GPU: kernels in the emulator, as CPU targets.
+
+`emulated` sends all native calls of a test through ffi's CUDA path (buffers, workspace,
+planner, kernels) with a GPU on record as the target.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+import pytest
+
+from prnn_jax import _cuda, _ffi
+
+ROOT = Path(__file__).parent.parent
+NUMBERS = ("kBfloat16", "kFloat16", "kTf32", "kFloat32")
+OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The emulated targets, compiled where their sources have changed; registered."""
+    sources = sorted(
+        path
+        for folder in ("core", "cuda", "ffi", "tests/emulator")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".h", ".cuh", ".cc")
+    )
+    include = jax.ffi.include_dir()
+    digest = hashlib.sha256("".join((*OPTIONS, include, sys.version)).encode())
+    for path in sources:
+        digest.update(path.read_bytes())
+    folder = Path(tempfile.gettempdir()) / f"prnn_emulator-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    module = folder / f"{digest.hexdigest()[:16]}.so"
+    if not module.exists():
+        _compile(module, include)
+    loaded = ctypes.CDLL(str(module))
+    for name in ("Forward", "Backward"):
+        handler = getattr(loaded, f"PrnnEmulated{name}")
+        jax.ffi.register_ffi_target(
+            f"prnn_{name.lower()}_emulated", jax.ffi.pycapsule(handler), platform="cpu"
+        )
+    return loaded
+
+
+def _compile(module: Path, include: str) -> None:
+    emulator = ROOT / "tests/emulator"
+    jobs = [
+        *((emulator / "jax/kernels.cc", [f"-DPRNN_NUMBER={n}"]) for n in NUMBERS),
+        (emulator / "jax/handlers.cc", []),
+        *((path, []) for path in sorted(emulator.glob("*.cc"))),
+        *((ROOT / f"cuda/{name}.cc", []) for name in ("planner", "devices")),
+    ]
+    paths = f"-I{ROOT}", f"-I{ROOT}/tests", "-isystem", include
+    with tempfile.TemporaryDirectory(dir=module.parent) as scratch:
+
+        def compiled(job):
+            number, (source, options) = job
+            built = Path(scratch) / f"{number}.o"
+            _run("c++", *OPTIONS, *options, *paths, "-c", source, "-o", built)
+            return built
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            objects = list(pool.map(compiled, enumerate(jobs)))
+        shared = Path(scratch) / "module.so"
+        _run("c++", "-shared", *objects, "-o", shared)
+        shared.rename(module)  # whole or not at all, should tests run side by side
+
+
+def _run(*command) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
+class Emulation:
+    """What a test may ask of the emulated engine."""
+
+    def __init__(self) -> None:
+        self._library = library()
+        self.use()
+
+    def use(
+        self, *, exchange: str = "", device: str = "NVIDIA H200", seed: int = 1
+    ) -> None:
+        """Plans for a device, with the best plan of an exchange where one is named."""
+        self._library.prnn_emulate(
+            device.encode(), exchange.encode(), ctypes.c_uint64(seed)
+        )
+
+    @property
+    def ran(self) -> list[str]:
+        """The calls since `use`, as "forward:grid"."""
+        text = ctypes.create_string_buffer(1 << 16)
+        self._library.prnn_emulated(text, ctypes.c_size_t(len(text)))
+        return text.value.decode().split()
+
+
+@contextmanager
+def emulation(monkeypatch: pytest.MonkeyPatch):
+    """All native calls run emulated within; programs compiled before do not."""
+
+    def by_platform(call, platforms, native_call, scan_call, args):
+        del call
+        return (native_call("cuda") if "cuda" in platforms else scan_call)(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
+        patch.setattr(_ffi, "_by_platform", by_platform)
+        patch.setattr(_cuda, "target", lambda name: f"{name}_emulated")
+        patch.setenv(_cuda.DEVICE_VARIABLE, "NVIDIA H200")
+        jax.clear_caches()
+        yield Emulation()
+    jax.clear_caches()

@@ -1,0 +1,86 @@
+"""Compiles programs that run the CUDA kernels' sources in the emulator."""
+
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent.parent
+COMPILER = shutil.which("c++")
+TIMEOUT_S = 280  # less than what conftest.py calls a hang
+
+# Programs and emulator are compiled with the same options: both tell the sanitizers
+# which stack they are on.
+VARIANTS = {
+    "plain": ["-O2", "-g"],
+    "address": [
+        "-O1",
+        "-g",
+        "-fsanitize=address,undefined",
+        "-fno-sanitize-recover=all",
+    ],
+    "thread": ["-O1", "-g", "-fsanitize=thread"],
+}
+
+
+def run(*args: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        args, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+
+
+def compile_cxx(*args: str | Path) -> None:
+    """Compiles with the language and paths of the build; warnings are errors."""
+    language = "-std=c++20", "-pthread", f"-I{ROOT}", f"-I{ROOT}/tests"
+    # Kernels tell nvcc what to unroll.
+    warnings = "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"
+    done = run(COMPILER, *language, *warnings, *args)
+    assert done.returncode == 0, done.stderr
+
+
+@functools.cache
+def require(variant: str) -> None:
+    """Skips where there is no compiler, or it cannot make programs of this variant."""
+    if COMPILER is None:
+        pytest.skip("needs a C++ compiler, c++")
+    with tempfile.TemporaryDirectory() as folder:
+        source, program = Path(folder) / "empty.cc", Path(folder) / "empty"
+        source.write_text("int main() {}\n")
+        built = run(COMPILER, *VARIANTS[variant], source, "-o", program)
+        if built.returncode != 0:
+            pytest.skip(f"{COMPILER} cannot do {' '.join(VARIANTS[variant])}")
+        ran = run(program)
+        if ran.returncode != 0:
+            pytest.skip(f"{variant} does not run on this system: {ran.stderr[:200]}")
+
+
+_folders = []  # deleted when Python ends
+
+
+@functools.cache
+def emulator_objects(variant: str) -> list[Path]:
+    """The emulator, compiled once for all tests of a session."""
+    _folders.append(tempfile.TemporaryDirectory(prefix="prnn_emulator_"))
+    folder = Path(_folders[-1].name)
+    sources = sorted(FOLDER.glob("*.cc"))
+    objects = [folder / f"{source.stem}.o" for source in sources]
+
+    def compile_one(source: Path, compiled: Path) -> None:
+        compile_cxx(*VARIANTS[variant], "-c", source, "-o", compiled)
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        list(pool.map(compile_one, sources, objects))
+    return objects
+
+
+def build(variant: str, program: Path, *args: str | Path) -> Path:
+    """Compiles sources, with options, into `program`, and links it to the emulator."""
+    require(variant)
+    compile_cxx(*VARIANTS[variant], *args, *emulator_objects(variant), "-o", program)
+    return program

@@ -1,0 +1,566 @@
+"""The CUDA engine's planner: what fits, what is chosen, what is said. Needs no GPU.
+
+The compiled instances are the engine's own affair: nothing here depends on which there
+are, apart from the sizes that must have a plan.
+"""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import hypothesis
+import jax
+import pytest
+from hypothesis import strategies as st
+
+import prnn_jax
+from prnn_jax import _ffi
+from prnn_jax._call import Call
+from prnn_jax._native import native
+from prnn_jax._plan import engine_for
+
+H200, MIG = "NVIDIA H200", "NVIDIA H200 MIG 1g.18gb"
+DEVICES = native.recorded_devices()
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float32_exact": 4}
+PASSES = "forward", "backward"
+EVERY = list(itertools.product(GATES, PASSES, BYTES))
+
+SETTINGS = hypothesis.settings(
+    deadline=None, derandomize=True, max_examples=300, database=None
+)
+
+
+def planned(
+    cell="lstm",
+    kind="forward",
+    number="bfloat16",
+    *,
+    time=100,
+    batch=8,
+    groups=1,
+    hidden=512,
+    device=H200,
+    max_sms=0,
+) -> dict:
+    return native.cuda_plan(
+        cell, kind, number, time, batch, groups, hidden, device, max_sms
+    )
+
+
+def record(device) -> dict:
+    return native.recorded_device(device) if isinstance(device, str) else device
+
+
+def plans(planning: dict) -> list[dict]:
+    return [c["plan"] for c in planning["candidates"] if c["plan"] is not None]
+
+
+def fastest(planning: dict) -> float:
+    return min((plan["call_us"] for plan in plans(planning)), default=math.inf)
+
+
+def check(
+    planning, cell, kind, number, *, time, batch, groups, hidden, device, max_sms
+):
+    """All that must be true of any answer."""
+    has, size = record(device), BYTES[number]
+    products, published = (GATES[cell], 1) if kind == "forward" else (1, GATES[cell])
+    padded = -(-hidden * size // 16) * 16 // size
+    sms = max_sms or has["sms"]
+    assert planning["is_valid"]
+    assert planning["reason"].endswith(".")
+    assert (planning["best"] is None) == (not plans(planning))
+    for candidate in planning["candidates"]:
+        assert (candidate["plan"] is None) == bool(candidate["refusal"])
+    for plan in plans(planning):
+        m_tiles, register_blocks, n_tiles, warps_m = plan["tile"]
+        assert plan["rows"] == 16 * m_tiles * warps_m
+        assert plan["columns"] == 8 * n_tiles
+
+        # Every unit has a block, no block is idle, and a block has its rows.
+        blocks, units = plan["blocks"], plan["units"]
+        assert 0 < units * products <= plan["rows"]
+        assert (blocks - 1) * units < padded <= blocks * units
+
+        # Every job has a team, and no team is idle.
+        jobs, teams, rounds = plan["jobs"], plan["teams"], plan["rounds"]
+        assert jobs == groups * -(-batch // plan["columns"])
+        assert (rounds - 1) * teams < jobs <= rounds * teams
+        assert 1 <= teams <= jobs
+
+        # It can be resident.
+        assert plan["grid"] == blocks * teams <= sms
+        assert plan["shared_bytes"] <= has["shared_bytes"]
+        if plan["exchange"] == "block":
+            assert blocks == 1
+        if plan["exchange"] == "cluster":
+            assert 2 <= blocks <= 16
+            assert teams <= has["clusters"][blocks]
+        if plan["exchange"] == "grid":
+            assert has["cooperative"]
+
+        # The warps' k blocks reach to the last published value, and no k block further.
+        depth_bytes, across = published * padded * size, 64 * (8 // warps_m)
+        assert plan["k_blocks"] == -(-depth_bytes // across)
+        assert plan["shared_k_blocks"] == max(0, plan["k_blocks"] - register_blocks)
+        assert plan["shared_bytes"] > plan["shared_k_blocks"] * 8 * 1024 * m_tiles
+
+        # Times: parts are parts.
+        parts = plan["parts_us"]
+        assert all(us >= 0 for us in parts.values())
+        assert max(parts.values()) * rounds < plan["step_us"]
+        assert plan["step_us"] <= 1.2 * sum(parts.values()) * rounds  # they overlap
+        assert plan["call_us"] > time * plan["step_us"]
+    if planning["best"] is None:
+        assert 'implementation="scan" always runs' in planning["reason"]
+        return
+    best = planning["best"]
+    assert best in plans(planning)
+    assert "modelled, not measured" in planning["reason"]
+    # The first of block, cluster, grid that is within a tenth of the fastest.
+    near = [p for p in plans(planning) if p["call_us"] <= 1.1 * fastest(planning)]
+    order = ["block", "cluster", "grid"]
+    first = min(order.index(plan["exchange"]) for plan in near)
+    assert best["exchange"] == order[first]
+    assert best["call_us"] == min(
+        plan["call_us"] for plan in near if plan["exchange"] == best["exchange"]
+    )
+
+
+# ---- what must be true of every plan -------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("cell", "kind", "number"), EVERY)
+def test_plans_are_sound(cell, kind, number, device):
+    hiddens = [1, 2, 7, 8, 33, 64, 127, 128, 129, 255, 257, 512, 768, 1000, 1024]
+    hiddens += [1025, 1152, 1760, 2047, 2048, 2049, 2560, 3072, 4095, 4096]
+    for hidden in hiddens:
+        for batch, groups in ((1, 1), (5, 2), (9, 1), (64, 3), (129, 64)):
+            sizes = {"time": 10, "batch": batch, "groups": groups, "hidden": hidden}
+            at = {"device": device, "max_sms": 0}
+            planning = planned(cell, kind, number, **sizes, **at)
+            check(planning, cell, kind, number, **sizes, **at)
+
+
+REQUESTS = st.fixed_dictionaries(
+    {
+        "cell": st.sampled_from(sorted(GATES)),
+        "kind": st.sampled_from(PASSES),
+        "number": st.sampled_from(sorted(BYTES)),
+        "time": st.integers(1, 3000),
+        "batch": st.integers(1, 129),
+        "groups": st.integers(1, 64),
+        "hidden": st.integers(1, 4096),
+        "device": st.sampled_from(DEVICES),
+    }
+)
+
+
+@SETTINGS
+@hypothesis.given(REQUESTS, st.integers(0, 16), st.booleans())
+def test_any_plan_is_sound(request, max_sms, cooperative):
+    request["device"] = record(request["device"]) | {"cooperative": cooperative}
+    check(planned(**request, max_sms=max_sms), **request, max_sms=max_sms)
+
+
+@SETTINGS
+@hypothesis.given(REQUESTS)
+def test_equal_requests_have_equal_plans(request):
+    assert planned(**request) == planned(**request)
+
+
+@SETTINGS
+@hypothesis.given(REQUESTS, st.data())
+def test_more_sms_are_never_slower(request, data):
+    sms = record(request["device"])["sms"]
+    few = data.draw(st.integers(1, sms - 1))
+    more = data.draw(st.integers(few, sms))
+    some = fastest(planned(**request, max_sms=few))
+    assert fastest(planned(**request, max_sms=more)) <= some
+    assert fastest(planned(**request)) <= some
+
+
+@SETTINGS
+@hypothesis.given(REQUESTS, st.sampled_from(["batch", "groups", "time"]))
+def test_more_work_is_never_faster(request, size):
+    less = fastest(planned(**request))
+    assert fastest(planned(**request | {size: request[size] + 1})) >= less
+
+
+@SETTINGS
+@hypothesis.given(REQUESTS)
+def test_exact_products_fit_where_tf32_does_and_are_no_faster(request):
+    exact = planned(**request | {"number": "float32_exact"})
+    tf32 = planned(**request | {"number": "float32"})
+    assert (exact["best"] is None) == (tf32["best"] is None)
+    assert fastest(exact) >= fastest(tf32)
+
+
+@SETTINGS
+@hypothesis.given(REQUESTS)
+def test_half_the_bytes_fit_where_all_do(request):
+    if planned(**request | {"number": "float32"})["best"] is not None:
+        assert planned(**request | {"number": "bfloat16"})["best"] is not None
+
+
+@pytest.mark.parametrize("size", ["time", "batch", "groups", "hidden"])
+def test_sizes_beyond_any_device(size):
+    planning = planned(**{size: 2**40})
+    assert planning["is_valid"]
+    assert (planning["best"] is None) == (size == "hidden")
+
+
+# ---- capacity ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("cell", "kind", "number"), EVERY)
+def test_the_largest_hidden_is_the_largest(cell, kind, number, device):
+    largest = native.cuda_largest_hidden(cell, kind, number, device)
+    assert largest >= 128  # the smallest part of an H200
+    at = {"device": device, "batch": 1}
+    assert planned(cell, kind, number, hidden=largest, **at)["best"] is not None
+    for more in (1, 2, 8, 64, 1000):
+        beyond = planned(cell, kind, number, hidden=largest + more, **at)
+        assert beyond["best"] is None
+    for hidden in range(1, largest, max(1, largest // 40)):
+        assert planned(cell, kind, number, hidden=hidden, **at)["best"] is not None
+
+
+@pytest.mark.parametrize(
+    ("cell", "hidden"), [("lstm", 2048), ("gru", 2560), ("rnn_tanh", 4096)]
+)
+@pytest.mark.parametrize("batch", [1, 8, 16, 64, 129])
+def test_the_largest_layers_we_promise(cell, hidden, batch):
+    for number in ("bfloat16", "float16"):
+        planning = planned(cell, number=number, hidden=hidden, batch=batch)
+        assert planning["best"] is not None, planning["text"]
+        assert planning["best"]["exchange"] == "grid"
+
+
+@pytest.mark.parametrize("hidden", [1, 33, 128])
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_small_layer_is_one_block(device, hidden):
+    for cell in GATES:
+        planning = planned(cell, hidden=hidden, batch=1, device=device)
+        exchanges = [plan["exchange"] for plan in plans(planning)]
+        assert "block" in exchanges, planning["text"]
+
+
+def test_groups_and_slices_of_the_batch_run_side_by_side():
+    one = planned(hidden=512, batch=8)["best"]
+    two = planned(hidden=512, batch=8, groups=2)["best"]
+    assert one["teams"] == 1
+    assert two["teams"] == 2
+    assert two["step_us"] < 1.5 * one["step_us"]
+
+
+def test_a_slice_of_a_device_is_a_smaller_device():
+    whole, part = record(H200), record(MIG)
+    assert part["sms"] < whole["sms"]
+    for cell, kind, number in EVERY:
+        fits = native.cuda_largest_hidden(cell, kind, number, MIG)
+        assert fits < native.cuda_largest_hidden(cell, kind, number, H200)
+        limited = native.cuda_largest_hidden(cell, kind, number, H200, part["sms"])
+        assert fits == limited
+
+
+def test_clusters_are_for_devices_that_have_them():
+    def exchanges(**request):
+        return {plan["exchange"] for plan in plans(planned(hidden=400, **request))}
+
+    assert "cluster" in exchanges(device=H200)
+    assert "cluster" not in exchanges(device="NVIDIA A100-SXM4-80GB")
+    few = native.recorded_device("NVIDIA GeForce RTX 5090")["clusters"]
+    assert few[8] > 0
+    assert few[9:] == [0] * 8
+
+
+def test_without_a_cooperative_launch_there_is_no_grid():
+    device = record(H200) | {"cooperative": False}
+    assert planned(hidden=256, device=device)["best"]["exchange"] == "cluster"
+    planning = planned(hidden=2048, device=device)
+    assert planning["best"] is None
+    largest = native.cuda_largest_hidden("lstm", "forward", "bfloat16", device)
+    assert 256 <= largest <= 1024
+    for part in ("needs a cooperative launch", "MPS and MIG", f"size={largest} fits"):
+        assert part in planning["reason"]
+
+
+# ---- what is said --------------------------------------------------------------------
+
+
+def test_too_large():
+    planning = planned("gru", number="float32", hidden=2560, batch=16)
+    largest = native.cuda_largest_hidden("gru", "forward", "float32", H200)
+    assert planning["reason"] == (
+        "gru: no persistent plan on NVIDIA H200 (132 SMs): hidden_size=2560 in float32 "
+        f"needs 79 MB on chip, {3 * largest**2 * 4e-6:.0f} MB are usable "
+        f"(hidden_size={largest}). bfloat16 fits (39 MB); "
+        'implementation="scan" always runs.'
+    )
+
+
+def test_too_large_in_any_format():
+    reason = planned("lstm", "backward", hidden=4096)["reason"]
+    assert "lstm: no persistent plan for the backward pass on NVIDIA H200" in reason
+    assert "hidden_size=4096 in bfloat16 needs 134 MB on chip" in reason
+    assert "fits" not in reason
+
+
+def test_max_sms_too_small():
+    planning = planned(hidden=2048, max_sms=20)
+    assert planning["best"] is None
+    assert planning["is_valid"]
+    reason = planning["reason"]
+    assert reason.startswith(
+        "lstm: no persistent plan on NVIDIA H200 with max_sms=20: "
+        "hidden_size=2048 in bfloat16 needs "
+    )
+    least = int(reason.split(" needs ")[1].split(" SMs")[0])
+    assert f"raise max_sms to {least}, or " in reason
+    assert planned(hidden=2048, max_sms=least)["best"] is not None
+    assert planned(hidden=2048, max_sms=least - 1)["best"] is None
+
+
+@pytest.mark.parametrize("max_sms", [-1, 133, 2**31 - 1])
+def test_max_sms_that_the_device_does_not_have(max_sms):
+    planning = planned(max_sms=max_sms)
+    assert not planning["is_valid"]
+    assert planning["best"] is None
+    assert planning["candidates"] == []
+    assert planning["reason"] == (
+        "lstm: max_sms must be from 1 to 132, the SMs of NVIDIA H200, "
+        f"got {max_sms}; leave it out for all."
+    )
+
+
+@pytest.mark.parametrize("size", ["time", "batch", "groups", "hidden"])
+def test_sizes_below_one(size):
+    planning = planned(**{size: 0})
+    assert not planning["is_valid"]
+    assert "of at least 1, got" in planning["reason"]
+
+
+def test_the_reset_before_the_product():
+    planning = planned("gru_reset_before")
+    assert planning["best"] is None
+    assert planning["is_valid"]
+    assert "gru: reset_after=False has no CUDA kernel yet" in planning["reason"]
+
+
+def test_old_devices():
+    device = record(H200) | {"name": "NVIDIA T4", "compute_capability": 75}
+    assert planned(device=device)["reason"] == (
+        "lstm: NVIDIA T4 has compute capability 7.5, and the CUDA engine needs 8.0; "
+        'implementation="scan" always runs.'
+    )
+
+
+def test_the_table_has_every_candidate_and_marks_the_best():
+    planning = planned(hidden=512, batch=16)
+    first, head, *lines = planning["text"].splitlines()
+    assert first == planning["reason"]
+    assert "us/step" in head
+    assert len(lines) == len(planning["candidates"])
+    (marked,) = (line for line in lines if line.startswith("*"))
+    assert marked[2:].startswith(planning["best"]["exchange"])
+    assert f"{planning['best']['step_us']:.2f}" in marked
+
+
+def test_names_that_are_not_known():
+    for wrong in (
+        {"cell": "lstmp"},
+        {"kind": "sideways"},
+        {"number": "float64"},
+        {"device": "abacus"},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong.values()))):
+            planned(**wrong)
+    with pytest.raises(KeyError, match="compute_capability"):
+        planned(device={"name": H200})
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_record_may_be_given_as_a_dict(name):
+    device = native.recorded_device(name)
+    assert device["name"] == name
+    assert planned(device=device) == planned(device=name)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_a_recorded_device_is_estimated_as_recorded(name):
+    device = record(name)
+    known = device["compute_capability"], device["sms"], device["shared_bytes"]
+    assert native.estimated_device(name, *known) == device
+    assert native.estimated_device(name, *known[:2]) == device
+
+
+def test_other_devices_are_estimated_from_those_most_like_them():
+    half = native.estimated_device("NVIDIA GH2", 90, 66)
+    whole = record("NVIDIA H100 80GB HBM3")
+    assert half["l2_bytes_per_s"] == whole["l2_bytes_per_s"] / 2
+    assert half["clusters"] == [count // 2 for count in whole["clusters"]]
+    ampere = native.estimated_device("NVIDIA GeForce RTX 3090", 86, 82, 101376)
+    assert ampere["fma_per_clock"] == record("NVIDIA GeForce RTX 4090")["fma_per_clock"]
+    assert ampere["clusters"] == [0] * 17
+    check(
+        planned(hidden=700, device=ampere),
+        *("lstm", "forward", "bfloat16"),
+        **{"time": 100, "batch": 8, "groups": 1, "hidden": 700},
+        **{"device": ampere, "max_sms": 0},
+    )
+
+
+def test_one_block_is_no_cluster():
+    device = record(H200) | {"clusters": [50] * 17}
+    for candidate in planned(hidden=8, device=device)["candidates"]:
+        if candidate["exchange"] == "cluster":
+            assert candidate["refusal"] == "one block is no cluster"
+
+
+# ---- explain -------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    for variable in ("PRNN_CUDA_DEVICE", "PRNN_CUDA_MAX_SMS"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def explained(cell="lstm", **options):
+    sizes = {"batch": 16, "time": 100, "hidden_size": 512, "device": H200}
+    return prnn_jax.explain(cell, **sizes | options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_explain_tells_the_cuda_engines_plan(cell, training, dtype):
+    plan = explained(cell, training=training, dtype=dtype)
+    kind = "backward" if training else "forward"
+    name = "rnn_tanh" if cell == "rnn" else cell
+    best = planned(name, kind, dtype, batch=16)["best"]
+    assert plan.engine == "native"
+    assert plan.platform == "gpu"
+    assert plan.device == H200
+    assert plan.exchange == best["exchange"]
+    assert plan.tile == (best["rows"], best["columns"])
+    assert plan.blocks * plan.teams == best["grid"]
+    assert plan.register_k_blocks + plan.shared_k_blocks == best["k_blocks"]
+    assert plan.step_us == best["step_us"]
+    assert len(plan.candidates) >= 2
+    text = str(plan)
+    for part in (
+        "engine: native on gpu",
+        f"device: {H200}",
+        f"exchange: {plan.exchange}",
+        f"modelled: {plan.step_us:.2f} us per step",
+        "modelled, not measured",
+        "never run on a GPU",
+        *plan.candidates,
+    ):
+        assert part in text
+
+
+def test_explain_takes_exact_products_where_they_are_asked_for():
+    exact = planned(number="float32_exact", batch=16)["best"]["step_us"]
+    assert explained().step_us < exact
+    for precision in ("highest", jax.lax.Precision.HIGHEST):
+        assert explained(precision=precision).step_us == exact
+    assert explained(precision="default").step_us < exact
+    half = explained(dtype="float16").step_us
+    assert explained(dtype="float16", precision="highest").step_us == half
+
+
+def test_explain_keeps_to_max_sms():
+    plan = explained(hidden_size=1024, max_sms=70, dtype="bfloat16")
+    assert plan.blocks * plan.teams <= 70
+    assert "max_sms=70" in str(plan)
+    plan = explained(hidden_size=2048, max_sms=70, dtype="bfloat16")
+    assert plan.engine == "scan"
+    assert "raise max_sms to" in str(plan)
+
+
+def test_explain_tells_why_a_layer_goes_to_the_scan():
+    plan = explained("gru", hidden_size=2560)
+    assert plan.engine == "scan"
+    assert plan.exchange is None
+    assert "needs 79 MB on chip" in str(plan)
+    assert "us/step" in str(plan)
+    plan = explained("gru", reset_after=False)
+    assert plan.engine == "scan"
+    assert "reset_after=False has no CUDA kernel yet" in str(plan)
+    plan = explained(dtype="float64")
+    assert plan.engine == "scan"
+    assert "float32, bfloat16, float16, not float64" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "H2000"}, "device must be one of .*'NVIDIA H200'.*, got 'H2000'"),
+        ({"platform": "cpu"}, "device='NVIDIA H200' is a GPU, but platform='cpu'"),
+        ({"max_sms": 0}, "max_sms must be at least 1, got 0"),
+        ({"max_sms": 133}, "max_sms must be from 1 to 132, the SMs of NVIDIA H200"),
+        ({"precision": "best"}, "precision must be one of .*'highest', got 'best'"),
+    ],
+)
+def test_explain_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        explained(**options)
+
+
+def test_explain_needs_a_gpu_or_the_name_of_one(monkeypatch):
+    def no_gpu(backend):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    monkeypatch.setattr(jax, "local_devices", no_gpu)
+    with pytest.raises(ValueError, match="no GPU to plan for; name one with device="):
+        explained(device=None, platform="gpu")
+
+
+def test_explain_goes_by_the_environment(monkeypatch):
+    monkeypatch.setenv("PRNN_CUDA_DEVICE", H200)
+    monkeypatch.setenv("PRNN_CUDA_MAX_SMS", "70")
+    assert "NVIDIA H200 with max_sms=70" in str(explained(device=None, platform="gpu"))
+    assert "NVIDIA B200 with max_sms=60" in str(
+        explained(device="NVIDIA B200", max_sms=60)
+    )
+
+
+@pytest.mark.parametrize("platform", ["gpu", "cuda"])
+def test_explain_plans_for_this_machines_gpu(monkeypatch, platform):
+    gpu = SimpleNamespace(
+        platform="gpu", device_kind=H200, compute_capability="9.0", core_count=60
+    )
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [gpu])
+    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
+    plan = explained(device=None, platform=platform)
+    assert plan.engine == "native"
+    assert "NVIDIA H200 (60 SMs)" in str(plan)
+    # A build without the engine runs the scan, whatever it could plan.
+    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu",))
+    plan = explained(device=None, platform=platform)
+    assert plan.engine == "scan"
+    assert "this build has no CUDA engine" in str(plan)
+    gpu.device_kind, gpu.compute_capability = "NVIDIA T4", "7.5"
+    plan = explained(device=None, platform=platform)
+    assert plan.engine == "scan"
+    assert "NVIDIA T4 has compute capability 7.5" in str(plan)
+
+
+def test_the_platform_of_a_call(monkeypatch):
+    call = Call("lstm")
+    assert engine_for(call, "float32", "gpu")[0] == "scan" or "cuda" in _ffi.PLATFORMS
+    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
+    for dtype in ("float32", "bfloat16", "float16"):
+        for platform in ("gpu", "cuda"):
+            assert engine_for(call, dtype, platform)[0] == "native"
+    assert engine_for(call, "float64", "gpu")[0] == "scan"
+    assert engine_for(call, "bfloat16", "cpu")[0] == "scan"
+    engine, reason = engine_for(Call("gru_reset_before"), "float32", "gpu")
+    assert engine == "scan"
+    assert "reset_after=False" in reason

@@ -1,0 +1,64 @@
+"""The emulator of tests/emulator by itself: operations, errors, faults, sanitizers."""
+
+import re
+
+import pytest
+from emulator.build import ROOT, VARIANTS, build, run
+
+SOURCE = ROOT / "tests/native/check_emulator.cc"
+
+# Mistakes that change no result here; on a GPU they would, at times.
+RACES = [
+    "race_without_bar_sync",
+    "race_over_warps",
+    "race_single_buffer",
+    "race_shuffle_is_no_barrier",
+    "race_relaxed_is_no_acquire",
+    "race_granule_read_plainly",
+    "race_remote_read_early",
+]
+OVERRUNS = [
+    "overrun_of_shared_memory",
+    "overrun_of_relaxed_store",
+    "overrun_of_relaxed_load",
+    "overrun_of_registers",
+]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The program of a variant, compiled when it is first asked for."""
+    folder = tmp_path_factory.mktemp("emulator")
+
+    def build_once(variant):
+        path = folder / variant
+        return path if path.exists() else build(variant, path, SOURCE)
+
+    return build_once
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_operations_do_what_they_are_defined_to(variant, program):
+    ran = run(program(variant))
+    report = f"{ran.stdout}\n{ran.stderr}"
+    assert ran.returncode == 0, report
+    assert ran.stdout == "ok\n", report
+    assert ran.stderr == "", report
+
+
+@pytest.mark.parametrize("mistake", RACES)
+def test_thread_sanitizer_sees(mistake, program):
+    ran = run(program("thread"), mistake)
+    assert ran.returncode != 0, ran.stderr
+    assert "ThreadSanitizer: data race" in ran.stderr
+    # Threads bear the names they have on the device.
+    assert re.search(r"'block \d+ thread \d+'", ran.stderr)
+
+
+@pytest.mark.parametrize("mistake", OVERRUNS)
+def test_address_sanitizer_sees(mistake, program):
+    ran = run(program("address"), mistake)
+    assert ran.returncode != 0, ran.stderr
+    overrun = "heap-buffer-overflow" in ran.stderr or "out of bounds" in ran.stderr
+    assert overrun, ran.stderr
+    assert "check_emulator.cc" in ran.stderr  # the line of the kernel
