@@ -79,13 +79,16 @@ class Engine {
   PRNN_DEVICE void run() {
     const Shape& shape = task_.pass.shape;
     const int slices = static_cast<int>(ceil_div(shape.batch, kTile.columns()));
+    const std::int64_t jobs = shape.groups * slices;
+    const int team = ptx::ctaid() / task_.blocks;
+    const int end = static_cast<int>(jobs * (team + 1) / task_.teams);
     int group = -1;
-    for (int n = ptx::ctaid() / task_.blocks; n < shape.groups * slices; n += task_.teams) {
+    for (int n = static_cast<int>(jobs * team / task_.teams); n < end; ++n) {
       const Job job{n / slices, n % slices * kTile.columns()};
       if (job.group != group) {
         group = job.group;
         ptx::bar_sync();  // the bias of the group before is no longer read
-        weights_.load(task_.pass, task_.padded, group, first_unit_);
+        weights_.load(task_.pass, static_cast<int>(task_.padded), group, first_unit_);
         load_bias(group);
       }
       exchange_.begin(job);

@@ -23,8 +23,6 @@ struct Job {
 template <class Pass, Number kNumber, Tile kTile>
 class SharedValues {
  public:
-  static constexpr int kAhead = 1;
-
   PRNN_DEVICE SharedValues(const Task<Pass>& task, const SharedLayout& layout, const Place& place)
       : place_(place),
         pitch_(static_cast<int>(layout.pitch)),
@@ -63,8 +61,6 @@ class SharedValues {
 template <class Pass, Number kNumber, Tile kTile>
 class BlockExchange {
  public:
-  static constexpr int kAhead = SharedValues<Pass, kNumber, kTile>::kAhead;
-
   PRNN_DEVICE BlockExchange(const Task<Pass>& task, const SharedLayout& layout, const Place& place)
       : values_(task, layout, place) {}
 
@@ -96,8 +92,6 @@ class BlockExchange {
 template <class Pass, Number kNumber, Tile kTile>
 class ClusterExchange {
  public:
-  static constexpr int kAhead = SharedValues<Pass, kNumber, kTile>::kAhead;
-
   PRNN_DEVICE ClusterExchange(const Task<Pass>& task, const SharedLayout& layout,
                               const Place& place)
       : values_(task, layout, place),
@@ -175,8 +169,6 @@ class ClusterExchange {
 template <class Pass, Number kNumber, Tile kTile>
 class GridExchange {
  public:
-  static constexpr int kAhead = kTile.n_tiles == 1 ? 4 : 2;  // k blocks in flight: 16 registers
-
   PRNN_DEVICE GridExchange(const Task<Pass>& task, const SharedLayout&, const Place& place)
       : task_(task), place_(place), shape_(task.pass.shape) {
     shape_.hidden = task.padded;

@@ -7,13 +7,14 @@ namespace {
 
 // The tile by its numbers: nvcc 13.0 cannot take one as a kernel's template argument.
 template <class Pass, Number kNumber, Exchange kExchange, int kMTiles, int kRegisterBlocks,
-          int kNTiles, int kWarpsM>
+          int kNTiles, int kWarpsM, int kAhead>
 __global__ void __launch_bounds__(kThreads, 1) recurrence(const __grid_constant__ Task<Pass> task) {
   // Clusters exist from compute capability 9.0 on; the planner knows.
 #if __CUDA_ARCH__ < 900
   if constexpr (kExchange != Exchange::kCluster)
 #endif
-    Engine<Pass, kNumber, kExchange, Tile{kMTiles, kRegisterBlocks, kNTiles, kWarpsM}>(task).run();
+    Engine<Pass, kNumber, kExchange, Tile{kMTiles, kRegisterBlocks, kNTiles, kWarpsM, kAhead}>(task)
+        .run();
 }
 
 // A launch's attributes: a grid's blocks wait for each other, so that all must be resident at once
@@ -68,8 +69,9 @@ cudaError_t with_kernel(const CudaCall& call, const Plan& plan, F&& f) {
   cudaError_t error = cudaErrorInvalidDeviceFunction;
   visit_instance<kNumber>(
       call, plan, [&]<Exchange kExchange, Tile kTile, class Pass>(Task<Pass> task) {
-        const auto kernel = &recurrence<Pass, kNumber, kExchange, kTile.m_tiles,
-                                        kTile.register_blocks, kTile.n_tiles, kTile.warps_m>;
+        const auto kernel =
+            &recurrence<Pass, kNumber, kExchange, kTile.m_tiles, kTile.register_blocks,
+                        kTile.n_tiles, kTile.warps_m, kTile.ahead>;
         error = f(reinterpret_cast<const void*>(kernel), task);
       });
   return error;

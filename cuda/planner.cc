@@ -119,9 +119,6 @@ bool hold_weights(const Request& request, const Device& device, Candidate& out, 
 
 // ---- how long it takes ----
 
-// k blocks that a warp reads at a time before it waits for them: GridExchange::kAhead.
-int loads_ahead(const Tile& tile) { return tile.n_tiles == 1 ? 4 : 2; }
-
 // Sets the times of a plan that has its teams.
 void model(const Request& request, const Device& device, Plan& plan) {
   const ModelConstants& c = model_constants(device.name);
@@ -154,7 +151,8 @@ void model(const Request& request, const Device& device, Plan& plan) {
     const double l2_bytes = device.l2_bytes_per_s * us / cycles_per_us;
     // One after the other: groups of k blocks in registers, then each k block in shared memory.
     const std::int64_t in_registers = plan.k_blocks - plan.shared_k_blocks;
-    const std::int64_t trips = ceil_div(in_registers, loads_ahead(tile)) + plan.shared_k_blocks;
+    const std::int64_t trips =
+        ceil_div(in_registers, tile.ahead) + ceil_div(plan.shared_k_blocks, tile.ahead);
     values = std::max({plan.grid() * read / l2_bytes, read / c.l2_port_bytes,
                        static_cast<double>(trips - 1) * c.l2_latency});
   } else {

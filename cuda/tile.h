@@ -26,6 +26,7 @@ inline constexpr int kGranuleBytes = 8;  // what is published by one store
 // Compile-time shape of a block's work.
 struct Tile {
   int m_tiles, register_blocks, n_tiles, warps_m;
+  int ahead;  // k blocks of values that a warp reads at a time (grid exchange), in registers too
 
   PRNN_HD constexpr int warps_k() const { return kWarps / warps_m; }
   PRNN_HD constexpr int rows() const { return 16 * m_tiles * warps_m; }
@@ -100,19 +101,19 @@ struct Instance {
   constexpr bool operator==(const Instance&) const = default;
 };
 inline constexpr Instance kOneProduct[] = {
-    {Exchange::kGrid, {1, 16, 1, 1}}, {Exchange::kGrid, {2, 10, 1, 1}},
-    {Exchange::kGrid, {2, 8, 2, 1}},  {Exchange::kCluster, {2, 10, 1, 1}},
-    {Exchange::kBlock, {1, 8, 1, 8}},
+    {Exchange::kGrid, {1, 16, 1, 1, 8}}, {Exchange::kGrid, {2, 10, 1, 1, 5}},
+    {Exchange::kGrid, {2, 8, 2, 1, 4}},  {Exchange::kCluster, {2, 10, 1, 1, 1}},
+    {Exchange::kBlock, {1, 8, 1, 8, 1}},
 };
 inline constexpr Instance kThreeProducts[] = {
-    {Exchange::kGrid, {3, 6, 1, 1}},  {Exchange::kGrid, {4, 5, 1, 1}},
-    {Exchange::kGrid, {3, 5, 2, 1}},  {Exchange::kCluster, {3, 6, 1, 2}},
-    {Exchange::kBlock, {3, 6, 1, 8}},
+    {Exchange::kGrid, {3, 6, 1, 1, 6}},  {Exchange::kGrid, {4, 5, 1, 1, 5}},
+    {Exchange::kGrid, {3, 5, 2, 1, 3}},  {Exchange::kCluster, {3, 6, 1, 2, 1}},
+    {Exchange::kBlock, {3, 6, 1, 8, 1}},
 };
 inline constexpr Instance kFourProducts[] = {
-    {Exchange::kGrid, {2, 10, 1, 1}}, {Exchange::kGrid, {4, 5, 1, 1}},
-    {Exchange::kGrid, {4, 4, 2, 1}},  {Exchange::kCluster, {4, 5, 1, 2}},
-    {Exchange::kBlock, {4, 4, 1, 8}},
+    {Exchange::kGrid, {2, 10, 1, 1, 5}}, {Exchange::kGrid, {4, 5, 1, 1, 5}},
+    {Exchange::kGrid, {4, 4, 2, 1, 4}},  {Exchange::kCluster, {4, 5, 1, 2, 1}},
+    {Exchange::kBlock, {4, 3, 1, 8, 1}},
 };
 constexpr std::span<const Instance> instances(int products) {
   switch (products) {
