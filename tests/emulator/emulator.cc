@@ -1,5 +1,7 @@
 #include "emulator/emulator.h"
 
+#include <algorithm>
+
 #include "emulator/faults.h"
 #include "emulator/machine.h"
 #include "emulator/sanitizers.h"
@@ -25,6 +27,10 @@ void check(const Launch& shape, const Options& options) {
   require(resident >= shape.cluster, "no cluster can be resident");
   require(!shape.cooperative || resident / shape.cluster >= shape.grid / shape.cluster,
           "cooperative, but of " + grid + " only " + std::to_string(resident) + " can be resident");
+  const int threads = std::min(resident, shape.grid) * shape.block;
+  require(!sanitizers::kThread || threads <= kMostSanitizedThreads,
+          std::to_string(threads) + " threads at a time, but ThreadSanitizer knows at most " +
+              std::to_string(kMostSanitizedThreads));
 }
 
 }  // namespace
