@@ -1,11 +1,17 @@
 # make test, make demo: all that is needed is Python >= 3.11, a C++20 compiler and make.
 .SUFFIXES:
-.PHONY: all venv test demo lint format bench packaging clean
+.PHONY: all venv test aot demo lint format bench packaging clean
 .DELETE_ON_ERROR:
 
 BIN = .venv/bin
-CXX_FILES = $(wildcard core/*.h cpu/*.h cpu/*.cc ffi/*.h ffi/*.cc tests/native/*.cc)
+CXX_FILES = $(wildcard core/*.h cpu/*.h cpu/*.cc cuda/*.h cuda/*.cuh cuda/*.cc cuda/*.cu \
+    ffi/*.h ffi/*.cc tests/native/*.cc benchmarks/gpu/*.h benchmarks/gpu/*.cu \
+    tests/emulator/*.h tests/emulator/*.cc tests/emulator/jax/*.cc)
 BUILT_FROM = pyproject.toml CMakeLists.txt $(filter-out tests/%,$(CXX_FILES))
+
+# Where there is an nvcc: Hopper, and a generic architecture whose PTX runs on what comes after it.
+# `make PRNN_CUDA_ARCHS=native` builds for the GPU of this machine.
+export PRNN_CUDA_ARCHS ?= 90a-real;80
 
 # Exits with 0 in a Python that can make the environment: new enough, with pip and C headers.
 USABLE = import ensurepip, os, sys, sysconfig, venv; \
@@ -41,6 +47,16 @@ venv: .venv/installed
 
 test: venv
 	$(BIN)/python -m pytest
+
+# XLA's CUDA plugin, for tests/test_cuda_aot.py: 400 MB to load. Apart, because JAX looks for a GPU
+# wherever it finds the plugin.
+aot: .venv/aot/installed
+
+.venv/aot/installed: .venv/installed
+	version=$$($(BIN)/python -c 'import importlib.metadata as m; print(m.version("jaxlib"))'); \
+	$(BIN)/python -m pip install --no-deps --upgrade --target .venv/aot \
+	  jax-cuda13-plugin==$$version jax-cuda13-pjrt==$$version
+	@touch $@
 
 demo: venv
 	$(BIN)/python -m examples.speech demo

@@ -115,7 +115,7 @@ class Engine {
     bool exists;  // in the layer and the batch
   };
   PRNN_DEVICE Element element(const Job& job, int e) const {
-    const int index = place_.thread + e * kThreads;
+    const int index = ptx::opaque(place_.thread) + e * kThreads;
     Element out{index % kUnits, index / kUnits, 0, 0, false};
     out.unit = first_unit_ + out.local_unit;
     out.row = job.first_row + out.column;

@@ -41,10 +41,13 @@ class SharedValues {
   }
   PRNN_DEVICE void read_from(int s) { from_ = buffer(s) + place_.row * pitch_ + 16 * place_.part; }
   PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
-    if (k_block >= k_blocks_) return;
 #pragma unroll
-    for (int n = 0; n < kTile.n_tiles; ++n)
-      v[n] = *reinterpret_cast<const ptx::Word4*>(from_ + 8 * n * pitch_ + k_block * kKBlockBytes);
+    for (int n = 0; n < kTile.n_tiles; ++n) {
+      v[n] = {0, 0, 0, 0};
+      if (k_block < k_blocks_)
+        v[n] =
+            *reinterpret_cast<const ptx::Word4*>(from_ + 8 * n * pitch_ + k_block * kKBlockBytes);
+    }
   }
   template <int kAheadHere>
   PRNN_DEVICE void wait(ptx::Word4 (&)[kAheadHere][kTile.n_tiles], int, int) const {}

@@ -26,6 +26,19 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
   return false;
 }
 
+// Calls f.operator()<kExchange, kTile>(task) if that instance is the one wanted.
+template <Number kNumber, int kProducts, std::size_t kIndex, class Task, class F>
+bool visit_if(const Instance& wanted, const Task& task, F&& f) {
+  constexpr Instance kInstance = instances(kProducts)[kIndex];
+  if constexpr (is_compiled(kInstance, kNumber)) {
+    if (kInstance == wanted) {
+      f.template operator()<kInstance.exchange, kInstance.tile>(task);
+      return true;
+    }
+  }
+  return false;
+}
+
 // Calls f.operator()<kExchange, kTile>(task) for the instance that the plan names; false where none
 // is compiled.
 template <Number kNumber, class F>
@@ -42,9 +55,7 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
       task.mailbox = static_cast<Value*>(mailbox.separate != nullptr ? mailbox.separate
                                                                      : const_cast<void*>(output));
       return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-        constexpr auto kList = instances(Pass::kProducts);
-        return ((kList[kIndex] == Instance{plan.exchange, plan.tile} &&
-                 (f.template operator()<kList[kIndex].exchange, kList[kIndex].tile>(task), true)) ||
+        return (visit_if<kNumber, Pass::kProducts, kIndex>({plan.exchange, plan.tile}, task, f) ||
                 ...);
       }(std::make_index_sequence<instances(Pass::kProducts).size()>{});
     };

@@ -136,12 +136,34 @@ class Kernel:
         Its numbers begin with tiles of rows, k blocks in registers, and tiles of the
         batch. Two products for each.
         """
-        tile = re.search(r"\b(\d+), (\d+), (\d+), \d+(?:, \d+)*[>}]", self.name)
-        if tile is None:
-            return 1
-        m_tiles, register_blocks, n_tiles = map(int, tile.groups())
+        m_tiles, register_blocks, n_tiles = self.tile
         parts = 3 if re.search(r"\bfloat32\b", self.name) else 1  # as sums of TF32
         return max(1, 2 * parts * m_tiles * register_blocks * n_tiles)
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Tiles of rows, k blocks in registers, tiles of the batch; or zeros."""
+        found = re.search(r"\b(\d+), (\d+), (\d+), \d+(?:, \d+)*[>}]", self.name)
+        return tuple(map(int, found.groups())) if found else (0, 0, 0)
+
+    @property
+    def resident_fragments(self) -> int:
+        """Of the weights, 4 registers each, that stay from step to step.
+
+        None are counted for float32, which are split into parts before each product.
+        """
+        m_tiles, register_blocks, _ = self.tile
+        is_split = re.search(r"\bfloat32\b", self.name)
+        return 0 if is_split else 2 * m_tiles * register_blocks
+
+    @property
+    def multiplied_fragments(self) -> int:
+        """Different registers that the loop's matrix products take their rows from."""
+        operands = re.compile(r"HMMA\S* R\d+, (R\d+)")
+        found = (
+            operands.match(i.text) for i in self.instructions if i.address in self.loop
+        )
+        return len({match[1] for match in found if match})
 
 
 def violations(kernel: Kernel, minimum_hmma: int | None = None) -> list[str]:
@@ -170,6 +192,12 @@ def violations(kernel: Kernel, minimum_hmma: int | None = None) -> list[str]:
     least = kernel.expected_hmma if minimum_hmma is None else minimum_hmma
     if inside("HMMA") < least:
         found.append(f"{inside('HMMA')} HMMA in the loop, at least {least} expected")
+    # nvcc once took the weights of one k block for those of all.
+    if kernel.multiplied_fragments < kernel.resident_fragments:
+        found.append(
+            f"weights from {kernel.multiplied_fragments} registers in the loop, "
+            f"{kernel.resident_fragments} expected"
+        )
     needed = {"grid": ("strong LDG", "strong STG"), "cluster": ("STAS",)}
     for what in needed.get(kernel.exchange or "", ()):
         if not inside(what):

@@ -149,10 +149,11 @@ void model(const Request& request, const Device& device, Plan& plan) {
     exchange = c.grid_exchange;
     const double read = tile.warps_m * batch_rows * depth * bytes * c.polled_again;
     const double l2_bytes = device.l2_bytes_per_s * us / cycles_per_us;
-    // One after the other: groups of k blocks in registers, then each k block in shared memory.
+    // One after the other: k blocks in registers, then those in shared memory, some at a time.
     const std::int64_t in_registers = plan.k_blocks - plan.shared_k_blocks;
+    const int ahead = blocks_ahead(tile, request.number);
     const std::int64_t trips =
-        ceil_div(in_registers, tile.ahead) + ceil_div(plan.shared_k_blocks, tile.ahead);
+        ceil_div(in_registers, ahead) + ceil_div(plan.shared_k_blocks, ahead);
     values = std::max({plan.grid() * read / l2_bytes, read / c.l2_port_bytes,
                        static_cast<double>(trips - 1) * c.l2_latency});
   } else {
@@ -237,7 +238,7 @@ bool fits(const Request& request, const Device& device) {
   return std::any_of(all.begin(), all.end(), [&](const Instance& instance) {
     Candidate candidate{instance, std::nullopt, ""};
     Plan plan;
-    return hold_weights(request, device, candidate, plan);
+    return is_compiled(instance, request.number) && hold_weights(request, device, candidate, plan);
   });
 }
 
@@ -339,7 +340,8 @@ Planning plan(const Request& request, const Device& device) {
   if (out.is_valid) out.reason = unsupported(request, device);
   if (!out.reason.empty()) return out;
   for (const Instance& instance : instances(Work(request).products))
-    out.candidates.push_back(consider(request, device, instance));
+    if (is_compiled(instance, request.number))
+      out.candidates.push_back(consider(request, device, instance));
   out.best = choose(out.candidates);
   out.reason = out.best ? chosen_because(request, device, out) : too_large(request, device);
   return out;

@@ -43,6 +43,11 @@ class Weights {
   // Reads the rows of units [first, first + kUnits) of group g. All warps at once.
   template <class Pass>
   PRNN_DEVICE void load(const Pass& pass, int padded, int g, int first) {
+    // Undefined values would let nvcc 13.0 take all blocks' for those of the last.
+#pragma unroll
+    for (int m = 0; m < kTile.m_tiles; ++m)
+#pragma unroll
+      for (int r = 0; r < kTile.register_blocks; ++r) registers_[m][r] = {};
 #pragma unroll 1
     for (int k = 0; k < k_blocks_; ++k) {
       const int in_shared = k < kTile.register_blocks ? 0 : k - kTile.register_blocks;
@@ -63,12 +68,12 @@ class Weights {
   template <class Values>
   PRNN_DEVICE void multiply(const Values& values, Sums& sums) const {
 #pragma unroll
-    for (int first = 0; first < kTile.register_blocks; first += kTile.ahead) {
+    for (int first = 0; first < kTile.register_blocks; first += kAhead) {
       if (first >= k_blocks_) break;
       multiply_blocks(values, sums, first, [&](int m, int i) { return registers_[m][first + i]; });
     }
 #pragma unroll 1
-    for (int first = kTile.register_blocks; first < k_blocks_; first += kTile.ahead) {
+    for (int first = kTile.register_blocks; first < k_blocks_; first += kAhead) {
       const ptx::Word4* from = shared_ + (first - kTile.register_blocks) * kFragments;
       multiply_blocks(values, sums, first, [&](int m, int i) {
         const ptx::Word4* of_tile = from + i * kFragments + fragment(m, 0);
@@ -79,22 +84,23 @@ class Weights {
 
  private:
   static constexpr int kFragments = 2 * kTile.m_tiles * 32;  // of 16 bytes, per k block
+  static constexpr int kAhead = blocks_ahead(kTile, kNumber);
   static constexpr int kPerWord = 4 / sizeof(Value), kPerLane = 4 * kPerWord;
 
   PRNN_DEVICE int fragment(int m, int half) const { return (2 * m + half) * 32 + place_.lane; }
   // Number, among all k blocks, of this warp's k-th.
   PRNN_DEVICE int position(int k) const { return place_.warp_k + k * kTile.warps_k(); }
 
-  // The next kTile.ahead k blocks: all values are on their way before the first is waited for.
+  // The next kAhead k blocks: all values are on their way before the first is waited for.
   template <class Values, class WeightsOf>
   PRNN_DEVICE void multiply_blocks(const Values& values, Sums& sums, int first,
                                    WeightsOf weights_of) const {
-    ptx::Word4 b[kTile.ahead][kTile.n_tiles];
+    ptx::Word4 b[kAhead][kTile.n_tiles];
 #pragma unroll
-    for (int i = 0; i < kTile.ahead; ++i) values.load(b[i], position(first + i));
+    for (int i = 0; i < kAhead; ++i) values.load(b[i], position(first + i));
     values.wait(b, position(first), kTile.warps_k());
 #pragma unroll
-    for (int i = 0; i < kTile.ahead; ++i)
+    for (int i = 0; i < kAhead; ++i)
       if (first + i < k_blocks_)
 #pragma unroll
         for (int m = 0; m < kTile.m_tiles; ++m) {
@@ -147,7 +153,7 @@ class Weights {
   int k_blocks_;        // of this warp
   ptx::Word4* shared_;  // this warp's fragments in shared memory
   // Some past the last, for those read ahead of it.
-  Fragments registers_[kTile.m_tiles][round_up(kTile.register_blocks, kTile.ahead)];
+  Fragments registers_[kTile.m_tiles][round_up(kTile.register_blocks, kAhead)];
 };
 
 }  // namespace prnn

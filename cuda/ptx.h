@@ -36,6 +36,13 @@ PRNN_PTX char* shared() {
   return prnn_shared;
 }
 
+// v, as if nothing were known of it: what depends on it is computed anew in each turn of a loop,
+// and not kept in registers across all. No instruction.
+PRNN_PTX int opaque(int v) {
+  asm volatile("" : "+r"(v));
+  return v;
+}
+
 // ---- within a block ----
 PRNN_PTX void bar_sync() { __syncthreads(); }
 PRNN_PTX void bar_warp_sync() { __syncwarp(); }

@@ -42,6 +42,10 @@ PRNN_HD constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) {
 PRNN_HD constexpr int value_bytes(Number number) {
   return number == Number::kBfloat16 || number == Number::kFloat16 ? 2 : 4;
 }
+// k blocks read at a time: half of the tile's for float32 products, whose parts need registers.
+PRNN_HD constexpr int blocks_ahead(const Tile& tile, Number number) {
+  return number == Number::kFloat32 ? (tile.ahead + 1) / 2 : tile.ahead;
+}
 // Units whose published values make one granule.
 PRNN_HD constexpr int granule_units(Number number) { return kGranuleBytes / value_bytes(number); }
 
@@ -102,7 +106,7 @@ struct Instance {
 };
 inline constexpr Instance kOneProduct[] = {
     {Exchange::kGrid, {1, 16, 1, 1, 8}}, {Exchange::kGrid, {2, 10, 1, 1, 5}},
-    {Exchange::kGrid, {2, 8, 2, 1, 4}},  {Exchange::kCluster, {2, 10, 1, 1, 1}},
+    {Exchange::kGrid, {2, 8, 2, 1, 2}},  {Exchange::kCluster, {2, 10, 1, 1, 1}},
     {Exchange::kBlock, {1, 8, 1, 8, 1}},
 };
 inline constexpr Instance kThreeProducts[] = {
@@ -112,7 +116,7 @@ inline constexpr Instance kThreeProducts[] = {
 };
 inline constexpr Instance kFourProducts[] = {
     {Exchange::kGrid, {2, 10, 1, 1, 5}}, {Exchange::kGrid, {4, 5, 1, 1, 5}},
-    {Exchange::kGrid, {4, 4, 2, 1, 4}},  {Exchange::kCluster, {4, 5, 1, 2, 1}},
+    {Exchange::kGrid, {4, 4, 2, 1, 2}},  {Exchange::kCluster, {4, 5, 1, 2, 1}},
     {Exchange::kBlock, {4, 3, 1, 8, 1}},
 };
 constexpr std::span<const Instance> instances(int products) {
@@ -125,6 +129,11 @@ constexpr std::span<const Instance> instances(int products) {
       return kFourProducts;
   }
   return {};
+}
+
+// float32 products, each three of TF32, leave no registers for a second tile of columns.
+constexpr bool is_compiled(const Instance& instance, Number number) {
+  return number != Number::kFloat32 || instance.tile.n_tiles == 1;
 }
 
 }  // namespace prnn

@@ -1,7 +1,7 @@
 """What is static in a native call.
 
-`Call` crosses to C++ field by field (ffi/attributes.h), apart from `precision`, of which
-the native engines need to know only whether it is `exact`.
+`Call` crosses to C++ field by field (ffi/attributes.h), apart from `precision`, of
+which the native engines need to know only whether it is `exact`.
 
 Arrays of a call, with G gates, N groups (independent recurrences: directions, heads):
 

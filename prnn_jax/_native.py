@@ -6,9 +6,6 @@ import re
 
 import jax
 
-#: Trait of a target whose launches XLA may capture into a CUDA graph.
-COMMAND_BUFFER_COMPATIBLE = 1
-
 
 def _import_native():
     """The compiled module, if XLA will accept it; registers its targets."""
@@ -28,8 +25,8 @@ def _import_native():
     for name, stages in _prnn.cpu_targets().items():
         jax.ffi.register_ffi_target(name, stages, platform="cpu")
     for name, stages in _prnn.cuda_targets().items():
-        traits = 0 if name.endswith("_uncaptured") else COMMAND_BUFFER_COMPATIBLE
-        jax.ffi.register_ffi_target(name, stages, platform="CUDA", traits=traits)
+        # Whether XLA may capture one in a CUDA graph, the handler itself tells.
+        jax.ffi.register_ffi_target(name, stages, platform="CUDA")
     return _prnn
 
 

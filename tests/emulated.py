@@ -22,7 +22,8 @@ from prnn_jax import _cuda, _ffi
 
 ROOT = Path(__file__).parent.parent
 NUMBERS = ("kBfloat16", "kFloat16", "kTf32", "kFloat32")
-OPTIONS = ("-std=c++20", "-O1", "-fPIC", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
+OPTIONS = "-std=c++20", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror"
+KERNELS = ("-Wno-unknown-pragmas",)  # they tell nvcc what to unroll
 
 
 @functools.cache
@@ -66,7 +67,7 @@ def _compile(module: Path, include: str) -> None:
         def compiled(job):
             number, (source, options) = job
             built = Path(scratch) / f"{number}.o"
-            _run("c++", *OPTIONS, *options, *paths, "-c", source, "-o", built)
+            _run("c++", *OPTIONS, *KERNELS, *options, *paths, "-c", source, "-o", built)
             return built
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -1,5 +1,7 @@
-"""The CUDA engine in the emulator, from the public functions down, against the oracle."""
+"""The CUDA engine in the emulator, from the public functions down."""
 
+import math
+import re
 import shutil
 
 import jax
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from cases import CELLS, Case
 from emulated import emulation
-from support import error_of, named, oracle, scan
+from support import assert_bitwise_equal, error_of, named, oracle, scan
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++")
 
@@ -65,3 +67,154 @@ def test_is_as_accurate_as_the_scan(emulated, cell, number, exchange):
     of_scan, exact = scan(case, bound), oracle(case)
     assert_as_accurate_as(forward, of_scan.forward, exact.forward, bound)
     assert_as_accurate_as(gradients, of_scan.gradients, exact.gradients, bound)
+
+
+# Sizes and options apart from the table of all formats: what each adds, once.
+SHAPES = [
+    Case("lstm", 1, (1,), 1, 1),
+    Case("gru", 9, (1,), 33, reverse=True, state=True),
+    Case("rnn_tanh", 4, (), 7, state=True),
+    Case("lstm", 3, (2, 3), 24, time_major=True, state=True),
+    Case("gru", 3, (17,), 40, bidirectional=True, reverse=True, time_major=True),
+    Case("rnn_tanh_skip", 3, (9,), 129, state=True),
+    Case("lstm", 2, (3,), 200, biases=()),
+    Case("lstm", 0, state=True),
+]
+
+
+@pytest.mark.parametrize("case", SHAPES, ids=str)
+def test_sizes_and_options(emulated, case):
+    """With the plan of the planner's choice."""
+    forward, gradients = results(case, "bfloat16")
+    assert len(emulated.ran) == (2 if case.time else 0)
+    of_scan, exact = scan(case, "bfloat16"), oracle(case)
+    assert_as_accurate_as(forward, of_scan.forward, exact.forward, "bfloat16")
+    assert_as_accurate_as(gradients, of_scan.gradients, exact.gradients, "bfloat16")
+
+
+def test_rows_beyond_a_tile_take_rounds(emulated):
+    case = Case("gru", 3, (40,), 72, bidirectional=True, state=True)
+    emulated.use(exchange="grid", device="NVIDIA H200 MIG 1g.18gb")
+    forward, gradients = results(case, "bfloat16")
+    of_scan, exact = scan(case, "bfloat16"), oracle(case)
+    assert_as_accurate_as(forward, of_scan.forward, exact.forward, "bfloat16")
+    assert_as_accurate_as(gradients, of_scan.gradients, exact.gradients, "bfloat16")
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_schedules_do_not_matter(emulated, exchange):
+    case = Case("lstm", 4, (3,), 37, state=True)
+    seen = []
+    for seed in range(1, 6):
+        emulated.use(exchange=exchange, seed=seed)
+        seen.append(results(case, "bfloat16"))
+    for other in seen[1:]:
+        assert_bitwise_equal(other, seen[0])
+
+
+def test_chunks_of_a_stream_give_the_same_as_one_call(emulated):
+    case = Case("gru", 6, (2,), 48, state=True)
+    arrays = case.inputs("bfloat16")
+
+    @jax.jit
+    def whole(arrays):
+        return case.run(arrays, "native")
+
+    @jax.jit
+    def chunked(arrays):
+        first, (h,) = case.run(arrays | {"x": arrays["x"][:, :2]}, "native")
+        second, state = case.run(arrays | {"x": arrays["x"][:, 2:], "h_0": h}, "native")
+        return jnp.concatenate([first, second], 1), state
+
+    emulated.use(exchange="grid")
+    assert_bitwise_equal(chunked(arrays), whole(arrays))
+
+
+def test_mapped_weights_become_groups_of_one_call(emulated):
+    case = Case("rnn_tanh", 3, (2,), 21, state=True)
+    arrays = case.inputs("float16")
+    members = {
+        name: jnp.stack([value, value / 2, -value]) for name, value in arrays.items()
+    }
+    run = jax.jit(jax.vmap(lambda a: case.run(a, "native")))
+    together = jax.block_until_ready(run(members))
+    assert len(emulated.ran) == 1
+    for n in range(3):
+        one = jax.jit(lambda a: case.run(a, "native"))(
+            {name: value[n] for name, value in members.items()}
+        )
+        assert_bitwise_equal(jax.tree.map(lambda x, n=n: x[n], together), one)
+
+
+def test_nan_goes_through_and_ends(emulated):
+    """A NaN is no value that has not come: no bit pattern of it may be waited for."""
+    case = Case("lstm", 3, (2,), 40, state=True)
+    for pattern in (0xFFFF, 0x7FFF, 0x7FC0):
+        arrays = case.inputs("bfloat16")
+        nan = np.array(pattern, np.uint16).view(jnp.bfloat16)
+        arrays["x"] = arrays["x"].copy()
+        arrays["x"][0, 1, 0] = nan
+        arrays["h_0"] = arrays["h_0"].copy()
+        arrays["h_0"][1] = nan
+        emulated.use(exchange="grid")
+        y = np.asarray(jax.jit(lambda a: case.run(a, "native"))(arrays)[0], np.float32)
+        assert np.isnan(y[0, 1:]).all()
+        assert np.isfinite(y[0, 0]).all()
+        assert np.isnan(y[1]).all()
+
+
+def test_activations_kept_for_the_backward_pass(emulated):
+    """In bfloat16, bytes per unit and step, y included: what the paper's memory is."""
+    time, rows, hidden = 6, 4, 32
+    for cell, most in (("lstm", 12), ("gru", 10), ("rnn_tanh", 2)):
+        case = Case(cell, time, (rows,), hidden, state=True)
+        text = case.gradient("native").lower(
+            case.inputs("bfloat16"), case.cotangents("bfloat16")
+        )
+        (line,) = (
+            line
+            for line in text.as_text().splitlines()
+            if "custom_call @prnn_forward_emulated" in line
+        )
+        shapes = re.findall(r"tensor<([0-9x]*)x(bf16|ui8)>", line.rsplit("->", 1)[1])
+        sizes = [
+            math.prod(int(n) for n in shape.split("x")) * (2 if kind == "bf16" else 1)
+            for shape, kind in shapes
+        ]
+        *results_, workspace = sizes
+        states = 2 if cell == "lstm" else 1
+        kept = sum(results_) - states * rows * hidden * 2
+        assert kept == most * time * rows * hidden, cell
+        assert workspace <= kept
+
+
+def test_without_a_plan_the_scan_runs_and_native_says_why(emulated, monkeypatch):
+    monkeypatch.setenv("PRNN_CUDA_DEVICE", "NVIDIA H200 MIG 1g.18gb")
+    jax.clear_caches()
+    case = Case("lstm", 2, (1,), 1024, 1)
+    emulated.use()
+    arrays = case.inputs("bfloat16")
+    jax.block_until_ready(case.forward()(arrays))
+    assert emulated.ran == []
+    with pytest.raises(ValueError, match=r"implementation=\"native\".* MB on chip"):
+        case.forward("native")(arrays)
+    before = Case("gru_reset_before", 2, (1,), 8)
+    with pytest.raises(ValueError, match="reset_after=False"):
+        before.forward("native")(before.inputs("bfloat16"))
+
+
+def test_what_the_environment_may_ask(emulated, monkeypatch):
+    case = Case("lstm", 2, (1,), 64)
+    for variable, value in (
+        ("PRNN_CUDA_MAX_SMS", "many"),
+        ("PRNN_CUDA_DEVICE", "NVIDIA H9000"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            with pytest.raises(ValueError, match=f"{variable} must be .*{value}"):
+                case.forward("native").lower(case.inputs("bfloat16"))
+    emulated.use(exchange="grid")
+    monkeypatch.setenv("PRNN_CUDA_MAX_SMS", "1")
+    jax.clear_caches()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="max_sms"):
+        jax.block_until_ready(case.forward("native")(case.inputs("bfloat16")))

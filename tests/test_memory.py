@@ -186,5 +186,6 @@ def test_a_workspace_too_small_is_refused(monkeypatch):
     monkeypatch.setattr(_ffi, "_workspace_floats", lambda *args: asked(*args) - 1)
     # Sizes of no other test, lest a program compiled before be used.
     case = Case("lstm", 3, (2,), 11, 3)
-    with pytest.raises(jax.errors.JaxRuntimeError, match=r"prnn_jax: .* bytes of workspace"):
+    error = jax.errors.JaxRuntimeError
+    with pytest.raises(error, match=r"prnn_jax: .* bytes of workspace"):
         jax.block_until_ready(case.forward("native")(case.inputs()))

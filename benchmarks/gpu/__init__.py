@@ -1,0 +1,1 @@
+"""Parts of `benchmarks/gpu_campaign.sh`: what must be seen on a GPU."""

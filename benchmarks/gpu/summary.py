@@ -1,0 +1,188 @@
+"""What did the GPU campaign find? Markdown, from the rows that its parts have written.
+
+Run as `python -m benchmarks.gpu.summary FOLDER`. Needs nothing but Python.
+"""
+
+import collections
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+Row = dict
+
+
+def read(folder: Path) -> list[Row]:
+    """All rows in the folder, without those that were cut off in the middle."""
+    rows = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_text(errors="replace").splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and "part" in row:
+                rows.append(row)
+    return rows
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """In Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return ["| " + " | ".join(map(str, line)) + " |" for line in lines]
+
+
+def parts(rows: list[Row]) -> list[str]:
+    """How each part ended."""
+    ended = [row for row in rows if row["part"] == "campaign" and "name" in row]
+    return [
+        "## Parts",
+        "",
+        *table(
+            ["part", "status", "seconds"],
+            [[r["name"], r["status"], r["seconds"]] for r in ended],
+        ),
+    ]
+
+
+def failures(rows: list[Row]) -> list[str]:
+    """Every row that says that something is wrong."""
+    wrong = [
+        row
+        for row in rows
+        if row["part"] != "campaign"
+        and (
+            (row.get("ok") is False and row.get("required", True))
+            or (row["part"] == "micro" and row.get("wrong", 0) > 0)
+            or ("error" in row and row["part"] != "peers")
+        )
+    ]
+    ended = [row for row in rows if row["part"] == "campaign" and "name" in row]
+    found = [
+        f"- {row['name']}: {row['status']}; see log.txt"
+        for row in ended
+        if row["status"] not in ("ok", "no GPU")
+    ]
+    found += [f"- `{json.dumps(row)[:400]}`" for row in wrong]
+    lines = ["## What is wrong", "", *(found or ["Nothing was found."])]
+    notes = [
+        row["check"]
+        for row in rows
+        if row.get("ok") is False and row.get("required") is False
+    ]
+    if notes:
+        lines += ["", f"Not as in the emulator, but not relied on: {', '.join(notes)}."]
+    return lines
+
+
+def constants(rows: list[Row]) -> list[str]:
+    """What was measured beside what the planner's model has."""
+    measured = [row for row in rows if row["part"] == "micro" and "value" in row]
+    if not measured:
+        return []
+    known = {"part", "what", "constant", "value", "unit", "predicted", "verdict"}
+
+    def line(row: Row) -> list[object]:
+        details = {k: v for k, v in row.items() if k not in known and k != "wrong"}
+        return [
+            row["what"],
+            ", ".join(f"{k} {_number(v)}" for k, v in details.items()),
+            f"`{row['constant']}`" if row["constant"] else "",
+            f"{_number(row['value'])} {row['unit']}",
+            _number(row["predicted"]),
+            row["verdict"],
+        ]
+
+    header = ["measured", "", "constant", "value", "predicted", "verdict"]
+    lines = ["## Constants", "", *table(header, map(line, measured)), ""]
+    by_name = collections.defaultdict(list)
+    for row in measured:
+        if row["constant"] and row["constant"] != "clusters":
+            by_name[row["constant"]].append(row["value"])
+    # The worst of the latencies, the best of the rates: what a larger case would see.
+    rates = "bytes", "ghz", "per_clock", "per_s", "conversions"
+    values = {
+        name: (max if any(r in name for r in rates) else statistics.median)(found)
+        for name, found in by_name.items()
+    }
+    lines += ["For the planner (cuda/devices.cc):", "", "```cpp"]
+    lines += [f".{name} = {_number(value)}," for name, value in values.items()]
+    return [*lines, "```"]
+
+
+def peers(rows: list[Row], limit: int = 60) -> list[str]:
+    """µs per step of all contenders, a line for each point."""
+    names = "native", "scan", "cudnn", "torch", "torch graph"
+    by_point = collections.defaultdict(dict)
+    for row in rows:
+        if row["part"] == "peers" and "who" in row:
+            point = [row[k] for k in ("cell", "hidden", "batch", "dtype", "mode")]
+            value = _number(row["step_us"]) if "step_us" in row else "error"
+            by_point[tuple(point)][row["who"]] = (value, row.get("step_us"))
+    if not by_point:
+        return []
+    lines, ratios = [], collections.defaultdict(list)
+    for point, found in by_point.items():
+        ours = found.get("native", ("", None))[1]
+        rivals = [v for who, (_, v) in found.items() if who != "native" and v]
+        best = f"{min(rivals) / ours:.2f}×" if ours and rivals else ""
+        lines.append([*point, *(found.get(n, ("", 0))[0] for n in names), best])
+        for who, (_, value) in found.items():
+            if ours and value and who != "native":
+                ratios[who].append(value / ours)
+    header = ["cell", "H", "B", "dtype", "mode", *names, "best other / ours"]
+    means = [
+        f"{who}: {statistics.geometric_mean(v):.2f}× (least {min(v):.2f}×, {len(v)})"
+        for who, v in ratios.items()
+    ]
+    more = len(lines) - limit
+    compared = "; ".join(means) or "nothing to compare"
+    return [
+        "## µs per step",
+        "",
+        *table(header, lines[:limit]),
+        *([f"... and {more} more points"] if more > 0 else []),
+        "",
+        f"Times as fast as, geometric mean: {compared}.",
+    ]
+
+
+def others(rows: list[Row]) -> list[str]:
+    """Rows of the parts that have few."""
+    lines = []
+    for part in ("command_buffers", "sanitizers", "soak"):
+        found = [row for row in rows if row["part"] == part]
+        if found:
+            lines += [f"## {part}", ""]
+            lines += [
+                "- " + ", ".join(f"{k} {v}" for k, v in row.items() if k != "part")
+                for row in found
+            ]
+            lines.append("")
+    checks = [row for row in rows if row["part"] == "conformance" and "check" in row]
+    if checks:
+        good = sum(row["ok"] for row in checks)
+        lines += [f"Conformance: {good} of {len(checks)} checks hold.", ""]
+    return lines
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    (folder,) = sys.argv[1:] if arguments is None else arguments
+    rows = read(Path(folder))
+    device = next((r["name"] for r in rows if r.get("what") == "device"), "no GPU")
+    sections = [parts(rows), failures(rows), others(rows), constants(rows), peers(rows)]
+    print(f"# GPU campaign: {device}\n")
+    for section in sections:
+        if section:
+            print("\n".join(section) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,324 @@
+"""The machine code of the CUDA engine, and the lint that looks at it (cuda/lint.py)."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from prnn_jax._native import native
+
+ROOT = Path(__file__).parent.parent
+LINT = ROOT / "cuda/lint.py"
+
+
+def _import_lint():
+    spec = importlib.util.spec_from_file_location("prnn_cuda_lint", LINT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+lint = _import_lint()
+
+
+def require_disassembler() -> None:
+    if lint.find_tool("cuobjdump") is None or lint.find_tool("nvdisasm") is None:
+        pytest.skip(
+            "needs cuobjdump and nvdisasm: "
+            "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+        )
+
+
+# ---- the module ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built() -> list:
+    """All kernels of the module."""
+    if not native.cuda_targets():
+        pytest.skip("the package was built without CUDA (PRNN_CUDA=ON needs nvcc)")
+    require_disassembler()
+    return lint.read(Path(native.__file__))
+
+
+def test_no_kernel_breaks_a_rule(built):
+    broken = {k.name: found for k in built if (found := lint.violations(k))}
+    assert broken == {}
+
+
+def test_every_exchange_is_built(built):
+    engines = [kernel for kernel in built if kernel.is_recurrence]
+    exchanges = {kernel.exchange for kernel in engines}
+    assert exchanges >= {"block", "cluster", "grid"}, [k.name for k in engines]
+
+
+# ---- the lint ------------------------------------------------------------------------
+
+# A kernel as the compiler lays them out: the wait for other blocks and the rare end of
+# it out of line, a subroutine behind the kernel's end.
+GOOD = """
+    LDC R1, c[0x0][0x28]
+    LDG.E R2, desc[UR4][R2.64]
+  step:
+    LDG.E.128.STRONG.GPU R16, desc[UR4][R12.64]
+    ISETP.NE.U32.AND P0, PT, R16, -0x1, PT
+    @!P0 BRA again
+  arrived:
+    HMMA.16816.F32.BF16 R8, R4, R16, R8
+    HMMA.16816.F32.BF16 R8, R4, R18, R8
+    BAR.SYNC.DEFER_BLOCKING 0x0
+    BSSY B0, joined
+    @P1 BRA joined
+    CALL.REL.NOINC subroutine
+  joined:
+    BSYNC B0
+    CCTL.E.PF2 [R6+0x4000]
+    STG.E.64.STRONG.GPU desc[UR4][R12.64+0x1000], R6
+    @!P2 BRA step
+    EXIT
+  again:
+    LDG.E.128.STRONG.GPU R16, desc[UR4][R12.64]
+    @P3 BRA arrived
+    @!P4 BRA again
+    BPT.TRAP 0x1
+  subroutine:
+    MUFU.RCP R0, R5
+    RET.REL.NODEC R6 0x0
+  padding:
+    BRA padding
+"""
+GRID = "_ZN4prnn6kernelILNS_8ExchangeE2EEEvPf"
+CLUSTER = "_ZN4prnn6kernelILNS_8ExchangeE1EEEvPf"
+
+
+def kernel(code: str = GOOD, symbol: str = GRID, registers: int = 255, stack: int = 0):
+    """A kernel from its code, read as cuobjdump would print it."""
+    lines = [line.strip() for line in code.strip().splitlines()]
+    labels, instructions = {}, []
+    for line in lines:
+        if line.endswith(":"):
+            labels[line[:-1]] = hex(16 * len(instructions))
+        else:
+            instructions.append(line)
+    sass = f'arch = sm_90a\n\t\tFunction : {symbol}\n\t.headerflags\t@""\n'
+    for n, line in enumerate(instructions):
+        words = [labels.get(word, word) for word in line.split(" ")]
+        sass += f"        /*{16 * n:04x}*/  {' '.join(words)} ;  /* 0x0123456789 */\n"
+        sass += "                                     /* 0x000fe20000000800 */\n"
+    resources = (
+        f"arch = sm_90a\n Function {symbol}:\n  REG:{registers} STACK:{stack} "
+        "SHARED:1024 LOCAL:0 CONSTANT[0]:608 TEXTURE:0 SURFACE:0 SAMPLER:0\n"
+    )
+    ((key, code_of),) = lint.parse_sass(sass).items()
+    assert len(code_of) == len(instructions)
+    return lint.Kernel(*key, lint.parse_resources(resources)[key], code_of)
+
+
+def test_a_good_kernel_breaks_no_rule():
+    good = kernel()
+    assert lint.violations(good, 2) == []
+    assert good.name == "kernel<grid>"
+    assert good.exchange == "grid"
+    assert good.resources == lint.Resources(255, 0, 1024, 0)
+
+
+def test_weights_must_be_in_registers_of_their_own():
+    symbol = "_ZN4prnn6kernelILi1ELi2ELi1ELi1ELi4EEEvPf"  # four fragments of weights
+    (found,) = (v for v in lint.violations(kernel(symbol=symbol), 2) if "weights" in v)
+    assert found == "weights from 1 registers in the loop, 4 expected"
+
+
+def test_the_loop_is_all_that_a_step_may_run():
+    good = kernel()
+    opcodes = [i.opcode for i in good.instructions if i.address in good.loop]
+    outside = [i.opcode for i in good.instructions if i.address not in good.loop]
+    assert outside == ["LDC", "LDG.E", "EXIT", "BPT.TRAP", "BRA"]
+    assert "MUFU.RCP" in opcodes  # in a subroutine
+    assert good.count("strong LDG", inside=True) == 2  # one is out of line
+    assert good.count("CCTL", inside=True) == 0  # a prefetch is none
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("BAR.SYNC.DEFER_BLOCKING 0x0", "LDL R3, [R1]", "1 accesses to local memory"),
+        ("MUFU.RCP R0, R5", "@P1 STL [R1+0x4], R3", "1 accesses to local memory"),
+        ("@P3 BRA arrived", "LDL R3, [R1]\n@P3 BRA arrived", "local memory"),
+        ("CCTL.E.PF2 [R6+0x4000]", "MEMBAR.SC.GPU", "1 MEMBAR in the loop"),
+        ("CCTL.E.PF2 [R6+0x4000]", "CCTL.IVALL", "1 CCTL in the loop"),
+        ("HMMA.16816.F32.BF16 R8, R4, R18, R8", "NOP", "1 HMMA in the loop, at least"),
+        (".STRONG.GPU", "", "no strong LDG in the loop of a grid exchange"),
+        ("STG.E.64.STRONG.GPU", "STG.E.64", "no strong STG in the loop of a grid"),
+        ("@!P2 BRA step", "NOP", "0 HMMA in the loop"),
+        ("@!P2 BRA step", "@!P2 BRX R2 -0x70", "an indirect branch"),
+    ],
+)
+def test_what_breaks_a_rule(old, new, message):
+    assert old in GOOD
+    found = lint.violations(kernel(GOOD.replace(old, new)), 2)
+    assert any(message in text for text in found), found
+
+
+def test_a_loop_over_jobs_around_it_is_not_the_loop_over_time():
+    """Between jobs weights are loaded and the team's blocks wait for each other."""
+    begin, end = "LDC R1, c[0x0][0x28]", "@!P2 BRA step"
+    between = f"{begin}\njob:\nLDL R3, [R1]\nMEMBAR.ALL.GPU"
+    jobs = GOOD.replace(begin, between).replace(end, f"{end}\n@!P5 BRA job")
+    # And an inner one, over the weights that are in shared memory.
+    rolled = "rolled:\nHMMA.16816.F32.BF16 R8, R4, R18, R8\n@P6 BRA rolled\nBAR.SYNC"
+    nested = kernel(jobs.replace("BAR.SYNC", rolled))
+    assert lint.violations(nested, 3) == []
+    assert nested.count("HMMA", inside=True) == 3
+    assert nested.count("local", inside=False) == 1
+    assert nested.count("MEMBAR", inside=False) == 1
+
+
+def test_local_memory_outside_of_the_loop_is_counted_only():
+    spills = kernel(GOOD.replace("LDC R1, c[0x0][0x28]", "STL [R1], R3"))
+    assert lint.violations(spills, 2) == []
+    assert spills.count("local", inside=False) == 1
+
+
+def test_no_loop_is_an_error():
+    (found,) = lint.violations(kernel("HMMA.16816.F32 R8, R4, R16, R8\nEXIT"), 1)
+    assert "no loop" in found
+
+
+def test_a_cluster_exchange_stores_to_other_blocks():
+    found = lint.violations(kernel(symbol=CLUSTER), 2)
+    assert found == ["no STAS in the loop of a cluster exchange"]
+    prefetch, waits = "CCTL.E.PF2 [R6+0x4000]", "CCTL.IVALL\nSTAS.64 [R2.64], R4"
+    with_stas = GOOD.replace(prefetch, waits)
+    assert lint.violations(kernel(with_stas, CLUSTER), 2) == []
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name", "least"),
+    [
+        (
+            "_ZN4prnn6kernelIXtlNS_4TileELi2ELi10ELi2ELi1EEELNS_8ExchangeE2EEEvPf",
+            "kernel<Tile{2, 10, 2, 1}, grid>",
+            80,
+        ),
+        (
+            "_ZN4prnn1kINS_11ForwardPassINS_4LstmENS_6UnitIoILNS_6NumberE0EEENS_8"
+            "Bfloat16EEELS4_0ELNS_8ExchangeE1ELi4ELi5ELi1ELi2EEEvNS_4TaskIT_EE",
+            "k<ForwardPass<Lstm>, bfloat16, cluster, 4, 5, 1, 2>",
+            40,
+        ),
+        (
+            "_ZN12_GLOBAL__N_11kILN4prnn6NumberE3ELNS1_8ExchangeE0ELi1ELi8ELi1ELi8ELi4EEEvPf",
+            "k<float32, block, 1, 8, 1, 8, 4>",
+            48,
+        ),
+    ],
+)
+def test_the_name_tells_how_many_products_there_must_be(symbol, name, least):
+    named = kernel(symbol=symbol)
+    assert named.name == name
+    assert named.expected_hmma == least
+    few = f"2 HMMA in the loop, at least {least} expected"
+    assert few in lint.violations(named)
+
+
+def test_names_that_are_no_cxx_names_stay():
+    assert lint.readable("plain_c_name") == "plain_c_name"
+    assert lint.readable("_Znonsense") == "_Znonsense"
+
+
+def test_other_kernels_need_no_loop():
+    fill = kernel("STG.E desc[UR4][R2.64], R6\nEXIT", "_ZN4prnn4fillEPf")
+    assert not fill.is_recurrence
+    assert lint.violations(fill) == []
+    assert fill.name == "fill"
+
+
+def test_table_and_json_agree():
+    entries = [lint.summary(kernel(), 2), lint.summary(kernel(symbol=CLUSTER), 2)]
+    assert json.loads(json.dumps(entries)) == entries
+    header, _, *rows = lint.markdown(entries).splitlines()
+    assert header.count("|") == rows[0].count("|") == rows[1].count("|")
+    assert rows[0].startswith("| `kernel<grid>` | 255 | 0 |")
+    assert [len(e["violations"]) for e in entries] == [0, 1]
+
+
+def test_a_file_without_kernels_is_no_success(tmp_path):
+    require_disassembler()
+    (tmp_path / "empty.cubin").write_bytes(b"nothing")
+    done = subprocess.run(
+        [sys.executable, LINT, tmp_path / "empty.cubin"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "empty.cubin" in done.stderr
+
+
+# One step of a grid exchange, with the wrappers of cuda/ptx.h.
+SOURCE = r"""
+#include "cuda/ptx.h"
+#include "cuda/tile.h"
+namespace prnn {
+template <Exchange exchange, bool kSpills>
+__global__ void __launch_bounds__(256, 1) kernel(float* p, int steps, int at) {
+  using namespace ptx;
+  float d[4] = {}, local[64] = {};
+  const Word4 a{1u, 2u, 3u, 4u};
+  std::uint32_t turns = 0;
+  for (int t = 0; t < steps; ++t, p += 1024) {
+    Word4 v = ld_relaxed_gpu_v2_b64(p + 4 * tid());
+    while (!vote_all((v.x & v.y & v.z & v.w) != ~0u)) {
+      spin(turns);
+      v = ld_relaxed_gpu_v2_b64(p + 4 * tid());
+    }
+    mma_m16n8k16_bf16(d, a, v.x, v.y);
+    mma_m16n8k16_bf16(d, a, v.z, v.w);
+    if (kSpills) d[0] += local[(at * t) & 63]++;
+    bar_sync();
+    prefetch_global_l2(p + 4096);
+    st_relaxed_gpu_b64(p + 1024 + 2 * tid(), {cvt_rn_bf16x2(d[0], d[1]), turns});
+  }
+}
+template __global__ void kernel<Exchange::kGrid, false>(float*, int, int);
+template __global__ void kernel<Exchange::kGrid, true>(float*, int, int);
+}  // namespace prnn
+"""
+
+
+def test_what_the_compiler_makes_of_a_step(tmp_path, capsys):
+    """Wrappers become the instructions they are for, and the lint sees them."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs nvcc")
+    require_disassembler()
+    source, cubin = tmp_path / "step.cu", tmp_path / "step.cubin"
+    source.write_text(SOURCE)
+    options = "-std=c++20", "-gencode=arch=compute_90a,code=sm_90a", "-cubin"
+    subprocess.run(
+        [nvcc, *options, f"-I{ROOT}", source, "-o", cubin], check=True, timeout=120
+    )
+    spills, good = sorted(lint.read(cubin), key=lambda k: "false" in k.name)
+    assert good.name == "kernel<grid, false>"
+    assert lint.violations(good, 2) == []
+    loads = [i.opcode for i in good.instructions if i.opcode.startswith("LDG")]
+    assert set(loads) == {"LDG.E.128.STRONG.GPU"}
+    assert good.count("HMMA", inside=True) == 2
+    (found,) = lint.violations(spills, 2)
+    assert "local memory" in found
+
+    written = tmp_path / "lint.json"
+    assert lint.main([str(cubin), "--hmma", "2", "--json", str(written)]) == 1
+    printed = capsys.readouterr()
+    assert "local memory in the loop" in printed.err
+    assert "| `kernel<grid, false>` |" in printed.out
+    assert len(json.loads(written.read_text())) == 2
+    only = ["--hmma", "2", "--only", "false"]
+    assert lint.main([str(cubin), *only]) == 0

@@ -1,0 +1,222 @@
+"""The GPU campaign's scripts run, as far as they can without a GPU."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gpu import command_buffers, peers, sanitizers, summary
+
+ROOT = Path(__file__).parent.parent
+CAMPAIGN = ROOT / "benchmarks/gpu_campaign.sh"
+
+
+def campaign(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [CAMPAIGN, *arguments],
+        env={**os.environ, "PYTHON": sys.executable, **environment},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+
+
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_smoke_of_all_parts(tmp_path):
+    """Not the CUDA programs: their compiler takes long, and has a test of its own."""
+    out = tmp_path / "results"
+    work = {"PRNN_CAMPAIGN_WORK": str(tmp_path / "work")}
+    chosen = "graphs,soak,sanitizers,peers"
+    done = campaign("--smoke", "--parts", chosen, "--out", str(out), **work)
+    log = (out / "log.txt").read_text()
+    statuses = {row["name"]: row["status"] for row in rows_of(out / "campaign.jsonl")}
+    assert statuses == dict.fromkeys(chosen.split(","), "ok"), log[-3000:]
+    assert done.returncode == 0, done.stderr
+    assert len(list(out.iterdir())) <= 8
+    text = (out / "summary.md").read_text()
+    assert text in done.stdout
+    assert "| peers | ok |" in text
+    assert "Nothing was found." in text
+    assert "| rnn | 8 | 2 | float32 | train |" in text
+    parts = {row["part"] for row in rows_of(out / "checks.jsonl")}
+    assert parts == {"command_buffers", "soak", "sanitizers"}
+
+
+# Makes one program that fails, and does not make the other.
+FAILING_NVCC = """\
+#!/bin/sh
+case "$*" in *micro*) echo no such architecture >&2; exit 1 ;; esac
+while [ "$1" != -o ]; do shift; done
+cat >"$2" <<'END'
+#!/bin/sh
+echo '{"part": "conformance", "check": "vote_all", "ok": false}'
+exit 3
+END
+chmod +x "$2"
+"""
+
+
+def test_a_part_that_fails_costs_itself_only(tmp_path):
+    """And the campaign says so, and fails."""
+    broken = tmp_path / "bin"
+    broken.mkdir()
+    (broken / "nvcc").write_text(FAILING_NVCC)
+    (broken / "nvcc").chmod(0o755)
+    out, work = tmp_path / "results", {"PRNN_CAMPAIGN_WORK": str(tmp_path / "work")}
+    path = f"{broken}{os.pathsep}{os.environ['PATH']}"
+    chosen = "build,conformance,micro,graphs"
+    arguments = ["--no-build", "--parts", chosen, "--out", str(out)]
+    done = campaign(*arguments, PATH=path, JAX_PLATFORMS="cpu", **work)
+    assert done.returncode == 1
+    ended = [(row["name"], row["status"]) for row in rows_of(out / "campaign.jsonl")]
+    statuses = "failed", "failed", "failed", "no GPU"
+    assert ended == list(zip(chosen.split(","), statuses, strict=True))
+    log = (out / "log.txt").read_text()
+    assert "no such architecture" in log
+    assert "micro was not built" in log
+    text = (out / "summary.md").read_text()
+    assert "| conformance | failed |" in text
+    assert "vote_all" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--parts", "micro,nonsense"], "no part is named nonsense"), (["--x"], "--out")],
+)
+def test_arguments_that_do_not_fit_are_refused(arguments, message, tmp_path):
+    done = campaign(*arguments, OUT=str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["conformance", "micro"])
+def test_cuda_programs_compile(name, tmp_path):
+    """For the device too, without warnings; they then say that there is no GPU.
+
+    The definitions that the GPU is held to are those of the emulator.
+    """
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    program = tmp_path / name
+    sources = [ROOT / f"benchmarks/gpu/{name}.cu"]
+    options = ["-std=c++20", "-O1", f"-I{ROOT}", f"-I{ROOT}/tests"]
+    matrix = ROOT / "tests/emulator/matrix.cc"
+    if name == "conformance" and matrix.exists():
+        sources.append(matrix)
+        options.append("-DPRNN_EMULATOR_MATRIX")
+    options += ["-gencode=arch=compute_90a,code=sm_90a", "-Werror=all-warnings"]
+    options += ["-Xcompiler=-Wall,-Wextra,-Werror"]
+    built = subprocess.run(
+        ["nvcc", *options, *sources, "-o", program],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    ran = subprocess.run([program], env=environment, capture_output=True, check=False)
+    assert ran.returncode == 77
+    assert json.loads(ran.stdout) == {"part": name, "error": "no GPU"}
+    if len(sources) == 2:
+        ran = subprocess.run([program, "--host"], capture_output=True, check=False)
+        checks = [json.loads(line) for line in ran.stdout.splitlines()]
+        assert len(checks) == 7
+        assert all(check["ok"] for check in checks), checks
+        assert ran.returncode == 0
+
+
+# ---- reading what tools print --------------------------------------------------------
+
+THUNKS = """\
+000: kCommandBuffer [source | sink]
+    001: kCustomKernel [source | next=002 (1)] loop_fusion grid: [128, 1, 1]
+    002: kCustomCall   [prev=001 (1) | next=003 (1)] kCustomCall
+003: kCustomCall   [prev=002 (1) | next=004 (1)] kCustomCall
+004: kWhile        [prev=003 (1) | sink ] kWhile
+"""
+
+
+def test_what_is_captured_is_told_by_the_thunks():
+    inside, outside = command_buffers.captured(THUNKS)
+    assert inside == ["kCustomKernel", "kCustomCall"]
+    assert outside == ["kCommandBuffer", "kCustomCall", "kWhile"][1:]
+
+
+SANITIZER = """\
+========= COMPUTE-SANITIZER
+case lstm float32 H33 B3
+========= Invalid __global__ read of size 16 bytes
+=========     at void prnn::recurrence<prnn::Lstm>(prnn::Task)+0x230
+========= Uninitialized __global__ memory read of size 4 bytes
+=========     at loop_fusion+0x30
+========= ERROR SUMMARY: 2 errors
+"""
+
+
+def test_reports_about_our_kernels_are_told_from_others():
+    (report,) = sanitizers.ours(SANITIZER)
+    assert report.startswith("Invalid __global__ read")
+
+
+def test_the_most_telling_points_come_first():
+    every, quick = list(peers.points()), list(peers.points(quick=True))
+    assert len(every) == len(set(every)) == 3 * 8 * 6 * len(peers.DTYPES) * 2
+    assert every[: len(quick)] == quick
+    assert {(p.cell, p.hidden, p.batch) for p in quick} == set(peers.FIRST)
+    assert {p.dtype for p in quick} == {"bfloat16"}
+
+
+def test_sanitizers_see_every_size_cell_and_dtype():
+    cases = sanitizers.cases()
+    assert len(cases) == 9
+    for n, m in ((0, 1), (0, 2), (1, 2)):
+        assert len({(case[n], case[m]) for case in cases}) == 9
+
+
+def test_a_summary_of_rows_that_say_little(tmp_path, capsys):
+    rows = [
+        {"part": "campaign", "name": "micro", "status": "out of time", "seconds": 9.0},
+        {"part": "conformance", "check": "vote_all", "ok": False, "wrong": 3},
+        {"part": "conformance", "check": "nan", "ok": False, "required": False},
+        {"part": "micro", "what": "device", "name": "NVIDIA H200"},
+        {
+            "part": "micro",
+            "what": "grid exchange",
+            "constant": "grid_exchange",
+            "value": 700.25,
+            "unit": "cycles",
+            "predicted": 760,
+            "verdict": "as predicted",
+            "blocks": 64,
+            "wrong": 0,
+        },
+    ]
+    point = {"cell": "lstm", "hidden": 768, "batch": 16, "dtype": "bfloat16"}
+    point |= {"part": "peers", "mode": "forward", "time": 512}
+    rows += [
+        {**point, "who": "native", "step_us": 1.25},
+        {**point, "who": "torch", "step_us": 2.5},
+        {**point, "who": "scan", "error": "out of memory"},
+    ]
+    text = "\n".join(map(json.dumps, rows)) + '\n{"part": "mic'  # cut off
+    (tmp_path / "rows.jsonl").write_text(text)
+    assert summary.main([str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("# GPU campaign: NVIDIA H200\n")
+    assert "| micro | out of time | 9.0 |" in printed
+    assert "- micro: out of time; see log.txt" in printed
+    assert "vote_all" in printed
+    assert "not relied on: nan." in printed
+    assert ".grid_exchange = 700.2," in printed
+    assert "| 1.25 | error |  | 2.5 |  | 2.00× |" in printed
+    assert "torch: 2.00× (least 2.00×, 1)" in printed
