@@ -3,7 +3,7 @@
 //
 //   begin    a job starts: all threads of the team, together
 //   arrive   what step s reads is on its way or there
-//   load     this lane's part of a k block (product.cuh), and wait until such parts have arrived
+//   load     this lane's part of a k block (product.cuh), into zeros; and wait until it has arrived
 //   publish  a granule: adjacent units' values, the same in each of those units' lanes
 //   leave    step s has published
 #pragma once
@@ -23,12 +23,10 @@ struct Job {
 template <class Pass, Number kNumber, Tile kTile>
 class SharedValues {
  public:
-  PRNN_DEVICE SharedValues(const Task<Pass>& task, const SharedLayout& layout, const Place& place)
+  PRNN_DEVICE SharedValues(const SharedLayout& layout, const Place& place)
       : place_(place),
         pitch_(static_cast<int>(layout.pitch)),
         buffer_bytes_(kTile.columns() * pitch_) {
-    const std::int64_t depth_bytes = Pass::kPublished * task.padded * sizeof(typename Pass::Value);
-    k_blocks_ = static_cast<int>(ceil_div(depth_bytes, kKBlockBytes));
     buffers_ = ptx::shared() + static_cast<int>(layout.values);
     // What lies beyond the last published value is multiplied with weights of zero.
     for (int i = 16 * place.thread; i < 2 * buffer_bytes_; i += 16 * kThreads)
@@ -42,19 +40,14 @@ class SharedValues {
   PRNN_DEVICE void read_from(int s) { from_ = buffer(s) + place_.row * pitch_ + 16 * place_.part; }
   PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
 #pragma unroll
-    for (int n = 0; n < kTile.n_tiles; ++n) {
-      v[n] = {0, 0, 0, 0};
-      if (k_block < k_blocks_)
-        v[n] =
-            *reinterpret_cast<const ptx::Word4*>(from_ + 8 * n * pitch_ + k_block * kKBlockBytes);
-    }
+    for (int n = 0; n < kTile.n_tiles; ++n)
+      v[n] = *reinterpret_cast<const ptx::Word4*>(from_ + 8 * n * pitch_ + k_block * kKBlockBytes);
   }
   template <int kAheadHere>
   PRNN_DEVICE void wait(ptx::Word4 (&)[kAheadHere][kTile.n_tiles], int, int) const {}
 
  private:
   Place place_;
-  int k_blocks_;
   int pitch_, buffer_bytes_;
   char* buffers_;
   const char* from_;
@@ -64,8 +57,8 @@ class SharedValues {
 template <class Pass, Number kNumber, Tile kTile>
 class BlockExchange {
  public:
-  PRNN_DEVICE BlockExchange(const Task<Pass>& task, const SharedLayout& layout, const Place& place)
-      : values_(task, layout, place) {}
+  PRNN_DEVICE BlockExchange(const Task<Pass>&, const SharedLayout& layout, const Place& place)
+      : values_(layout, place) {}
 
   PRNN_DEVICE void begin(const Job&) { ptx::bar_sync(); }
   PRNN_DEVICE void arrive(int s) { values_.read_from(s); }
@@ -97,7 +90,7 @@ class ClusterExchange {
  public:
   PRNN_DEVICE ClusterExchange(const Task<Pass>& task, const SharedLayout& layout,
                               const Place& place)
-      : values_(task, layout, place),
+      : values_(layout, place),
         blocks_(task.blocks),
         leader_(place.thread == 0),
         steps_(static_cast<int>(task.pass.steps())),
@@ -199,10 +192,8 @@ class GridExchange {
   // zeros: they read nothing.
   PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
 #pragma unroll
-    for (int n = 0; n < kTile.n_tiles; ++n) {
-      v[n] = {0, 0, 0, 0};
+    for (int n = 0; n < kTile.n_tiles; ++n)
       if (k_block < end_[n]) v[n] = read(n, k_block);
-    }
   }
   // Reads again what has not been written yet, all of it in flight together.
   template <int kAheadHere>

@@ -67,15 +67,17 @@ class Weights {
   // columns, and values.wait(b, ...) returns once those loaded have arrived.
   template <class Values>
   PRNN_DEVICE void multiply(const Values& values, Sums& sums) const {
+    const int in_registers = k_blocks_ < kTile.register_blocks ? k_blocks_ : kTile.register_blocks;
 #pragma unroll
     for (int first = 0; first < kTile.register_blocks; first += kAhead) {
-      if (first >= k_blocks_) break;
-      multiply_blocks(values, sums, first, [&](int m, int i) { return registers_[m][first + i]; });
+      if (first >= in_registers) break;
+      multiply_blocks(values, sums, first, in_registers,
+                      [&](int m, int i) { return registers_[m][first + i]; });
     }
 #pragma unroll 1
     for (int first = kTile.register_blocks; first < k_blocks_; first += kAhead) {
       const ptx::Word4* from = shared_ + (first - kTile.register_blocks) * kFragments;
-      multiply_blocks(values, sums, first, [&](int m, int i) {
+      multiply_blocks(values, sums, first, k_blocks_, [&](int m, int i) {
         const ptx::Word4* of_tile = from + i * kFragments + fragment(m, 0);
         return Fragments{of_tile[0], of_tile[32]};
       });
@@ -91,17 +93,19 @@ class Weights {
   // Number, among all k blocks, of this warp's k-th.
   PRNN_DEVICE int position(int k) const { return place_.warp_k + k * kTile.warps_k(); }
 
-  // The next kAhead k blocks: all values are on their way before the first is waited for.
+  // kAhead k blocks from the first, or to the end: all values are on their way before one of them
+  // is waited for.
   template <class Values, class WeightsOf>
-  PRNN_DEVICE void multiply_blocks(const Values& values, Sums& sums, int first,
+  PRNN_DEVICE void multiply_blocks(const Values& values, Sums& sums, int first, int end,
                                    WeightsOf weights_of) const {
-    ptx::Word4 b[kAhead][kTile.n_tiles];
+    ptx::Word4 b[kAhead][kTile.n_tiles] = {};
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) values.load(b[i], position(first + i));
+    for (int i = 0; i < kAhead; ++i)
+      if (first + i < end) values.load(b[i], position(first + i));
     values.wait(b, position(first), kTile.warps_k());
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
-      if (first + i < k_blocks_)
+      if (first + i < end)
 #pragma unroll
         for (int m = 0; m < kTile.m_tiles; ++m) {
           const Fragments a = weights_of(m, i);
@@ -152,7 +156,7 @@ class Weights {
   Place place_;
   int k_blocks_;        // of this warp
   ptx::Word4* shared_;  // this warp's fragments in shared memory
-  // Some past the last, for those read ahead of it.
+  // Room for whole groups of kAhead; what lies beyond the last block is not used.
   Fragments registers_[kTile.m_tiles][round_up(kTile.register_blocks, kAhead)];
 };
 
