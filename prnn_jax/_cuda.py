@@ -26,6 +26,9 @@ DEVICE_VARIABLE = "PRNN_CUDA_DEVICE"
 #: beside it: collectives, whose kernels must not wait for ours to end.
 MAX_SMS_VARIABLE = "PRNN_CUDA_MAX_SMS"
 
+#: What NCCL takes at most, by default, for one collective.
+_FOR_COLLECTIVES = 20
+
 #: Environment variable: 0 keeps calls out of CUDA graphs.
 GRAPHS_VARIABLE = "PRNN_CUDA_GRAPHS"
 
@@ -82,15 +85,31 @@ def target_device() -> dict[str, Any]:
 def max_sms() -> int:
     """How many SMs a call may take; 0 for all.
 
+    Where the program sees several GPUs, some are left to collectives unless
+    PRNN_CUDA_MAX_SMS says otherwise: their kernels wait for those on other GPUs, and
+    would wait for ever if ours kept them from starting.
+
     Raises:
       ValueError: PRNN_CUDA_MAX_SMS is no whole number.
     """
-    asked = os.environ.get(MAX_SMS_VARIABLE, "0")
+    asked = os.environ.get(MAX_SMS_VARIABLE)
+    if asked is None:
+        return _beside_collectives()
     if not asked.isdigit():
         raise ValueError(
             f"prnn_jax: {MAX_SMS_VARIABLE} must be a number of SMs, got {asked!r}."
         )
     return int(asked)
+
+
+def _beside_collectives() -> int:
+    if not native.cuda_targets():
+        return 0
+    try:
+        gpus: Any = jax.devices("gpu")
+    except RuntimeError:
+        return 0
+    return gpus[0].core_count - _FOR_COLLECTIVES if len(gpus) > 1 else 0
 
 
 def target(name: str) -> str:

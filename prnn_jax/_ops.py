@@ -247,7 +247,7 @@ def _options(op: str, arguments: dict) -> dict:
         if not isinstance(precision, lax.Precision):
             _checks.one_of(op, "precision", precision, (None, *names))
             precision = lax.Precision(precision)
-    elif jax.config.jax_default_matmul_precision in ("highest", "float32"):
+    elif _default_precision() in ("highest", "float32"):
         precision = lax.Precision.HIGHEST  # the native engines must know, too
     return {
         "reverse": arguments["reverse"],
@@ -257,6 +257,11 @@ def _options(op: str, arguments: dict) -> dict:
         "implementation": implementation,
         "max_sms": _cuda.max_sms(),
     }
+
+
+def _default_precision() -> str | None:
+    """What `jax.default_matmul_precision` says."""
+    return getattr(jax.config, "jax_default_matmul_precision", None)
 
 
 def _rnn_call(op: str, activation, cap, skip, options: dict) -> Call:

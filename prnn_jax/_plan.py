@@ -34,6 +34,11 @@ def engine_for(
     if jnp.dtype(dtype).name not in takes:
         listed = ", ".join(takes)
         return "scan", f"the native engines take {listed}, not {jnp.dtype(dtype)}"
+    if lowered == "cuda" and lowered not in _ffi.PLATFORMS:
+        return "scan", (
+            "this build has no CUDA engine; PRNN_CUDA=ON pip install, with nvcc on the "
+            "PATH, builds one"
+        )
     if lowered not in _ffi.PLATFORMS:
         return "scan", f"there is no native engine for the platform {platform!r}"
     if lowered == "cuda" and call.table.product_inputs:
