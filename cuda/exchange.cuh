@@ -140,6 +140,7 @@ class ClusterExchange {
   PRNN_DEVICE void leave(int) const {}
   // A block's shared memory must outlive what others store there.
   PRNN_DEVICE void end() const {
+    ptx::bar_warp_sync();  // .aligned wants the warp together
     ptx::barrier_cluster_arrive();
     ptx::barrier_cluster_wait();
   }
@@ -180,13 +181,22 @@ class GridExchange {
       const int row = job.first_row + 8 * n + place_.row;
       end_[n] = row < shape_.batch ? k_blocks : 0;
     }
+    stride_ = (Pass::published_at(shape_, job.group, 1, 0) -
+               Pass::published_at(shape_, job.group, 0, 0)) *
+              static_cast<std::int64_t>(sizeof(Value));
   }
   PRNN_DEVICE void arrive(int s) {
 #pragma unroll
-    for (int n = 0; n < kTile.n_tiles; ++n)
-      from_[n] =
-          reinterpret_cast<const char*>(row_published(s - 1, job_.first_row + 8 * n + place_.row)) +
-          16 * place_.part;
+    for (int n = 0; n < kTile.n_tiles; ++n) {
+      // Short, for this is on the way from one step to the next; two tiles have no registers for
+      // it.
+      if (kTile.n_tiles == 1 && s > 1) {
+        from_[n] += stride_;
+      } else {
+        const Value* row = row_published(s - 1, job_.first_row + 8 * n + place_.row);
+        from_[n] = reinterpret_cast<const char*>(row) + 16 * place_.part;
+      }
+    }
   }
   // Lanes whose 16 bytes lie beyond the last value, or whose column is no row of the batch, have
   // zeros: they read nothing.
@@ -247,6 +257,7 @@ class GridExchange {
   Job job_;
   int end_[kTile.n_tiles];  // k blocks of which this lane has a part
   const char* from_[kTile.n_tiles];
+  std::int64_t stride_;  // bytes from a step's values to the next one's
 };
 
 template <Exchange, class Pass, Number kNumber, Tile kTile>
