@@ -113,11 +113,13 @@ def emulation(monkeypatch: pytest.MonkeyPatch):
         del call
         return (native_call("cuda") if "cuda" in platforms else scan_call)(*args)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
-        patch.setattr(_ffi, "_by_platform", by_platform)
-        patch.setattr(_cuda, "target", lambda name: f"{name}_emulated")
-        patch.setenv(_cuda.DEVICE_VARIABLE, "NVIDIA H200")
-        jax.clear_caches()
-        yield Emulation()
+    # Not in a context of their own: a test may set the same again, and all must be
+    # undone in one order.
+    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
+    monkeypatch.setattr(_ffi, "_by_platform", by_platform)
+    monkeypatch.setattr(_cuda, "target", lambda name: f"{name}_emulated")
+    monkeypatch.setenv(_cuda.DEVICE_VARIABLE, "NVIDIA H200")
+    jax.clear_caches()
+    yield Emulation()
+    monkeypatch.undo()
     jax.clear_caches()

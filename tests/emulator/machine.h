@@ -62,7 +62,8 @@ struct Warp {
   std::uint32_t words[kLanes] = {}, word_results[kLanes] = {};
   Fragments fragments[kLanes] = {};
   Products products[kLanes] = {};
-  char order = 0;  // ThreadSanitizer's object for bar.warp.sync
+  unsigned barriers = 0;  // bar.warp.sync that all lanes have come to
+  char order[2] = {};  // ThreadSanitizer's objects for bar.warp.sync
 };
 
 struct MBarrierState {

@@ -98,9 +98,11 @@ void warp_barrier(Where where) {
   const Ignore ignore;
   Machine& m = machine();
   if (m.fault == Fault::kSkipWarpSync) return;
-  char* order = &m.current().warp->order;
+  // Two in turn: a lane that resumes late must not be ordered after what others do next.
+  Warp& warp = *m.current().warp;
+  char* order = &warp.order[warp.barriers % 2];
   sanitizers::release(order);
-  collective(m, {"bar.warp.sync", where}, [](Warp&) {});
+  collective(m, {"bar.warp.sync", where}, [](Warp& w) { ++w.barriers; });
   sanitizers::acquire(order);
 }
 
