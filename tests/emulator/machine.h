@@ -63,7 +63,7 @@ struct Warp {
   Fragments fragments[kLanes] = {};
   Products products[kLanes] = {};
   unsigned barriers = 0;  // bar.warp.sync that all lanes have come to
-  char order[2] = {};  // ThreadSanitizer's objects for bar.warp.sync
+  char order[2] = {};     // ThreadSanitizer's objects for bar.warp.sync
 };
 
 struct MBarrierState {
