@@ -186,6 +186,7 @@ class GridExchange {
               static_cast<std::int64_t>(sizeof(Value));
   }
   PRNN_DEVICE void arrive(int s) {
+    if (s == 0 && !Pass::kStartsPublished) return;  // nothing comes
 #pragma unroll
     for (int n = 0; n < kTile.n_tiles; ++n) {
       // Short, for this is on the way from one step to the next; two tiles have no registers for

@@ -1,0 +1,258 @@
+"""The CUDA engine's own sources in the emulator: tests/native/check_cuda_engine.cc.
+
+The last part makes mistakes on purpose (tests/faults/table.py) and wants each noticed.
+"""
+
+import functools
+import os
+import re
+import shutil
+import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+import pytest
+from emulator.build import ROOT, VARIANTS, build, compile_cxx, emulator_objects, run
+from faults.table import CHECKS, FAULTS, Edit
+
+SOURCE = ROOT / "tests/native/check_cuda_engine.cc"
+NUMBERS = "bf16", "f16", "tf32", "f32"
+EXCHANGES = "block", "cluster", "grid"
+SMALL = "*-H? *-H??"
+
+# Much of the time goes into compiling: what is not looked at is left out.
+OPTIONS = {
+    "plain": ["-O1", "-g0"],
+    "address": ["-O0", "-g1"],
+    "thread": ["-O1", "-g1"],
+}
+
+_folder = tempfile.TemporaryDirectory(prefix="prnn_cuda_engine_")
+_lock = Lock()
+
+
+def prepared(variant: str) -> list[Path]:
+    """The planner, for the cases that are planned; and the emulator is compiled."""
+    with _lock:
+        return _planner(variant)
+
+
+@functools.cache
+def _planner(variant: str) -> list[Path]:
+    objects = []
+    for name in ("planner", "devices"):
+        objects.append(Path(_folder.name) / f"{name}_{variant}.o")
+        options = *VARIANTS[variant], *OPTIONS[variant]
+        compile_cxx(*options, "-c", ROOT / f"cuda/{name}.cc", "-o", objects[-1])
+    emulator_objects(variant)
+    return objects
+
+
+def compiled(variant: str, instances: str, edits: tuple[Edit, ...] = ()) -> Path:
+    """The program with some instances; of a copy of cuda/ where there are edits."""
+    folder = Path(tempfile.mkdtemp(dir=_folder.name))
+    options = [*OPTIONS[variant], f'-DPRNN_COMPILED="{instances}"']
+    if edits:
+        for source in sorted((ROOT / "cuda").glob("*.*h")):  # .h, .cuh
+            (folder / "cuda").mkdir(exist_ok=True)
+            shutil.copy(source, folder / "cuda")
+        for edit in edits:
+            path = folder / "cuda" / edit.file
+            text = path.read_text()
+            assert text.count(edit.old) == 1, f"{edit.file} has changed: {edit.old!r}"
+            path.write_text(text.replace(edit.old, edit.new))
+        # Before all others; and what is left unused is no error.
+        options += ["-iquote", folder, "-Wno-error"]
+    return build(variant, folder / "check", *options, SOURCE, *prepared(variant))
+
+
+def result(program: Path, *options: str) -> tuple[bool, str]:
+    """(Nothing is wrong, what it says.)"""
+    # The first race is enough; to find the names for others takes long.
+    ran = run("env", "TSAN_OPTIONS=halt_on_error=1", program, *options)
+    report = f"{ran.stdout}{ran.stderr}"
+    silent = re.fullmatch(r"ok \d+\n", report) is not None
+    return ran.returncode == 0 and silent, report
+
+
+@functools.cache
+def pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+
+
+class Once:
+    """Calls f once for each argument, side by side; for several tests of a module."""
+
+    def __init__(self, f):
+        self._f, self._futures = f, {}
+
+    def start(self, *argument) -> Future:
+        if argument not in self._futures:
+            self._futures[argument] = pool().submit(self._f, *argument)
+        return self._futures[argument]
+
+
+def selected(request: pytest.FixtureRequest, test: str, name: str) -> list:
+    """Values of a parameter for which a test of this module will run."""
+    return [
+        item.callspec.params[name]
+        for item in request.session.items
+        if item.path == request.path and getattr(item, "originalname", "") == test
+    ]
+
+
+# ---- the engine is right ----
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """The program with all instances of a number format."""
+    once = Once(lambda number: compiled("plain", f"*-{number}-*"))
+    prepared("plain")
+    for number in NUMBERS:
+        once.start(number)
+    return lambda number: once.start(number).result()
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_equals_the_naive_run(number, whole):
+    """Every cell, pass and exchange, bit by bit the same for two schedules."""
+    ok, report = result(whole(number), f"cases={SMALL}")
+    assert ok, report
+
+
+@pytest.mark.parametrize("number", ["bf16", "tf32", "f32"])
+def test_weights_overflow_into_shared_memory(number, whole):
+    ok, report = result(whole(number), "cases=*-H??? *-H1???", "schedules=1")
+    assert ok, report
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize(("cell", "number"), [("lstm", "bf16"), ("gru", "tf32")])
+def test_does_not_depend_on_the_schedule(cell, number, exchange, whole):
+    cases = f"cases={cell}-*-{exchange}*-T3-B3-*"
+    ok, report = result(whole(number), cases, "schedules=50")
+    assert ok, report
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_nan_is_a_value(number, whole):
+    """NaN of the bits that mean "unwritten" arrives, where it belongs, as a NaN."""
+    ok, report = result(whole(number), "cases=*-T3-B3-G2-*", "input=nan")
+    assert ok, report
+
+
+@pytest.mark.parametrize("number", ["bf16", "f32"])
+def test_teams_need_not_run_at_the_same_time(number, whole):
+    cases = "cases=*-block*-T3-B3-* *-cluster*-T3-B3-* lstm-*-cluster*-B20-*"
+    ok, report = result(whole(number), cases, "resident=1")
+    assert ok, report
+
+
+def test_teams_of_a_grid_must(whole):
+    cases = "cases=lstm-forward-bf16-grid*-T3-B3-*"
+    ok, report = result(whole("bf16"), cases, "resident=1")
+    assert not ok
+    lines = report.splitlines()
+    assert len(lines) == 3
+    assert all("cooperative" in line for line in lines)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_largest_layer(direction, whole):
+    """An LSTM of 2048 units, as the planner has it on an H200: 128 blocks."""
+    ok, report = result(whole("bf16"), f"cases=lstm-{direction}-*-H2048", "schedules=1")
+    assert ok, report
+
+
+# ---- nor does it do what cannot be seen in results ----
+
+SANITIZED = {
+    # Every cell, pass and exchange: instances 0, 3 and 4 of each list.
+    "address-bf16": ("address", "*-bf16-*0 *-bf16-cluster* *-bf16-block*", SMALL),
+    "address-tf32": ("address", "*-tf32-*0 *-tf32-cluster* *-tf32-block*", SMALL),
+    "thread": (
+        "thread",
+        "lstm-*-bf16-grid0 lstm-*-bf16-cluster* lstm-*-bf16-block* "
+        "gru-*-tf32-grid2 gru-*-tf32-cluster*",
+        "*-T3-B14-* *-T4-B14-*",
+    ),
+}
+
+
+def sanitized(name: str) -> tuple[bool, str]:
+    variant, instances, cases = SANITIZED[name]
+    program = compiled(variant, instances)
+    return result(program, "schedules=1", f"cases={cases}")
+
+
+@pytest.fixture(scope="module")
+def sanitizers(request):
+    once = Once(sanitized)
+    for name in selected(request, "test_keeps_to_its_memory_and_order", "name"):
+        prepared(SANITIZED[name][0])
+        once.start(name)
+    return lambda name: once.start(name).result()
+
+
+@pytest.mark.parametrize("name", SANITIZED)
+def test_keeps_to_its_memory_and_order(name, sanitizers):
+    """Buffers of the exact size, and no data race, under sanitizers."""
+    ok, report = sanitizers(name)
+    assert ok, report[:10000]
+
+
+# ---- and all this would be noticed otherwise ----
+
+FAULT = {fault.name: fault for fault in FAULTS}
+
+
+def healthy_options(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Without the mistakes that are options."""
+    return tuple(o for o in options if not o.startswith(("fault=", "fill=")))
+
+
+@pytest.fixture(scope="module")
+def faults(request):
+    programs = Once(compiled)
+    healthy = Once(result)
+
+    def check(name):
+        """Results with and without the fault."""
+        fault = FAULT[name]
+        variant = CHECKS[fault.check].variant
+        program = (
+            compiled(variant, fault.compiled, fault.edits) if fault.edits else None
+        )
+        return result(program or unharmed[variant, fault.compiled], *fault.options)
+
+    names = selected(request, "test_fault_is_noticed", "name")
+    needed = {(CHECKS[FAULT[n].check].variant, FAULT[n].compiled) for n in names}
+    for variant in sorted({variant for variant, _ in needed}):
+        prepared(variant)
+    started = {key: programs.start(*key) for key in sorted(needed)}
+    unharmed = {key: future.result() for key, future in started.items()}
+    checks = Once(check)
+    for name in names:
+        fault = FAULT[name]
+        key = CHECKS[fault.check].variant, fault.compiled
+        healthy.start(unharmed[key], *healthy_options(fault.options))
+        checks.start(name)
+
+    def outcome(name):
+        fault = FAULT[name]
+        key = CHECKS[fault.check].variant, fault.compiled
+        without = healthy.start(unharmed[key], *healthy_options(fault.options))
+        return without.result(), checks.start(name).result()
+
+    return outcome
+
+
+@pytest.mark.parametrize("name", FAULT)
+def test_fault_is_noticed(name, faults):
+    (passes, report), (passes_with_it, with_it) = faults(name)
+    assert passes, report
+    assert not passes_with_it, f"nothing notices {name}"
+    expected = CHECKS[FAULT[name].check].report
+    assert re.search(expected, with_it), with_it[:10000]
