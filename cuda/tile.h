@@ -115,7 +115,7 @@ inline constexpr Instance kThreeProducts[] = {
     {Exchange::kBlock, {3, 6, 1, 8, 1}},
 };
 inline constexpr Instance kFourProducts[] = {
-    {Exchange::kGrid, {2, 10, 1, 1, 5}}, {Exchange::kGrid, {4, 5, 1, 1, 5}},
+    {Exchange::kGrid, {2, 8, 1, 1, 5}},  {Exchange::kGrid, {4, 5, 1, 1, 5}},
     {Exchange::kGrid, {4, 4, 2, 1, 2}},  {Exchange::kCluster, {4, 5, 1, 2, 1}},
     {Exchange::kBlock, {4, 3, 1, 8, 1}},
 };

@@ -41,23 +41,13 @@ Floats unwritten(std::int64_t size) {
   return Floats(size, std::numeric_limits<float>::quiet_NaN());
 }
 
-struct Numbers {
-  int gates, states, saved;
-};
-Numbers numbers(const prnn::CellSpec& cell) {
-  return prnn::visit(cell, [](auto c) {
-    using C = decltype(c);
-    return Numbers{C::kGates, C::kStates, prnn::saved_values<C>};
-  });
-}
-
 struct Results {
   std::vector<Floats> arrays;
 };
 
 // Forward and backward pass of one call.
 Results run(const prnn::CellSpec& cell, const prnn::Shape& s, int threads) {
-  const Numbers n = numbers(cell);
+  const prnn::CellNumbers n = prnn::numbers(cell);
   const std::int64_t state = s.batch * s.groups * s.hidden, sequence = state * s.time;
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.hidden));
   const Floats a_x = wave(sequence * n.gates, 1.3f, 1.0f),
