@@ -110,13 +110,13 @@ inline constexpr Instance kOneProduct[] = {
     {Exchange::kBlock, {1, 8, 1, 8, 1}},
 };
 inline constexpr Instance kThreeProducts[] = {
-    {Exchange::kGrid, {3, 6, 1, 1, 6}},  {Exchange::kGrid, {4, 5, 1, 1, 5}},
+    {Exchange::kGrid, {3, 6, 1, 1, 6}},  {Exchange::kGrid, {4, 5, 1, 1, 4}},
     {Exchange::kGrid, {3, 5, 2, 1, 3}},  {Exchange::kCluster, {3, 6, 1, 2, 1}},
     {Exchange::kBlock, {3, 6, 1, 8, 1}},
 };
 inline constexpr Instance kFourProducts[] = {
-    {Exchange::kGrid, {2, 8, 1, 1, 5}},  {Exchange::kGrid, {4, 5, 1, 1, 5}},
-    {Exchange::kGrid, {4, 4, 2, 1, 2}},  {Exchange::kCluster, {4, 5, 1, 2, 1}},
+    {Exchange::kGrid, {2, 8, 1, 1, 5}},  {Exchange::kGrid, {4, 5, 1, 1, 4}},
+    {Exchange::kGrid, {4, 3, 2, 1, 3}},  {Exchange::kCluster, {4, 5, 1, 2, 1}},
     {Exchange::kBlock, {4, 3, 1, 8, 1}},
 };
 constexpr std::span<const Instance> instances(int products) {
