@@ -42,9 +42,10 @@ PRNN_HD constexpr std::int64_t round_up(std::int64_t a, std::int64_t b) {
 PRNN_HD constexpr int value_bytes(Number number) {
   return number == Number::kBfloat16 || number == Number::kFloat16 ? 2 : 4;
 }
-// k blocks read at a time: half of the tile's for float32 products, whose parts need registers.
+// k blocks read at a time: a quarter of the tile's for float32 products, whose parts need
+// registers.
 PRNN_HD constexpr int blocks_ahead(const Tile& tile, Number number) {
-  return number == Number::kFloat32 ? (tile.ahead + 1) / 2 : tile.ahead;
+  return number == Number::kFloat32 ? (tile.ahead + 3) / 4 : tile.ahead;
 }
 // Units whose published values make one granule.
 PRNN_HD constexpr int granule_units(Number number) { return kGranuleBytes / value_bytes(number); }
@@ -115,7 +116,7 @@ inline constexpr Instance kThreeProducts[] = {
     {Exchange::kBlock, {3, 6, 1, 8, 1}},
 };
 inline constexpr Instance kFourProducts[] = {
-    {Exchange::kGrid, {2, 8, 1, 1, 5}},  {Exchange::kGrid, {4, 5, 1, 1, 4}},
+    {Exchange::kGrid, {2, 8, 1, 1, 5}},  {Exchange::kGrid, {4, 4, 1, 1, 4}},
     {Exchange::kGrid, {4, 3, 2, 1, 3}},  {Exchange::kCluster, {4, 5, 1, 2, 1}},
     {Exchange::kBlock, {4, 3, 1, 8, 1}},
 };
