@@ -17,9 +17,9 @@ struct Job {
   int group, first_row;  // of the batch
 };
 
-// Values in shared memory, two buffers in turn: those that step s reads lie in buffer s % 2.
-// A buffer is written again two steps later, and every thread has then passed a barrier that comes
-// after its reads.
+// What the block and the cluster exchange share: values in shared memory, two buffers in turn:
+// those that step s reads lie in buffer s % 2. A buffer is written again two steps later, and every
+// thread has then passed a barrier that comes after its reads.
 template <class Pass, Number kNumber, Tile kTile>
 class SharedValues {
  public:
@@ -55,30 +55,22 @@ class SharedValues {
 
 // A team of one block: shared memory and __syncthreads.
 template <class Pass, Number kNumber, Tile kTile>
-class BlockExchange {
+class BlockExchange : public SharedValues<Pass, kNumber, kTile> {
+  using Values = SharedValues<Pass, kNumber, kTile>;
+
  public:
   PRNN_DEVICE BlockExchange(const Task<Pass>&, const SharedLayout& layout, const Place& place)
-      : values_(layout, place) {}
+      : Values(layout, place) {}
 
   PRNN_DEVICE void begin(const Job&) { ptx::bar_sync(); }
-  PRNN_DEVICE void arrive(int s) { values_.read_from(s); }
-  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
-    values_.load(v, k_block);
-  }
-  template <int kAheadHere>
-  PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int stride) const {
-    values_.wait(v, first, stride);
-  }
+  PRNN_DEVICE void arrive(int s) { Values::read_from(s); }
   PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
     if (which == 0)
-      *reinterpret_cast<ptx::Word2*>(values_.buffer(s + 1) + values_.value_at(column, value)) =
+      *reinterpret_cast<ptx::Word2*>(Values::buffer(s + 1) + Values::value_at(column, value)) =
           granule;
   }
   PRNN_DEVICE void leave(int) const { ptx::bar_sync(); }  // before anyone reads it
   PRNN_DEVICE void end() const {}
-
- private:
-  SharedValues<Pass, kNumber, kTile> values_;
 };
 
 // A team that is one cluster: every block stores its values into the shared memory of all, and an
@@ -86,11 +78,13 @@ class BlockExchange {
 // has received those of s - 1 from all, which they sent after they had read those of s - 2, whose
 // buffer is now written.
 template <class Pass, Number kNumber, Tile kTile>
-class ClusterExchange {
+class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
+  using Values = SharedValues<Pass, kNumber, kTile>;
+
  public:
   PRNN_DEVICE ClusterExchange(const Task<Pass>& task, const SharedLayout& layout,
                               const Place& place)
-      : values_(layout, place),
+      : Values(layout, place),
         blocks_(task.blocks),
         leader_(place.thread == 0),
         steps_(static_cast<int>(task.pass.steps())),
@@ -119,20 +113,13 @@ class ClusterExchange {
         ptx::spin(turns);
       phases_ ^= 1u << parity;
     }
-    values_.read_from(s);
+    Values::read_from(s);
     expect(s + 1);
-  }
-  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
-    values_.load(v, k_block);
-  }
-  template <int kAheadHere>
-  PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int stride) const {
-    values_.wait(v, first, stride);
   }
   // The lanes that hold the granule share out the blocks it goes to.
   PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
     if (s + 1 == steps_) return;
-    const char* to = values_.buffer(s + 1) + values_.value_at(column, value);
+    const char* to = Values::buffer(s + 1) + Values::value_at(column, value);
     ptx::MBarrier* barrier = barriers_ + ((s + 1) & 1);
     for (int rank = which; rank < blocks_; rank += granule_units(kNumber))
       ptx::st_async_v2_b32(ptx::mapa(to, rank), granule, ptx::mapa(barrier, rank));
@@ -151,7 +138,6 @@ class ClusterExchange {
     if (leader_ && s < steps_) ptx::mbarrier_arrive_expect_tx(barriers_ + (s & 1), bytes_);
   }
 
-  SharedValues<Pass, kNumber, kTile> values_;
   int blocks_;
   bool leader_;
   int steps_;
