@@ -129,6 +129,44 @@ struct Lstm {
   }
 };
 
+// sLSTM of the xLSTM (Beck et al. 2024), gate order i, f, z, o; log σ(a_f) is l:
+//   m' = max(l + m, a_i)    i = e^(a_i - m')    f = e^(l + m - m')
+//   c' = f c + i tanh(a_z)    n' = f n + i    h' = σ(a_o) c' / n'
+// Where n = 0 there is nothing to forget yet: m' = a_i and f = 0.
+struct Slstm {
+  static constexpr int kGates = 4, kStates = 4, kPhases = 1;
+  static constexpr int kReserve = 5;  // i, f, z, o, and dl/da_f = σ(-a_f)
+  static constexpr bool kSameGradient = true;
+
+  template <class F>
+  PRNN_HD Forward<Slstm, F> step(Vec<4, F> a_x, Vec<4, F> a_h, Vec<4, F> prev) const {
+    const F a_i = a_x[0] + a_h[0], a_f = a_x[1] + a_h[1];
+    const F z = tanh(a_x[2] + a_h[2]), o = sigmoid(a_x[3] + a_h[3]);
+    const F before = log_sigmoid(a_f) + prev[3];
+    const F larger = select(before > a_i, before, a_i);
+    const auto forgets = prev[2] > F(0.0f);
+    const F m = select(forgets, larger, a_i);
+    const F i = exp(a_i - m),
+            f = select(forgets, exp(select(forgets, before - m, F(0.0f))), F(0.0f));
+    const F c = f * prev[1] + i * z, n = f * prev[2] + i;
+    return {{o * c / n, c, n, m}, {i, f, z, o, sigmoid(-a_f)}};
+  }
+  // One of i and f is 1: the one that made m'. The other gets what m' has of it.
+  template <class F>
+  PRNN_HD Backward<Slstm, F> step_grad(Vec<4, F> d, Vec<4, F> prev, Vec<4, F> now,
+                                       Vec<5, F> reserve) const {
+    const F i = reserve[0], f = reserve[1], z = reserve[2], o = reserve[3];
+    const F ratio = now[1] / now[2], dratio = d[0] * o;
+    const F dc = d[1] + dratio / now[2], dn = d[2] - dratio * ratio / now[2];
+    const F di = (dc * z + dn) * i, df = (dc * prev[1] + dn * prev[2]) * f;
+    const auto remembers = f > i;  // m' = l + m, f = 1
+    const F to_i = select(remembers, di, d[3] - df), to_l = select(remembers, d[3] - di, df);
+    const Vec<4, F> da{to_i, to_l * reserve[4], dc * i * tanh_grad(z),
+                       d[0] * ratio * sigmoid_grad(o)};
+    return {{F(0.0f), dc * f, dn * f, to_l}, da, da};
+  }
+};
+
 // GRU with the reset gate after the product (as in cuDNN), gate order r, z, n:
 //   n = tanh(a_x,n + σ(r) a_h,n)    h' = (1 - z) n + z h
 struct Gru {
@@ -204,7 +242,7 @@ concept Cell = C::kPhases == 1 &&
                  { cell.step_grad(s, s, s, r) } -> std::same_as<Backward<C, float>>;
                };
 static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Rnn<TanhOrRelu>> && Cell<Lstm> &&
-              Cell<Gru>);
+              Cell<Slstm> && Cell<Gru>);
 
 // And of one whose step is two products in series.
 template <class C>
@@ -217,7 +255,7 @@ concept TwoPhaseCell = C::kPhases == 2 && requires(C cell, Vec<C::kOpenGates, fl
 };
 static_assert(TwoPhaseCell<GruResetBefore>);
 
-enum class CellKind { kRnnTanh, kRnnRelu, kLstm, kGru, kGruResetBefore };
+enum class CellKind { kRnnTanh, kRnnRelu, kLstm, kSlstm, kGru, kGruResetBefore };
 
 // The cell and its numbers, as they come from the caller.
 struct CellSpec {
@@ -236,6 +274,8 @@ template <class F>
       return f(Rnn<ClippedRelu>{{spec.cap}, spec.skip});
     case CellKind::kLstm:
       return f(Lstm{});
+    case CellKind::kSlstm:
+      return f(Slstm{});
     case CellKind::kGru:
       return f(Gru{});
     case CellKind::kGruResetBefore:

@@ -10,7 +10,10 @@
 //   depth(p)                         columns: how many published values a product runs over
 //   weight(g, p, unit, product, k)   the matrix, and bias(...), what the product starts from
 //   steps()                          steps of the loop
-//   input(g, p, s, b)                the published values of row b; null where they are all zero
+//   multiplies(g, p, s, b)           false where row b has no product in step s: it would be zero
+//                                    (nothing has been published yet) or is not needed (the row has
+//                                    ended)
+//   input(g, p, s, b)                else the values it runs over
 //   step<p>(g, s, b, unit, product)  takes the products of a unit, publishes its values
 //
 // A pass over a cell of one phase gives the parts of step() too, for engines that keep in
@@ -20,17 +23,19 @@
 //   carried    what the unit carries, from memory; for s = 0, the initial values
 //   advance    the step itself: takes products, carry and fetched values, gives published ones
 //   publish    writes those where input() finds them
+//   exchanged  what the next step multiplies of them
 //   keep       writes the carry where carried() finds it; after the last step, the results
 //
 // Io tells how to read and write units: one at a time or a vector of them (cpu/simd.h). T is the
 // type of the arrays.
 #pragma once
+#include <type_traits>
+
 #include "core/cells.h"
+#include "core/controls.h"
 #include "core/shape.h"
 
 namespace prnn {
-
-inline constexpr int kMaxStates = 2;
 
 template <class T = float>
 struct ForwardArrays {
@@ -38,8 +43,13 @@ struct ForwardArrays {
   const T* state_0[kMaxStates];  // [batch, groups, H] each
   T* y;                          // sequence [H]
   T* state_n[kMaxStates];        // also the store of the states that are not published
-  T* saved;                      // sequence [saved_values<C>·H]; null: keep nothing
-  T* between;                    // [batch, groups, 3·H], two-phase cells only
+  T* saved;                      // sequence [kept values·H]; null: keep nothing
+  bool saves_reserve;            // else only the states
+  Controls<T> controls;
+  float* between;  // [batch, groups, 3·H], two-phase cells only
+  // [2, batch, groups, H], by turns: what a step multiplies. For engines that read it from memory;
+  // null where it is y.
+  float* multiplied;
 };
 
 template <class T = float>
@@ -48,6 +58,26 @@ struct BackwardArrays {
   const T *state_0[kMaxStates], *dstate_n[kMaxStates];
   T *da_x, *da_h;           // sequences [G·H]; one array where kSameGradient
   T* dstate_0[kMaxStates];  // also the store of the gradient carried between steps
+  Controls<T> controls;
+  float* dreset_to[kMaxStates];  // [batch, groups, H] each; null where there are no resets
+  float* multiplied;             // [2, batch, groups, G·H], as in ForwardArrays; null: da_h
+
+  // In step s, d is the gradient of what the forward pass's `step` started from. If that had been
+  // replaced, it goes there and ends.
+  template <class State, class Io>
+  PRNN_HD void hand_to_reset(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t step,
+                             std::int64_t b, std::int64_t unit, State& d, Io io) const {
+    using F = typename Io::F;
+    if (dreset_to[0] == nullptr) return;
+    const bool resets = controls.resets_at(shape, g, step, b);
+    for (int n = 0; n < d.size(); ++n) {
+      float* sum = dreset_to[n] + shape.state_at(b, g) + unit;
+      if (s == 0) io.store(sum, F(0.0f));
+      if (!resets) continue;
+      io.store(sum, io.load(sum) + d[n]);
+      d[n] = F(0.0f);
+    }
+  }
 };
 
 // Kept for the backward pass, per unit and step: the reserve, then the states that are not y.
@@ -79,21 +109,27 @@ struct PassBase {
   PRNN_HD T w(const T* w_hh, std::int64_t g, std::int64_t from, int gate, std::int64_t to) const {
     return w_hh[(g * shape.hidden + from) * C::kGates * shape.hidden + gate * shape.hidden + to];
   }
-  // h before the step at time_at(g, step): from y, or from the initial state.
+  // h before the step, were there no resets: from y, or from the initial state.
   PRNN_HD const T* h_before(const T* y, const T* h_0, std::int64_t g, std::int64_t step,
                             std::int64_t b) const {
     return step == 0 ? h_0 + shape.state_at(b, g)
-                     : y + shape.sequence_at(b, shape.time_at(g, step - 1), g, 1);
+                     : y + shape.sequence_at(b, shape.time_at(g, step - 1, b), g, 1);
   }
-  template <int N>
-  PRNN_HD Vec<N, F> load_values(const T* p, Io io) const {
+  // What steps multiply, by turns: see ForwardArrays::multiplied.
+  PRNN_HD float* turn(float* multiplied, std::int64_t g, std::int64_t s, std::int64_t b,
+                      int values) const {
+    const std::int64_t all = shape.batch * shape.groups * shape.hidden;
+    return multiplied + ((s & 1) * all + shape.state_at(b, g)) * values;
+  }
+  template <int N, class V>
+  PRNN_HD Vec<N, F> load_values(const V* p, Io io) const {
     Vec<N, F> values;
     if constexpr (N > 0)
       for (int n = 0; n < N; ++n) values[n] = io.load(p + n * shape.hidden);
     return values;
   }
-  template <int N>
-  PRNN_HD void store_values(T* p, const Vec<N, F>& values, Io io) const {
+  template <int N, class V>
+  PRNN_HD void store_values(V* p, const Vec<N, F>& values, Io io) const {
     if constexpr (N > 0)
       for (int n = 0; n < N; ++n) io.store(p + n * shape.hidden, values[n]);
   }
@@ -126,8 +162,18 @@ struct ForwardPass : PassBase<C, Io, T> {
   PRNN_HD T bias(std::int64_t g, int, std::int64_t unit, int product) const {
     return at.b_hh[(g * C::kGates + product) * shape.hidden + unit];
   }
-  PRNN_HD const T* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
-    return Base::h_before(at.y, at.state_0[0], g, s, b);
+  PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
+    return s < shape.length(b, g);
+  }
+  PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (at.multiplied == nullptr) return Base::h_before(at.y, at.state_0[0], g, s, b);
+    return Base::turn(at.multiplied, g, s, b, 1);
+  }
+  // What the first step multiplies, where input() has it in a place of its own.
+  PRNN_HD void begin(std::int64_t g, std::int64_t b, std::int64_t unit, Io io) const {
+    const F h = io.load(at.state_0[0] + shape.state_at(b, g) + unit);
+    io.store(Base::turn(at.multiplied, g, 0, b, 1) + unit, exchanged(g, -1, b, unit, {h}, io)[0]);
   }
   template <int kPhase>
   PRNN_HD void step(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
@@ -146,18 +192,20 @@ struct ForwardPass : PassBase<C, Io, T> {
   // Where row b of what step s publishes begins, in an array of the given shape.
   PRNN_HD static std::int64_t published_at(const Shape& shape, std::int64_t g, std::int64_t s,
                                            std::int64_t b) {
-    return shape.sequence_at(b, shape.time_at(g, s), g, kPublished);
+    return shape.sequence_at(b, shape.time_at(g, s, b), g, kPublished);
   }
   PRNN_HD Inputs fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                        Io io) const {
-    const T* a_x = at.a_x + shape.sequence_at(b, shape.time_at(g, s), g, C::kGates) + unit;
+    const T* a_x = at.a_x + shape.sequence_at(b, shape.time_at(g, s, b), g, C::kGates) + unit;
     return {Base::template load_values<C::kGates>(a_x, io)};
   }
   PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                         Io io) const {
     const std::int64_t state = shape.state_at(b, g) + unit;
+    const bool has_ended = s > shape.length(b, g);  // and keep() has stored its h
     Carry carry;
-    carry[0] = io.load(input(g, 0, s, b) + unit);
+    carry[0] = io.load(has_ended ? at.state_n[0] + state
+                                 : Base::h_before(at.y, at.state_0[0], g, s, b) + unit);
     for (int n = 1; n < C::kStates; ++n)
       carry[n] = io.load((s == 0 ? at.state_0[n] : at.state_n[n]) + state);
     return carry;
@@ -165,16 +213,12 @@ struct ForwardPass : PassBase<C, Io, T> {
   PRNN_HD Vec<1, F> advance(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                             const Vec<C::kGates, F>& a_h, const Inputs& in, Carry& carry,
                             Io io) const {
-    const Forward<C, F> out = cell.step(in.a_x, a_h, carry);
-    if constexpr (saved_values<C> > 0) {
-      if (at.saved != nullptr) {
-        const std::int64_t t = shape.time_at(g, s);
-        T* saved = at.saved + shape.sequence_at(b, t, g, saved_values<C>) + unit;
-        Base::store_values(saved, out.reserve, io);
-        for (int n = 1; n < C::kStates; ++n)
-          io.store(saved + (C::kReserve + n - 1) * shape.hidden, out.next[n]);
-      }
-    }
+    if (s >= shape.length(b, g)) return {F(0.0f)};
+    at.controls.replace(carry, shape, g, s, b, unit, io);
+    Forward<C, F> out = cell.step(in.a_x, a_h, carry);
+    const std::int64_t t = shape.time_at(g, s, b);
+    at.controls.zone_out(out.next, carry, shape, g, t, b, unit, io);
+    if (saved_values<C> > 0 && at.saved != nullptr) save(g, t, b, unit, out, io);
     carry = out.next;
     carry[0] = io.stored(carry[0]);  // other units and later calls see h as it is in y
     return {carry[0]};
@@ -182,12 +226,30 @@ struct ForwardPass : PassBase<C, Io, T> {
   PRNN_HD void publish(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                        const Vec<1, F>& h, Io io) const {
     io.store(at.y + published_at(shape, g, s, b) + unit, h[0]);
+    if (at.multiplied != nullptr)
+      io.store(Base::turn(at.multiplied, g, s + 1, b, 1) + unit,
+               exchanged(g, s, b, unit, h, io)[0]);
+  }
+  PRNN_HD Vec<1, F> exchanged(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
+                              const Vec<1, F>& h, Io io) const {
+    if (!at.controls.change_product_input()) return h;
+    return {io.stored(at.controls.product_input(h[0], shape, g, s + 1, b, unit, io))};
   }
   PRNN_HD void keep(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                     const Carry& carry, Io io) const {
     const std::int64_t state = shape.state_at(b, g) + unit;
-    if (s == shape.time - 1) io.store(at.state_n[0] + state, carry[0]);
+    if (s + 1 >= shape.length(b, g)) io.store(at.state_n[0] + state, carry[0]);
     for (int n = 1; n < C::kStates; ++n) io.store(at.state_n[n] + state, carry[n]);
+  }
+
+ private:
+  PRNN_HD void save(std::int64_t g, std::int64_t t, std::int64_t b, std::int64_t unit,
+                    const Forward<C, F>& out, Io io) const {
+    const int first = at.saves_reserve ? C::kReserve : 0;  // of the states
+    T* saved = at.saved + shape.sequence_at(b, t, g, first + C::kStates - 1) + unit;
+    if (at.saves_reserve) Base::store_values(saved, out.reserve, io);
+    for (int n = 1; n < C::kStates; ++n)
+      io.store(saved + (first + n - 1) * shape.hidden, out.next[n]);
   }
 };
 
@@ -206,9 +268,15 @@ struct BackwardPass : PassBase<C, Io, T> {
     return Base::w(at.w_hh, g, unit, 0, k);  // the transpose: k runs over [gate, unit]
   }
   PRNN_HD T bias(std::int64_t, int, std::int64_t, int) const { return T{}; }
-  PRNN_HD const T* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
-    return s == 0 ? nullptr : at.da_h + published_at(shape, g, s - 1, b);
+  PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
+    return shape.time - s < shape.length(b, g);
   }
+  PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (at.multiplied == nullptr) return at.da_h + published_at(shape, g, s - 1, b);
+    return Base::turn(at.multiplied, g, s, b, C::kGates);
+  }
+  PRNN_HD void begin(std::int64_t, std::int64_t, std::int64_t, Io) const {}
   template <int kPhase>
   PRNN_HD void step(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                     const Vec<1, F>& dh, Io io) const {
@@ -231,13 +299,13 @@ struct BackwardPass : PassBase<C, Io, T> {
   }
   PRNN_HD static std::int64_t published_at(const Shape& shape, std::int64_t g, std::int64_t s,
                                            std::int64_t b) {
-    return shape.sequence_at(b, shape.time_at(g, forward_step(shape, s)), g, kPublished);
+    return shape.sequence_at(b, shape.time_at(g, forward_step(shape, s), b), g, kPublished);
   }
   PRNN_HD Inputs fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                        Io io) const {
     Inputs in{};
     if (s == shape.time) return in;
-    const std::int64_t step = forward_step(shape, s), t = shape.time_at(g, step);
+    const std::int64_t step = forward_step(shape, s), t = shape.time_at(g, step, b);
     const std::int64_t y_at = shape.sequence_at(b, t, g, 1) + unit;
     in.dy = io.load(at.dy + y_at);
     in.now[0] = io.load(at.y + y_at);
@@ -252,7 +320,7 @@ struct BackwardPass : PassBase<C, Io, T> {
         in.prev[n] = step == 0
                          ? io.load(at.state_0[n] + shape.state_at(b, g) + unit)
                          : io.load(at.saved + unit + value +
-                                   shape.sequence_at(b, shape.time_at(g, step - 1), g, kSaved));
+                                   shape.sequence_at(b, shape.time_at(g, step - 1, b), g, kSaved));
       }
     }
     return in;
@@ -266,11 +334,22 @@ struct BackwardPass : PassBase<C, Io, T> {
   }
   PRNN_HD Gates<C, F> advance(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                               const Vec<1, F>& dh, const Inputs& in, Carry& d, Io io) const {
-    d[0] = d[0] + dh[0];
-    if (s == shape.time) return Gates<C, F>{};
-    d[0] = d[0] + in.dy;
-    const Backward<C, F> out = cell.step_grad(d, in.prev, in.now, in.reserve);
-    d = out.prev;
+    d[0] = d[0] + at.controls.masked(dh[0], shape, g, b, unit, io);
+    at.hand_to_reset(shape, g, s, forward_step(shape, s) + 1, b, unit, d, io);
+    Backward<C, F> out{};
+    if (s == shape.time) return out.da_h;
+    const std::int64_t step = forward_step(shape, s);
+    if (step < shape.length(b, g)) {
+      State<C, F> prev = in.prev, now = in.now, kept{};
+      d[0] = d[0] + in.dy;
+      at.controls.replace(prev, shape, g, step, b, unit, io);
+      at.controls.zone_out_grad(d, now, kept, prev, shape, g, shape.time_at(g, step, b), b, unit,
+                                io);
+      out = cell.step_grad(d, prev, now, in.reserve);
+      d = out.prev;
+      if (at.controls.zoneout != nullptr)
+        for (int n = 0; n < C::kStates; ++n) d[n] = d[n] + kept[n];
+    }
     if constexpr (!C::kSameGradient)
       Base::store_values(at.da_x + published_at(shape, g, s, b) + unit, out.da_x, io);
     return out.da_h;
@@ -279,6 +358,15 @@ struct BackwardPass : PassBase<C, Io, T> {
                        const Gates<C, F>& da_h, Io io) const {
     if (s == shape.time) return;
     Base::store_values(at.da_h + published_at(shape, g, s, b) + unit, da_h, io);
+    if (at.multiplied != nullptr) {
+      Gates<C, F> stored;
+      for (int n = 0; n < C::kGates; ++n) stored[n] = io.stored(da_h[n]);
+      Base::store_values(Base::turn(at.multiplied, g, s + 1, b, C::kGates) + unit, stored, io);
+    }
+  }
+  PRNN_HD Gates<C, F> exchanged(std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                                const Gates<C, F>& da_h, Io) const {
+    return da_h;
   }
   PRNN_HD void keep(std::int64_t g, std::int64_t, std::int64_t b, std::int64_t unit, const Carry& d,
                     Io io) const {

@@ -19,6 +19,7 @@ struct Vec {
   F v[N];
   PRNN_HD F& operator[](int n) { return v[n]; }
   PRNN_HD const F& operator[](int n) const { return v[n]; }
+  PRNN_HD static constexpr int size() { return N; }
 };
 
 template <class F>

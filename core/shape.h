@@ -15,19 +15,29 @@ struct Shape {
   bool time_major;
   bool reverse;        // all groups run from the last step to the first
   bool bidirectional;  // the second half of the groups runs against the first
+  // [batch, groups]: how many steps of a row count, from its beginning; null: all.
+  const std::int32_t* lengths = nullptr;
 
   PRNN_HD std::int64_t state_at(std::int64_t b, std::int64_t g) const {
     return (b * groups + g) * hidden;
   }
+  // A row at a time: an element of a sequence with one value per group.
+  PRNN_HD std::int64_t row_at(std::int64_t b, std::int64_t t, std::int64_t g) const {
+    return (time_major ? t * batch + b : b * time + t) * groups + g;
+  }
   // Where row b of group g begins at time t, in a sequence with n values per unit.
   PRNN_HD std::int64_t sequence_at(std::int64_t b, std::int64_t t, std::int64_t g, int n) const {
-    const std::int64_t row = time_major ? t * batch + b : b * time + t;
-    return (row * groups + g) * n * hidden;
+    return row_at(b, t, g) * n * hidden;
   }
-  // The time at which the step-th step of group g takes place.
-  PRNN_HD std::int64_t time_at(std::int64_t g, std::int64_t step) const {
+  PRNN_HD std::int64_t length(std::int64_t b, std::int64_t g) const {
+    return lengths == nullptr ? time : lengths[b * groups + g];
+  }
+  // The time at which the step-th step of a row takes place. One that runs backwards begins at the
+  // last that counts; what does not count comes after all that does, whichever way a row runs.
+  PRNN_HD std::int64_t time_at(std::int64_t g, std::int64_t step, std::int64_t b) const {
     const bool backwards = reverse != (bidirectional && g >= groups / 2);
-    return backwards ? time - 1 - step : step;
+    const std::int64_t count = length(b, g);
+    return backwards && step < count ? count - 1 - step : step;
   }
 };
 

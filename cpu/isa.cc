@@ -93,19 +93,21 @@ void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, 
   });
 }
 
-// The products of `count` rows, then their steps.
+// The products of `count` rows, then their steps. Rows without a product get zeros.
 template <int kPhase, class Pass>
 PRNN_HD void advance_rows(const Pass& pass, const float* panel, const Units& units,
-                          std::int64_t group, std::int64_t step, std::int64_t first_row,
-                          int count) {
+                          std::int64_t group, std::int64_t step, const std::int64_t* rows,
+                          int count, bool multiply) {
   constexpr int kGates = Pass::products(kPhase);
   alignas(64) float products[kMaxRows * kMaxVectors * kWidth];
-  const float* rows[kMaxRows] = {};
-  for (int r = 0; r < count; ++r) rows[r] = pass.input(group, kPhase, step, first_row + r);
   const int vectors = kGates * units.vectors;
-  const std::int64_t depth = rows[0] == nullptr ? 0 : pass.depth(kPhase);
-  kProducts.at[count][vectors](panel, rows, depth, products);
-
+  if (multiply) {
+    const float* inputs[kMaxRows] = {};
+    for (int r = 0; r < count; ++r) inputs[r] = pass.input(group, kPhase, step, rows[r]);
+    kProducts.at[count][vectors](panel, inputs, pass.depth(kPhase), products);
+  } else {
+    __builtin_memset(products, 0, sizeof(float) * count * vectors * kWidth);
+  }
   const Io whole{kWidth};
   for (int r = 0; r < count; ++r)
     for (int v = 0; v < units.vectors; ++v) {
@@ -114,27 +116,53 @@ PRNN_HD void advance_rows(const Pass& pass, const float* panel, const Units& uni
         of_unit[gate] = whole.load(products + ((r * kGates + gate) * units.vectors + v) * kWidth);
       const std::int64_t unit = units.first + v * kWidth;
       const Io io{(int)min(kWidth, pass.shape.hidden - unit)};
-      pass.template step<kPhase>(group, step, first_row + r, unit, of_unit, io);
+      pass.template step<kPhase>(group, step, rows[r], unit, of_unit, io);
     }
+}
+
+// Rows in blocks: those that have a product by themselves, so that a row that has ended costs next
+// to nothing.
+template <int kPhase, class Pass>
+PRNN_HD void advance_panel(const Pass& pass, int block, const float* panel, const Units& units,
+                           std::int64_t group, std::int64_t step, const Part& part) {
+  std::int64_t with[kMaxRows], without[kMaxRows];
+  int count_with = 0, count_without = 0;
+  std::int64_t left = 0;
+  for (std::int64_t b = part.first_row; b < part.last_row; ++b)
+    left += pass.multiplies(group, kPhase, step, b);
+  // Of nearly equal size.
+  std::int64_t blocks = ceil_div(left, block);
+  std::int64_t size = blocks > 0 ? ceil_div(left, blocks) : 0;
+  for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
+    if (pass.multiplies(group, kPhase, step, b)) {
+      with[count_with++] = b;
+      if (count_with < size) continue;
+      advance_rows<kPhase>(pass, panel, units, group, step, with, count_with, true);
+      left -= count_with;
+      count_with = 0;
+      blocks -= 1;
+      size = blocks > 0 ? ceil_div(left, blocks) : 0;
+    } else {
+      without[count_without++] = b;
+      if (count_without < block) continue;
+      advance_rows<kPhase>(pass, panel, units, group, step, without, count_without, false);
+      count_without = 0;
+    }
+  }
+  if (count_without > 0)
+    advance_rows<kPhase>(pass, panel, units, group, step, without, count_without, false);
 }
 
 template <int kPhase, class Pass>
 void advance_phase(const Pass& pass, const Blocking& blocking, const float* packed,
                    const Part& part, std::int64_t step) {
-  const std::int64_t rows = part.last_row - part.first_row;
-  const std::int64_t blocks = ceil_div(rows, blocking.rows);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g)
     for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {
       // Every other step the other way round: the weights read last are in the cache still.
       const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
       const Units units = units_of(pass.shape, blocking, kPhase, n);
       const float* panel = packed + panel_at(blocking, g, kPhase, n);
-      std::int64_t row = part.first_row;
-      for (std::int64_t b = 0; b < blocks; ++b) {  // of nearly equal size
-        const std::int64_t end = part.first_row + rows * (b + 1) / blocks;
-        advance_rows<kPhase>(pass, panel, units, g, step, row, (int)(end - row));
-        row = end;
-      }
+      advance_panel<kPhase>(pass, blocking.rows, panel, units, g, step, part);
     }
 }
 
@@ -144,6 +172,15 @@ void advance(const Problem& problem, const Blocking& blocking, const float* pack
     if (phase == 0) advance_phase<0>(pass, blocking, packed, part, step);
     if constexpr (std::remove_cvref_t<decltype(pass)>::kPhases > 1)
       if (phase == 1) advance_phase<1>(pass, blocking, packed, part, step);
+  });
+}
+
+void begin(const Problem& problem, std::int64_t first_row, std::int64_t last_row) {
+  visit_pass(problem, [&](const auto& pass) {
+    for (std::int64_t b = first_row; b < last_row; ++b)
+      for (std::int64_t g = 0; g < pass.shape.groups; ++g)
+        for (std::int64_t unit = 0; unit < pass.shape.hidden; unit += kWidth)
+          pass.begin(g, b, unit, Io{(int)min(kWidth, pass.shape.hidden - unit)});
   });
 }
 
@@ -160,6 +197,12 @@ void sigmoid_all(const float* in, float* out, std::int64_t n) {
 void tanh_all(const float* in, float* out, std::int64_t n) {
   map(in, out, n, [](Simd a) { return tanh(a); });
 }
+void log_sigmoid_all(const float* in, float* out, std::int64_t n) {
+  map(in, out, n, [](Simd a) { return log_sigmoid(a); });
+}
+void exp_all(const float* in, float* out, std::int64_t n) {
+  map(in, out, n, [](Simd a) { return exp(a); });
+}
 
 #define PRNN_STRING_(x) #x
 #define PRNN_STRING(x) PRNN_STRING_(x)
@@ -167,7 +210,7 @@ void tanh_all(const float* in, float* out, std::int64_t n) {
 }  // namespace
 
 extern const Isa kIsa;
-const Isa kIsa{PRNN_STRING(PRNN_ISA), kWidth,  kRegisters, block, pack, advance,
-               sigmoid_all,           tanh_all};
+const Isa kIsa{PRNN_STRING(PRNN_ISA), kWidth,   kRegisters,      block,  pack, begin, advance,
+               sigmoid_all,           tanh_all, log_sigmoid_all, exp_all};
 
 }  // namespace prnn::PRNN_ISA

@@ -48,12 +48,14 @@ struct Isa {
   Blocking (*block)(const Problem&, std::int64_t rows, int threads);
   // Packs panel number `panel`, counted over (group, phase, panel).
   void (*pack)(const Problem&, const Blocking&, std::int64_t panel, float* packed);
+  // What rows [first, last) multiply first, where they read it from a place of its own.
+  void (*begin)(const Problem&, std::int64_t first, std::int64_t last);
   // One phase of one step.
   void (*advance)(const Problem&, const Blocking&, const float* packed, const Part&,
                   std::int64_t step, int phase);
-  // out[n] = sigmoid(in[n]) or tanh(in[n]): lets the tests measure their error.
-  void (*sigmoid)(const float* in, float* out, std::int64_t n);
-  void (*tanh)(const float* in, float* out, std::int64_t n);
+  // out[n] = sigmoid(in[n]), and so on: lets the tests measure their error.
+  using Map = void (*)(const float* in, float* out, std::int64_t n);
+  Map sigmoid, tanh, log_sigmoid, exp;
 };
 
 }  // namespace prnn

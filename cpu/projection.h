@@ -19,6 +19,8 @@ struct ProjectionPass {
     return at.w[k * shape.hidden + column];
   }
   PRNN_HD float bias(std::int64_t, int, std::int64_t column, int) const { return at.b[column]; }
+  PRNN_HD bool multiplies(std::int64_t, int, std::int64_t, std::int64_t) const { return true; }
+  PRNN_HD void begin(std::int64_t, std::int64_t, std::int64_t, Io) const {}
   PRNN_HD const float* input(std::int64_t, int, std::int64_t, std::int64_t row) const {
     return at.x + row * at.input_size;
   }

@@ -75,9 +75,17 @@ namespace {
 
 constexpr std::int64_t kWidestVector = 16, kAlignment = 64;
 
+std::int64_t state_floats(const Shape& shape) { return shape.batch * shape.groups * shape.hidden; }
+
 std::int64_t between_floats(const Problem& p) {
   const int phases = visit(p.cell, [](auto cell) { return decltype(cell)::kPhases; });
-  return phases == 1 ? 0 : 3 * p.shape.batch * p.shape.groups * p.shape.hidden;
+  return phases == 1 ? 0 : 3 * state_floats(p.shape);
+}
+
+// By turns, what steps multiply, where that is not y.
+std::int64_t multiplied_floats(const Problem& p) {
+  const bool has_own = p.forward.controls.change_product_input();
+  return p.kind == Kind::kForward && has_own ? 2 * state_floats(p.shape) : 0;
 }
 
 }  // namespace
@@ -89,7 +97,7 @@ std::int64_t workspace_floats(const Problem& p) {
   const std::int64_t gates = visit(p.cell, [](auto cell) { return decltype(cell)::kGates; });
   const std::int64_t units = ceil_div(p.shape.hidden, kWidestVector) * kWidestVector;
   const std::int64_t lines = gates * p.shape.hidden + std::max<std::int64_t>(gates, kMaxPhases);
-  return p.shape.groups * lines * units + between_floats(p) + kAlignment / 4;
+  return p.shape.groups * lines * units + between_floats(p) + multiplied_floats(p) + kAlignment / 4;
 }
 
 void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
@@ -99,6 +107,10 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   float* packed = reinterpret_cast<float*>(
       ceil_div(reinterpret_cast<std::intptr_t>(workspace), kAlignment) * kAlignment);
   problem.forward.between = packed + shape.groups * blocking.group_floats;
+  if (multiplied_floats(problem) > 0) {
+    problem.forward.multiplied = problem.forward.between + between_floats(problem);
+    isa.begin(problem, 0, shape.batch);
+  }
 
   const std::int64_t panels = shape.groups * (blocking.panels[0] + blocking.panels[1]);
   parallel_for(pool, plan.threads, panels,

@@ -24,11 +24,21 @@ inline PassSizes pass_sizes(CellKind cell, PassKind pass) {
   return pass == PassKind::kForward ? PassSizes{1, gates} : PassSizes{gates, 1};
 }
 
-// The part of the workspace through which a grid's blocks exchange values. Published values go
-// through the output itself where its rows are whole multiples of 16 bytes.
+// Whether the values that a grid's blocks exchange need a place of their own. Else they go through
+// the output itself: its rows are whole multiples of 16 bytes, it is what the next step multiplies,
+// and all rows go through it in the same order.
+inline bool has_own_mailbox(const CudaCall& call) {
+  const bool turns =
+      call.shape.lengths != nullptr && (call.shape.reverse || call.shape.bidirectional);
+  const bool changes =
+      call.pass == PassKind::kForward && call.forward.controls.change_product_input();
+  return padded_hidden(call.shape.hidden, call.number) != call.shape.hidden || turns || changes;
+}
+
+// The part of the workspace through which a grid's blocks exchange values.
 struct Mailbox {
   void* initial;   // forward: [batch, groups, padded]
-  void* separate;  // sequence [published·padded], or null
+  void* separate;  // sequence [published·padded] in the order of steps, or null
   std::int64_t bytes;
 };
 inline Mailbox mailbox_of(const CudaCall& call) {
@@ -41,7 +51,7 @@ inline Mailbox mailbox_of(const CudaCall& call) {
     out.initial = start;
     out.bytes = shape.batch * row_bytes;
   }
-  if (padded != shape.hidden) {
+  if (has_own_mailbox(call)) {
     out.separate = start + out.bytes;
     out.bytes +=
         shape.time * shape.batch * row_bytes * pass_sizes(call.cell.kind, call.pass).published;

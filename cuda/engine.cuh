@@ -193,19 +193,22 @@ class Engine {
     exchange_.leave(s);
   }
 
-  // To the team, padding included, and to the pass's output. All lanes of a warp at once.
+  // To the team, padding included, and to the pass's output. All lanes of a warp at once. What is
+  // beyond the team's own units, or has no row, is zero.
   PRNN_DEVICE void publish(const Job& job, const Element& at, int s,
                            const Published& values) const {
     const int padded = static_cast<int>(task_.padded);
     const bool in_row = at.column < kColumns && at.unit < padded;
+    Published exchanged = values;
+    if (at.exists) exchanged = task_.pass.exchanged(job.group, s, at.row, at.unit, values, Io{});
 #pragma unroll
     for (int p = 0; p < Pass::kPublished; ++p) {
-      const ptx::Word2 granule = Format<kNumber>::granule(values[p], place_.lane);
+      const ptx::Word2 granule = Format<kNumber>::granule(exchanged[p], place_.lane);
       const int which = (at.local_unit - p) & (kGranule - 1);
       if (in_row)
         exchange_.publish(s, at.column, p * padded + at.unit / kGranule * kGranule, granule, which);
     }
-    const bool is_output = kExchange == Exchange::kGrid && task_.padded == task_.pass.shape.hidden;
+    const bool is_output = kExchange == Exchange::kGrid && task_.output_is_mailbox;
     if (s >= 0 && at.exists && !is_output)
       task_.pass.publish(job.group, s, at.row, at.unit, values, Io{});
   }

@@ -155,6 +155,8 @@ class GridExchange {
   PRNN_DEVICE GridExchange(const Task<Pass>& task, const SharedLayout&, const Place& place)
       : task_(task), place_(place), shape_(task.pass.shape) {
     shape_.hidden = task.padded;
+    if (!task.output_is_mailbox) shape_.reverse = shape_.bidirectional = false;
+    shape_.lengths = nullptr;  // all steps are exchanged
   }
 
   PRNN_DEVICE void begin(const Job& job) {

@@ -18,6 +18,8 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
       return f(Rnn<TanhOrRelu>{{cell.kind == CellKind::kRnnTanh, cell.cap}, cell.skip});
     case CellKind::kLstm:
       return f(Lstm{});
+    case CellKind::kSlstm:
+      return f(Slstm{});
     case CellKind::kGru:
       return f(Gru{});
     case CellKind::kGruResetBefore:
@@ -49,11 +51,12 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
     using C = decltype(cell);
     const auto with_pass = [&]<class Pass>(const Pass& pass, const void* output) {
       Task<Pass> task{pass,    plan.blocks, plan.teams, padded_hidden(call.shape.hidden, kNumber),
-                      nullptr, nullptr};
+                      nullptr, false,       nullptr};
       const Mailbox mailbox = mailbox_of(call);
       task.initial = static_cast<Value*>(mailbox.initial);
-      task.mailbox = static_cast<Value*>(mailbox.separate != nullptr ? mailbox.separate
-                                                                     : const_cast<void*>(output));
+      task.output_is_mailbox = mailbox.separate == nullptr;
+      task.mailbox = static_cast<Value*>(task.output_is_mailbox ? const_cast<void*>(output)
+                                                                : mailbox.separate);
       return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
         return (visit_if<kNumber, Pass::kProducts, kIndex>({plan.exchange, plan.tile}, task, f) ||
                 ...);

@@ -130,8 +130,16 @@ struct UnitIo {
   using F = float;
   using Value = typename Format<kNumber>::Value;
 
-  PRNN_DEVICE float load(const Value* p) const { return to_float(*p); }
+  // Of the call's format, or plain floats.
+  template <class V>
+  PRNN_DEVICE float load(const V* p) const {
+    return to_float(*p);
+  }
   PRNN_DEVICE void store(Value* p, float v) const { *p = Format<kNumber>::from_float(v); }
+  template <class V>
+  PRNN_DEVICE void store(V* p, float v) const {
+    *p = v;
+  }
   PRNN_DEVICE float stored(float v) const { return to_float(Format<kNumber>::from_float(v)); }
 };
 

@@ -33,6 +33,8 @@ const char* op(CellKind cell) {
   switch (cell) {
     case CellKind::kLstm:
       return "lstm";
+    case CellKind::kSlstm:
+      return "slstm";
     case CellKind::kGru:
     case CellKind::kGruResetBefore:
       return "gru";

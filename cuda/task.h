@@ -16,7 +16,8 @@ struct Task {
   std::int64_t padded;  // units per row of exchanged values
 
   // Exchange through global memory only (Exchange::kGrid); both filled with kUnwritten before.
-  Value* mailbox;  // sequence [kPublished·padded]: the pass's own output where padded == hidden
+  Value* mailbox;  // sequence [kPublished·padded]: the pass's own output, or one beside it
+  bool output_is_mailbox;
   Value* initial;  // [batch, groups, padded]: what the first step multiplies
 };
 

@@ -12,7 +12,9 @@ namespace prnn {
 
 struct CallAttributes {
   std::string_view cell;
-  bool time_major, reverse, bidirectional, save;
+  bool time_major, reverse, bidirectional;
+  std::string_view save;  // "nothing", "all", or only the "states"
+  bool has_lengths, has_resets, has_mask, has_zoneout;
   float skip, cap;
   bool exact;            // GPU: float32 products in float32, not TF32
   std::int64_t max_sms;  // GPU: streaming multiprocessors a call may take; 0: all
@@ -22,6 +24,7 @@ inline std::optional<CellKind> cell_kind(std::string_view name) {
   if (name == "rnn_tanh") return CellKind::kRnnTanh;
   if (name == "rnn_relu") return CellKind::kRnnRelu;
   if (name == "lstm") return CellKind::kLstm;
+  if (name == "slstm") return CellKind::kSlstm;
   if (name == "gru") return CellKind::kGru;
   if (name == "gru_reset_before") return CellKind::kGruResetBefore;
   return std::nullopt;
@@ -41,6 +44,8 @@ inline xla::ffi::Error check_attributes(CallAttributes call) {
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     prnn::CallAttributes, xla::ffi::StructMember<std::string_view>("cell"),
     xla::ffi::StructMember<bool>("time_major"), xla::ffi::StructMember<bool>("reverse"),
-    xla::ffi::StructMember<bool>("bidirectional"), xla::ffi::StructMember<bool>("save"),
+    xla::ffi::StructMember<bool>("bidirectional"), xla::ffi::StructMember<std::string_view>("save"),
+    xla::ffi::StructMember<bool>("has_lengths"), xla::ffi::StructMember<bool>("has_resets"),
+    xla::ffi::StructMember<bool>("has_mask"), xla::ffi::StructMember<bool>("has_zoneout"),
     xla::ffi::StructMember<float>("skip"), xla::ffi::StructMember<float>("cap"),
     xla::ffi::StructMember<bool>("exact"), xla::ffi::StructMember<std::int64_t>("max_sms"));

@@ -1,9 +1,11 @@
 // A native call as XLA hands it over. Arguments and results, in order (core/shape.h has the
 // layouts), all of one dtype but the workspace:
-//   prnn_forward   a_x, w_hh, b_hh, state_0...                -> y, state_n..., [saved], workspace
-//   prnn_backward  w_hh, y, [saved], state_0..., dy, dstate_n...
-//                                                -> da_x, [da_h], dstate_0..., workspace
-// `saved` is absent where nothing is kept, da_h where it equals da_x.
+//   prnn_forward   a_x, w_hh, b_hh, state_0..., controls      -> y, state_n..., [saved], workspace
+//   prnn_backward  w_hh, y, [saved], state_0..., dy, dstate_n..., controls
+//                               -> da_x, [da_h], dstate_0..., [dreset_to... float32], workspace
+// `saved` is absent where nothing is kept, da_h where it equals da_x. The controls are those that
+// the attributes name, of
+//   lengths int32, resets bool, reset_to..., mask, zoneout
 #pragma once
 #include <string>
 
@@ -29,13 +31,15 @@ class Buffers {
   Buffers(xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets, xla::ffi::DataType dtype)
       : args_(args), rets_(rets), dtype_(dtype) {}
 
-  const void* argument(std::int64_t elements) {
+  const void* argument(std::int64_t elements) { return argument(elements, dtype_); }
+  const void* argument(std::int64_t elements, xla::ffi::DataType dtype) {
     const auto buffer = args_.get<xla::ffi::AnyBuffer>(next_arg_++);
-    return checked(buffer.has_value() ? &*buffer : nullptr, elements);
+    return checked(buffer.has_value() ? &*buffer : nullptr, elements, dtype);
   }
-  void* result(std::int64_t elements) {
+  void* result(std::int64_t elements) { return result(elements, dtype_); }
+  void* result(std::int64_t elements, xla::ffi::DataType dtype) {
     auto buffer = rets_.get<xla::ffi::AnyBuffer>(next_ret_++);
-    return checked(buffer.has_value() ? &**buffer : nullptr, elements);
+    return checked(buffer.has_value() ? &**buffer : nullptr, elements, dtype);
   }
   // Of any dtype and size.
   void* workspace(std::int64_t& bytes) {
@@ -56,8 +60,9 @@ class Buffers {
   }
 
  private:
-  void* checked(const xla::ffi::AnyBuffer* buffer, std::int64_t elements) {
-    if (buffer != nullptr && buffer->element_type() == dtype_ &&
+  void* checked(const xla::ffi::AnyBuffer* buffer, std::int64_t elements,
+                xla::ffi::DataType dtype) {
+    if (buffer != nullptr && buffer->element_type() == dtype &&
         static_cast<std::int64_t>(buffer->element_count()) >= elements)
       return buffer->untyped_data();
     wrong_ = true;
@@ -87,8 +92,26 @@ inline xla::ffi::ErrorOr<NativeCall> decode_shape(
                d[3] / values,
                call.time_major,
                call.reverse,
-               call.bidirectional};
+               call.bidirectional,
+               nullptr};
   out.dtype = sequence->element_type();
+  return out;
+}
+
+inline Controls<void> decode_controls(Buffers& buffers, Shape& shape, int states,
+                                      const CallAttributes& call) {
+  const std::int64_t rows = shape.batch * shape.groups;
+  Controls<void> out{};
+  if (call.has_lengths)
+    shape.lengths =
+        static_cast<const std::int32_t*>(buffers.argument(rows, xla::ffi::DataType::S32));
+  if (call.has_resets) {
+    out.resets = static_cast<const std::uint8_t*>(
+        buffers.argument(rows * shape.time, xla::ffi::DataType::PRED));
+    for (int s = 0; s < states; ++s) out.reset_to[s] = buffers.argument(rows * shape.hidden);
+  }
+  if (call.has_mask) out.mask = buffers.argument(rows * shape.hidden);
+  if (call.has_zoneout) out.zoneout = buffers.argument(rows * shape.hidden * shape.time * states);
   return out;
 }
 
@@ -98,7 +121,7 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
   const CellNumbers n = numbers({*cell_kind(call.cell), 0, 0});
   auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(0), n.gates, call);
   if (!decoded.has_value()) return decoded;
-  const Shape& shape = decoded->shape;
+  Shape& shape = decoded->shape;
   const std::int64_t state = shape.batch * shape.groups * shape.hidden;
   const std::int64_t sequence = state * shape.time;
 
@@ -108,9 +131,12 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
   at.w_hh = buffers.argument(shape.groups * shape.hidden * n.gates * shape.hidden);
   at.b_hh = buffers.argument(shape.groups * n.gates * shape.hidden);
   for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.argument(state);
+  at.controls = decode_controls(buffers, shape, n.states, call);
   at.y = buffers.result(sequence);
   for (int s = 0; s < n.states; ++s) at.state_n[s] = buffers.result(state);
-  if (call.save && n.saved > 0) at.saved = buffers.result(sequence * n.saved);
+  at.saves_reserve = call.save == "all";
+  const int saved = call.save == "nothing" ? 0 : at.saves_reserve ? n.saved : n.states - 1;
+  if (saved > 0) at.saved = buffers.result(sequence * saved);
   decoded->workspace = buffers.workspace(decoded->workspace_bytes);
   if (auto error = buffers.error(); error.failure()) return xla::ffi::Unexpected(error);
   return decoded;
@@ -122,7 +148,7 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
   const CellNumbers n = numbers({*cell_kind(call.cell), 0, 0});
   auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(1), 1, call);
   if (!decoded.has_value()) return decoded;
-  const Shape& shape = decoded->shape;
+  Shape& shape = decoded->shape;
   const std::int64_t state = shape.batch * shape.groups * shape.hidden;
   const std::int64_t sequence = state * shape.time;
 
@@ -134,9 +160,13 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
   for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.argument(state);
   at.dy = buffers.argument(sequence);
   for (int s = 0; s < n.states; ++s) at.dstate_n[s] = buffers.argument(state);
+  at.controls = decode_controls(buffers, shape, n.states, call);
   at.da_x = buffers.result(sequence * n.gates);
   at.da_h = n.same_gradient ? at.da_x : buffers.result(sequence * n.gates);
   for (int s = 0; s < n.states; ++s) at.dstate_0[s] = buffers.result(state);
+  if (call.has_resets)
+    for (int s = 0; s < n.states; ++s)
+      at.dreset_to[s] = static_cast<float*>(buffers.result(state, xla::ffi::DataType::F32));
   decoded->workspace = buffers.workspace(decoded->workspace_bytes);
   if (auto error = buffers.error(); error.failure()) return xla::ffi::Unexpected(error);
   return decoded;

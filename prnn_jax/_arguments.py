@@ -26,9 +26,11 @@ class Arguments:
       states: the initial state, or None.
       state_count: how many arrays the state is.
       directions: 2 if bidirectional.
+      heads: blocks on the diagonal of the recurrent weights, None where w_hh has no
+        such axis.
       batch: sizes of the batch axes.
       time: steps.
-      hidden: hidden units of a direction.
+      hidden: hidden units of a group.
     """
 
     x: Array
@@ -39,6 +41,7 @@ class Arguments:
     states: State | None
     state_count: int
     directions: int
+    heads: int | None
     batch: tuple[int, ...]
     time: int
     hidden: int
@@ -49,10 +52,31 @@ class Arguments:
         return self.time * math.prod(self.batch) == 0
 
     @property
+    def groups(self) -> int:
+        """Independent recurrences."""
+        return self.directions * (self.heads or 1)
+
+    @property
+    def features(self) -> int:
+        """Hidden units of a direction, all heads together."""
+        return (self.heads or 1) * self.hidden
+
+    @property
     def state_shape(self) -> tuple[int, ...]:
         """Of each state, as the caller sees it."""
         lead = (2,) * (self.directions - 1)
-        return (*lead, *self.batch, self.hidden)
+        return (*lead, *self.batch, self.features)
+
+    def state_to_native(self, state: Array) -> Array:
+        """`[rows, groups, hidden]`: a row's directions side by side, then its heads."""
+        rows = math.prod(self.batch)
+        state = state.reshape(self.directions, rows, self.features)
+        return jnp.moveaxis(state, 0, 1).reshape(rows, self.groups, self.hidden)
+
+    def state_from_native(self, state: Array) -> Array:
+        """The inverse of `state_to_native`."""
+        state = state.reshape(-1, self.directions, self.features)
+        return jnp.moveaxis(state, 1, 0).reshape(self.state_shape)
 
     def arrays_or_zeros(self):
         """x, w_ih, w_hh, b_ih, b_hh, states, the last two never None."""
@@ -70,23 +94,31 @@ def check_arguments(
     """Raises ValueError, in the words of function `op`, where something is amiss."""
     gates, directions = call.table.gates, 2 if call.bidirectional else 1
     x_name = "a_x" if w_ih is None else "x"
-    states = _as_states(op, call, state_0)
+    states = as_states(op, call, state_0)
+    names = state_names(call)
     arrays = {x_name: x, "w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
-    arrays |= dict(zip(("h_0", "c_0"), states or (), strict=False))
+    arrays |= dict(zip(names, states or (), strict=False))
     arrays = {name: value for name, value in arrays.items() if value is not None}
     for name, value in arrays.items():
         _checks.array(op, name, value)
     _checks.same_dtype(op, arrays)
 
-    # Axes by name and by size; `lead` is the direction, where there are two.
-    lead, lead_sizes = ("2",) * (directions - 1), (2,) * (directions - 1)
+    # Axes by name and by size; `lead` is the direction, where there are two, and the
+    # head, where there are such.
+    has_heads = w_hh.ndim == 2 + directions
+    lead = ("2",) * (directions - 1) + ("heads",) * has_heads
     wide = f"{gates}*hidden"
     check(
-        w_hh.ndim == 1 + directions and w_hh.shape[-2] >= 1,
+        w_hh.ndim in (1 + directions, 2 + directions)
+        and w_hh.shape[-2] >= 1
+        and (not has_heads or w_hh.shape[-3] >= 1),
         f"{op}: w_hh must be [{', '.join((*lead, 'hidden', wide))}] with hidden >= 1, "
         f"got {list(w_hh.shape)}.",
     )
     hidden = _hidden_size(w_hh.shape, gates)
+    heads = w_hh.shape[-3] if has_heads else None
+    lead_sizes = (2,) * (directions - 1) + ((heads,) if has_heads else ())
+    groups = directions * (heads or 1)
     steps = ("time", "*batch") if call.time_major else ("*batch", "time")
     features = "features" if w_ih is None else "input"
     check(
@@ -98,17 +130,19 @@ def check_arguments(
     time = x.shape[0] if call.time_major else x.shape[-2]
 
     columns = gates * hidden
-    state = (*lead, "*batch", "hidden"), (*lead_sizes, *batch, hidden)
+    one_way = ("2",) * (directions - 1)
+    units = "heads*hidden" if has_heads else "hidden"
+    state = (*one_way, "*batch", units), (*lead_sizes[: directions - 1], *batch)
+    state = state[0], (*state[1], (heads or 1) * hidden)
     bias = (*lead, wide), (*lead_sizes, columns)
-    a_x_axes = (*steps, f"{directions}*{wide}" if lead else wide)
+    a_x_axes = (*steps, "*".join((*lead, wide)))
     expected = {
         "w_hh": ((*lead, "hidden", wide), (*lead_sizes, hidden, columns)),
         "w_ih": ((*lead, "input", wide), (*lead_sizes, x.shape[-1], columns)),
-        "a_x": (a_x_axes, (*x.shape[:-1], directions * columns)),
+        "a_x": (a_x_axes, (*x.shape[:-1], groups * columns)),
         "b_ih": bias,
         "b_hh": bias,
-        "h_0": state,
-        "c_0": state,
+        **dict.fromkeys(names, state),
     }
     for name in [name for name in expected if name in arrays]:
         _checks.shape(op, name, arrays[name], *expected[name])
@@ -121,6 +155,7 @@ def check_arguments(
         states,
         state_count=call.table.states,
         directions=directions,
+        heads=heads,
         batch=batch,
         time=time,
         hidden=hidden,
@@ -133,14 +168,19 @@ def _hidden_size(shape: tuple[int, ...], gates: int) -> int:
     return columns if rows == gates * columns else rows
 
 
-def _as_states(op: str, call: Call, state_0):
-    """state_0 as a tuple of arrays, or None."""
-    if state_0 is None:
+def state_names(call: Call) -> tuple[str, ...]:
+    """Of the initial states, as messages call them."""
+    return ("h_0", "c_0", "n_0", "m_0")[: call.table.states]
+
+
+def as_states(op: str, call: Call, state, argument: str = "state_0") -> State | None:
+    """A state as a tuple of arrays, or None."""
+    if state is None:
         return None
-    names = ("h_0", "c_0")[: call.table.states]
-    is_tuple = isinstance(state_0, (tuple, list))
-    wanted = "(h_0, c_0)" if len(names) == 2 else "h_0, an array"
-    if is_tuple != (len(names) == 2) or (is_tuple and len(state_0) != 2):
-        came = f"{len(state_0)} values" if is_tuple else type(state_0).__name__
-        raise ValueError(f"{op}: state_0 must be {wanted}, got {came}.")
-    return tuple(state_0) if is_tuple else (state_0,)
+    names = state_names(call)
+    is_tuple = isinstance(state, (tuple, list))
+    wanted = f"({', '.join(names)})" if len(names) > 1 else "h_0, an array"
+    if is_tuple != (len(names) > 1) or (is_tuple and len(state) != len(names)):
+        came = f"{len(state)} values" if is_tuple else type(state).__name__
+        raise ValueError(f"{op}: {argument} must be {wanted}, got {came}.")
+    return tuple(state) if is_tuple else (state,)

@@ -8,10 +8,12 @@ Arrays of a call, with G gates, N groups (independent recurrences: directions, h
 - sequences `[batch, time, N, n*hidden]`, or `[time, batch, N, n*hidden]` if time_major:
   a_x (n = G), y (n = 1)
 - `w_hh [N, hidden, G*hidden]`, `b_hh [N, G*hidden]`, states `[batch, N, hidden]`
+- what else a call may have: `_controls.Controls`
 """
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import numpy as np
@@ -29,7 +31,9 @@ class Call:
       time_major: whether sequences begin with time.
       reverse: whether all groups run from the last step to the first.
       bidirectional: whether the second half of the groups runs against the first.
-      save: whether the forward pass returns what the backward pass needs.
+      save: what the forward pass returns for the backward pass: "nothing", "all", or
+        only the "states" besides h, from which the gates can be made again.
+      lean: whether the backward pass makes the gates again instead of reading them.
       skip: scale of the residual through time (RNN only).
       cap: upper bound of the activation (clipped ReLU only).
       precision: of the scan's products and of those outside the recurrence.
@@ -41,7 +45,8 @@ class Call:
     time_major: bool = False
     reverse: bool = False
     bidirectional: bool = False
-    save: bool = False
+    save: Literal["nothing", "all", "states"] = "nothing"
+    lean: bool = False
     skip: float = 0.0
     cap: float = math.inf
     precision: jax.lax.Precision | None = None
@@ -68,10 +73,19 @@ class Call:
         """Axis of time in a sequence."""
         return 0 if self.time_major else 1
 
-    def attributes(self, dtype) -> dict:
+    @property
+    def saved(self) -> int:
+        """Values that the forward pass returns per unit and step, besides y."""
+        states = self.table.states - 1
+        return {"nothing": 0, "states": states, "all": self.table.reserve + states}[
+            self.save
+        ]
+
+    def attributes(self, dtype, controls) -> dict:
         """The fields C++ reads, in types the FFI encodes as such.
 
-        The cap as a number of `dtype`: h is compared with it after it has been stored.
+        Of the controls, which of them the call has. The cap as a number of `dtype`: h
+        is compared with it after it has been stored.
         """
         return {
             "cell": self.cell,
@@ -79,6 +93,10 @@ class Call:
             "reverse": self.reverse,
             "bidirectional": self.bidirectional,
             "save": self.save,
+            "has_lengths": controls.lengths is not None,
+            "has_resets": controls.resets is not None,
+            "has_mask": controls.mask is not None,
+            "has_zoneout": controls.zoneout is not None,
             "skip": np.float32(self.skip),
             "cap": np.float32(np.asarray(self.cap, dtype)),
             "exact": self.exact,

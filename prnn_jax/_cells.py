@@ -70,6 +70,20 @@ def _lstm(call, a_x, state, product):
     return (o * jnp.tanh(c), c), (i, f, g, o)
 
 
+def _slstm(call, a_x, state, product):
+    h, c, n, m = state
+    i, f, z, o = _split(a_x + product(h, 0, 4), 4)
+    z, o, derivative = jnp.tanh(z), jax.nn.sigmoid(o), jax.nn.sigmoid(-f)
+    # Both exponential gates over e^m', so that neither overflows. With n = 0 there is
+    # nothing to forget yet.
+    remembered, forgets = jax.nn.log_sigmoid(f) + m, n > 0
+    m = jnp.where(forgets, jnp.maximum(remembered, i), i)
+    i, exponent = jnp.exp(i - m), jnp.where(forgets, remembered - m, 0)
+    f = jnp.where(forgets, jnp.exp(exponent), 0)
+    c, n = f * c + i * z, f * n + i
+    return (o * c / n, c, n, m), (i, f, z, o, derivative)
+
+
 def _gru(call, a_x, state, product):
     (h,) = state
     (x_r, x_z, x_n), (h_r, h_z, h_n) = _split(a_x, 3), _split(product(h, 0, 3), 3)
@@ -97,6 +111,7 @@ CELLS = {
         Cell("rnn_tanh", 1, 1, 0, True, _rnn_tanh),
         Cell("rnn_relu", 1, 1, 0, True, _rnn_relu),
         Cell("lstm", 4, 2, 4, True, _lstm),
+        Cell("slstm", 4, 4, 5, True, _slstm),
         Cell("gru", 3, 1, 4, False, _gru),
         Cell("gru_reset_before", 3, 1, 3, True, _gru_reset_before, _reset_inputs),
     )

@@ -16,36 +16,44 @@ from prnn_jax import _cuda, _scan
 from prnn_jax._batching import batched, batched_projection
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
+from prnn_jax._controls import Controls
 from prnn_jax._native import native
 
 #: Platforms that have a native engine, as `lax.platform_dependent` names them.
 PLATFORMS = ("cpu", "cuda") if native.cuda_targets() else ("cpu",)
 
 
+Primals = tuple[Array, Array, Array, State, Controls]
+
+
 def forward(
-    call: Call, a_x: Array, w_hh: Array, b_hh: Array, state_0: State
+    call: Call,
+    a_x: Array,
+    w_hh: Array,
+    b_hh: Array,
+    state_0: State,
+    controls: Controls,
 ) -> tuple[Array, State, tuple[Array, ...]]:
-    """y, the last state, and with `call.save` what the backward pass needs."""
-    return batched(_forward_here, call, 2)(a_x, w_hh, b_hh, state_0)
+    """y, the last state, and what `call.save` says of the saved values."""
+    return batched(_forward_here, call, 2)(a_x, w_hh, b_hh, state_0, controls)
 
 
 def backward(
     call: Call,
-    primals: tuple[Array, Array, Array, State],
+    primals: Primals,
     kept: tuple[Array, tuple[Array, ...]],
     cotangents: tuple[Array, State],
-) -> tuple[Array, Array, State]:
-    """Gradients of a_x, a_h and the initial state.
+) -> tuple[Array, Array, State, State | None]:
+    """Gradients of a_x, a_h, the initial state and `reset_to`.
 
     Args:
       call: as of the forward pass.
-      primals: the arguments of the forward pass. The native engines read only w_hh and
-        the state; a program that runs them keeps no a_x.
-      kept: y and the saved values.
+      primals: the arguments of the forward pass. The native engines do not read a_x;
+        a program that runs them keeps none.
+      kept: y and all saved values.
       cotangents: of y and of the last state.
     """
-    a_x, w_hh, b_hh, state_0 = primals
-    return batched(_backward_here, call, 2)(a_x, w_hh, b_hh, state_0, kept, cotangents)
+    return batched(_backward_here, call, 2)(*primals, kept, cotangents)
 
 
 def project(call: Call, x: Array, w: Array, b: Array) -> Array:
@@ -71,29 +79,30 @@ def match_varying(arrays):
 # ---- by platform ---------------------------------------------------------------------
 
 
-def _forward_here(call: Call, a_x, w_hh, b_hh, state_0):
+def _forward_here(call: Call, *primals):
     def native_call(platform):
         return functools.partial(_forward_native, call, platform=platform)
 
+    a_x, w_hh, *_ = primals
     platforms = _platforms(call, a_x.dtype, w_hh.shape, backward=False)
     scan_call = functools.partial(_scan.forward, call)
-    args = a_x, w_hh, b_hh, state_0
-    return _by_platform(call, platforms, native_call, scan_call, args)
+    return _by_platform(call, platforms, native_call, scan_call, primals)
 
 
-def _backward_here(call: Call, a_x, w_hh, b_hh, state_0, kept, cotangents):
+def _backward_here(call: Call, *args):
     def native_call(platform):
-        def run(a_x, w_hh, b_hh, state_0, kept, cotangents):
-            arguments = w_hh, state_0, kept, cotangents
-            return _backward_native(call, *arguments, platform=platform)
+        def run(a_x, w_hh, b_hh, state_0, controls, kept, cotangents):
+            primals = w_hh, state_0, controls
+            return _backward_native(call, primals, kept, cotangents, platform=platform)
 
         return run
 
-    def scan_call(a_x, w_hh, b_hh, state_0, kept, cotangents):
-        return _scan.backward(call, (a_x, w_hh, b_hh, state_0), cotangents)
+    def scan_call(*args):
+        *primals, _, cotangents = args
+        return _scan.backward(call, primals, cotangents)
 
+    a_x, w_hh, *_ = args
     platforms = _platforms(call, a_x.dtype, w_hh.shape, backward=True)
-    args = a_x, w_hh, b_hh, state_0, kept, cotangents
     return _by_platform(call, platforms, native_call, scan_call, args)
 
 
@@ -127,36 +136,46 @@ def _by_platform(call: Call, platforms, native_call, scan_call, args):
 # ---- the calls -----------------------------------------------------------------------
 
 
-def _forward_native(call: Call, a_x, w_hh, b_hh, state_0, *, platform="cpu"):
-    cell = call.table
-    sizes = Sizes.of(call, a_x, cell.gates)
+def _forward_native(
+    call: Call, a_x, w_hh, b_hh, state_0, controls: Controls, *, platform="cpu"
+):
+    sizes = Sizes.of(call, a_x, call.table.gates)
     y = _result(a_x, sizes.sequence(call, 1))
     state_n = tuple(_result(a_x, sizes.state) for _ in state_0)
     saved = ()
-    if call.save and cell.saved:
-        saved = (_result(a_x, sizes.sequence(call, cell.saved)),)
-    workspace = _workspace(call, sizes, a_x, platform, backward=False)
+    if call.saved:
+        saved = (_result(a_x, sizes.sequence(call, call.saved)),)
+    workspace = _workspace(call, sizes, controls, a_x, platform, backward=False)
     results = y, state_n, saved, workspace
     y, state_n, saved, _ = _ffi_call("prnn_forward", platform, results)(
-        call, a_x, w_hh, b_hh, *state_0
+        call, controls, a_x, w_hh, b_hh, *state_0
     )
     return y, state_n, saved
 
 
-def _backward_native(call: Call, w_hh, state_0, kept, cotangents, *, platform="cpu"):
+def _backward_native(call: Call, primals, kept, cotangents, *, platform="cpu"):
     cell = call.table
+    w_hh, state_0, controls = primals
     y, saved = kept
     dy, dstate_n = cotangents
     sizes = Sizes.of(call, y, 1)
     da = _result(y, sizes.sequence(call, cell.gates))
     da_h = () if cell.same_gradient else (da,)
     dstate_0 = tuple(_result(y, sizes.state) for _ in state_0)
-    workspace = _workspace(call, sizes, y, platform, backward=True)
-    results = da, da_h, dstate_0, workspace
-    da_x, da_h, dstate_0, _ = _ffi_call("prnn_backward", platform, results)(
-        call, w_hh, y, *saved, *state_0, dy, *dstate_n
+    # Summed over resets: in float32 whatever the dtype.
+    dreset_to = ()
+    if controls.reset_to is not None:
+        dreset_to = tuple(_result(y, sizes.state, jnp.float32) for _ in state_0)
+    workspace = _workspace(call, sizes, controls, y, platform, backward=True)
+    results = da, da_h, dstate_0, dreset_to, workspace
+    da_x, da_h, dstate_0, dreset_to, _ = _ffi_call("prnn_backward", platform, results)(
+        call, controls, w_hh, y, *saved, *state_0, dy, *dstate_n
     )
-    return da_x, da_h[0] if da_h else da_x, dstate_0
+    if controls.reset_to is None:
+        dreset_to = None
+    else:
+        dreset_to = tuple(d.astype(y.dtype) for d in dreset_to)
+    return da_x, da_h[0] if da_h else da_x, dstate_0, dreset_to
 
 
 def _project_native(x, w, b):
@@ -170,36 +189,52 @@ def _project_native(x, w, b):
 
 
 def _ffi_call(name: str, platform: str, results):
-    """jax.ffi.ffi_call for results of any nesting."""
+    """jax.ffi.ffi_call for results of any nesting; controls are the last arguments."""
     leaves, structure = jax.tree.flatten(results)
     target = _cuda.target(name) if platform == "cuda" else name
 
-    def run(call: Call, *args):
-        attributes = call.attributes(leaves[0].dtype)
+    def run(call: Call, controls: Controls, *args):
+        attributes = call.attributes(leaves[0].dtype, controls)
+        args = (*args, *jax.tree.leaves(controls))
         outputs = jax.ffi.ffi_call(target, leaves)(*args, call=attributes)
         return jax.tree.unflatten(structure, outputs)
 
     return run
 
 
-def _workspace(call: Call, sizes: Sizes, like: Array, platform: str, *, backward: bool):
+def _workspace(
+    call: Call,
+    sizes: Sizes,
+    controls: Controls,
+    like: Array,
+    platform: str,
+    *,
+    backward: bool,
+):
     """The workspace of a call, a result that nobody reads."""
     if platform == "cuda":
-        size = _cuda.workspace_bytes(call, sizes, like.dtype, backward=backward)
+        size = _cuda.workspace_bytes(
+            call, sizes, controls, like.dtype, backward=backward
+        )
         return _result(like, (size,), jnp.uint8)
-    return _result(like, (_workspace_floats(call, sizes),))
+    size = _workspace_floats(call, sizes, controls)
+    return _result(like, (size,), jnp.float32)
 
 
-def _workspace_floats(call: Call, sizes: Sizes) -> int:
-    """As cpu/run.cc's workspace_floats: packed weights and a second product's input.
+def _workspace_floats(call: Call, sizes: Sizes, controls: Controls) -> int:
+    """As cpu/run.cc's workspace_floats: packed weights and what steps pass on.
 
     Arithmetic on shapes alone: programs can be compiled and exported on any host.
     """
     gates, hidden = call.table.gates, sizes.hidden
     units = -(-hidden // 16) * 16
-    packed = sizes.groups * units * (gates * hidden + max(gates, 2))
-    between = 3 * sizes.batch * sizes.groups * hidden
-    return packed + (between if call.table.product_inputs else 0) + 16
+    total = sizes.groups * units * (gates * hidden + max(gates, 2)) + 16
+    state = sizes.batch * sizes.groups * hidden
+    if call.table.product_inputs:
+        total += 3 * state
+    if controls.changes_product_input:
+        total += 2 * state
+    return total
 
 
 def _varying(x: Array) -> frozenset:

@@ -1,44 +1,41 @@
-"""The public functions: checks, the input projection, and the recurrence."""
+"""The public functions."""
 
-import math
-from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal
 
-import jax
-import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
-from prnn_jax import _checks, _cuda, _ffi
-from prnn_jax._arguments import check_arguments
+from prnn_jax import _checks
 from prnn_jax._call import Call
-from prnn_jax._checks import check
-from prnn_jax._plan import engine_for, target_platform
-from prnn_jax._projection import project
-from prnn_jax._recurrence import recurrence as _recurrence
+from prnn_jax._run import (
+    Activation,
+    Implementation,
+    Merge,
+    Params,
+    Precision,
+    Reserve,
+    State,
+    Zoneout,
+    options,
+    rnn_call,
+    run,
+    run_layer,
+)
 
-Implementation = Literal["native", "scan"]
-Activation = Literal["tanh", "relu", "clipped_relu"]
-Precision = lax.Precision | str | None
-State = Array | tuple[Array, Array]
-
-
-class Params(NamedTuple):
-    """Parameters of a recurrent layer with G gates (4 LSTM, 3 GRU, 1 RNN).
-
-    Attributes:
-      w_ih: `[input, G*hidden]`, gates in the order i f g o (LSTM) or r z n (GRU).
-      w_hh: `[hidden, G*hidden]`.
-      b_ih: `[G*hidden]`, or None for zero.
-      b_hh: `[G*hidden]`, or None for zero. It differs from b_ih only in the GRU with
-        reset_after, where its last third is inside the product with r.
-
-    A bidirectional layer has a leading axis of 2 on each, forward then backward.
-    """
-
-    w_ih: Array
-    w_hh: Array
-    b_ih: Array | None = None
-    b_hh: Array | None = None
+__all__ = [
+    "Activation",
+    "Implementation",
+    "Merge",
+    "Params",
+    "Precision",
+    "Reserve",
+    "State",
+    "Zoneout",
+    "gru",
+    "lstm",
+    "recurrence",
+    "rnn",
+    "slstm",
+]
 
 
 def lstm(
@@ -46,9 +43,16 @@ def lstm(
     params: Params,
     state_0: tuple[Array, Array] | None = None,
     *,
+    lengths: Array | None = None,
+    resets: Array | None = None,
+    reset_to: tuple[Array, Array] | None = None,
+    recurrent_mask: Array | None = None,
+    zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
+    merge: Merge = "concat",
     time_major: bool = False,
+    reserve: Reserve = "fast",
     precision: Precision = None,
     implementation: Implementation | None = None,
 ) -> tuple[Array, tuple[Array, Array]]:
@@ -66,10 +70,34 @@ def lstm(
       x: `[*batch, time, input]`, any number of batch axes, also none.
       params: `Params`, gate order i f g o.
       state_0: `(h_0, c_0)`, each `[*batch, hidden]`; zeros if not given.
+      lengths: whole numbers `[*batch]`, how many steps of each row count, from its
+        beginning. At the others y is zero, and what x holds there, NaN too, reaches
+        neither results nor gradients; the last state is that after the last step that
+        counts, and `reverse` begins there. A length of 0 leaves state_0. Where values
+        are known (outside `jit`), a length below 0 or above time is an error; inside
+        `jit` it is taken for the nearest that is possible.
+      resets: `[*batch, time]`, of any dtype: where not zero, the state is replaced
+        before that step (in the order of processing), at step 0 too, and no gradient
+        crosses. Resets at steps that do not count do nothing.
+      reset_to: what it is replaced with, shaped as state_0; zeros if not given. Gets
+        gradients.
+      recurrent_mask: `[*batch, hidden]`, multiplies h where it enters the product with
+        w_hh, the same at all steps: variational dropout (Gal & Ghahramani 2016,
+        arXiv:1512.05287) if it is a Bernoulli draw over the share kept. Constant: gets
+        no gradient.
+      zoneout: how much of the old state stays, from 0 to 1 (Krueger et al. 2017,
+        arXiv:1606.01305): :math:`s' = k s + (1 - k) s_{new}`. An array shaped as y,
+        of Bernoulli draws while training; or a number, their mean, at inference; or a
+        pair, for h and for c. Constant: gets no gradient.
       reverse: run from the last step to the first; y stays in the order of x.
       bidirectional: run both ways at once. The params have a leading axis of 2, so
-        have the states, and y is `[*batch, time, 2*hidden]`, forward before backward.
-      time_major: x and y are `[time, *batch, ...]`.
+        have the states (and masks that are shaped as states), and y is
+        `[*batch, time, 2*hidden]`, forward before backward.
+      merge: of the two directions' y: "concat", or "sum" for `[*batch, time, hidden]`.
+      time_major: x, y, resets and zoneout are `[time, *batch, ...]`.
+      reserve: what is kept for the backward pass: "fast" keeps the gates; "lean" keeps
+        only the states, and makes a_x and the gates again, by one product over all
+        steps, in chunks of time.
       precision: of matrix products, as in `jax.lax.dot`. The native engine for the CPU
         multiplies and adds in full float32 whatever it says.
       implementation: "native", "scan" (`lax.scan`), or None: native where there is an
@@ -82,8 +110,64 @@ def lstm(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    call = Call("lstm", **_options("lstm", locals()))
-    return _layer("lstm", call, x, params, state_0)
+    arguments = locals()
+    call = Call("lstm", **options("lstm", arguments))
+    return run_layer("lstm", call, x, params, arguments)
+
+
+def slstm(
+    x: Array,
+    params: Params,
+    state_0: tuple[Array, Array, Array, Array] | None = None,
+    *,
+    lengths: Array | None = None,
+    resets: Array | None = None,
+    reset_to: tuple[Array, Array, Array, Array] | None = None,
+    recurrent_mask: Array | None = None,
+    reverse: bool = False,
+    bidirectional: bool = False,
+    merge: Merge = "concat",
+    time_major: bool = False,
+    reserve: Reserve = "fast",
+    precision: Precision = None,
+    implementation: Implementation | None = None,
+) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+    r"""LSTM with an exponential input gate and a normalizer (sLSTM of the xLSTM).
+
+    .. math::
+      m' = \max(\log σ(a_f) + m, a_i) \quad
+      i = e^{a_i - m'}, f = e^{\log σ(a_f) + m - m'} \quad
+      c' = f c + i \tanh(a_z), n' = f n + i \quad h' = σ(a_o) c' / n'
+
+    with :math:`a = x W_{ih} + b_{ih} + h W_{hh} + b_{hh}` (Beck et al. 2024,
+    arXiv:2405.04517, with the sigmoid as forget gate). Where n is zero, as it is at the
+    start, m' = a_i and f = 0. It is mostly used with heads (see `Params`).
+
+    Args:
+      x: `[*batch, time, input]`.
+      params: `Params`, gate order i f z o.
+      state_0: `(h_0, c_0, n_0, m_0)`, each `[*batch, hidden]`; zeros if not given.
+      lengths: as in `lstm`, and so all that follow.
+      resets: see there.
+      reset_to: see there.
+      recurrent_mask: see there.
+      reverse: see there.
+      bidirectional: see there.
+      merge: see there.
+      time_major: see there.
+      reserve: see there.
+      precision: see there.
+      implementation: see there.
+
+    Returns:
+      y `[*batch, time, hidden]`, every h, and the last state `(h_n, c_n, n_n, m_n)`.
+
+    Raises:
+      ValueError: shapes, dtypes or options do not fit; says what was expected.
+    """
+    arguments = {**locals(), "zoneout": None}
+    call = Call("slstm", **options("slstm", arguments))
+    return run_layer("slstm", call, x, params, arguments)
 
 
 def gru(
@@ -92,9 +176,16 @@ def gru(
     state_0: Array | None = None,
     *,
     reset_after: bool = True,
+    lengths: Array | None = None,
+    resets: Array | None = None,
+    reset_to: Array | None = None,
+    recurrent_mask: Array | None = None,
+    zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
+    merge: Merge = "concat",
     time_major: bool = False,
+    reserve: Reserve = "fast",
     precision: Precision = None,
     implementation: Implementation | None = None,
 ) -> tuple[Array, Array]:
@@ -114,9 +205,16 @@ def gru(
       params: `Params`, gate order r z n.
       state_0: h_0 `[*batch, hidden]`; zeros if not given.
       reset_after: which of the two.
+      lengths: as in `lstm`, and so the next four.
+      resets: see there.
+      reset_to: see there.
+      recurrent_mask: see there.
+      zoneout: see there.
       reverse: as in `lstm`.
       bidirectional: as in `lstm`.
+      merge: as in `lstm`.
       time_major: as in `lstm`.
+      reserve: as in `lstm`.
       precision: as in `lstm`.
       implementation: as in `lstm`.
 
@@ -126,9 +224,10 @@ def gru(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
+    arguments = locals()
     cell = "gru" if reset_after else "gru_reset_before"
-    call = Call(cell, **_options("gru", locals()))
-    return _layer("gru", call, x, params, state_0)
+    call = Call(cell, **options("gru", arguments))
+    return run_layer("gru", call, x, params, arguments)
 
 
 def rnn(
@@ -139,9 +238,16 @@ def rnn(
     activation: Activation = "tanh",
     cap: float = 20.0,
     skip: float = 0.0,
+    lengths: Array | None = None,
+    resets: Array | None = None,
+    reset_to: Array | None = None,
+    recurrent_mask: Array | None = None,
+    zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
+    merge: Merge = "concat",
     time_major: bool = False,
+    reserve: Reserve = "fast",
     precision: Precision = None,
     implementation: Implementation | None = None,
 ) -> tuple[Array, Array]:
@@ -159,9 +265,16 @@ def rnn(
       activation: f: "tanh", "relu", or "clipped_relu", min(max(a, 0), cap).
       cap: of the clipped ReLU.
       skip: s, the scale of the residual.
+      lengths: as in `lstm`, and so the next four.
+      resets: see there.
+      reset_to: see there.
+      recurrent_mask: see there.
+      zoneout: see there.
       reverse: as in `lstm`.
       bidirectional: as in `lstm`.
+      merge: as in `lstm`.
       time_major: as in `lstm`.
+      reserve: as in `lstm`.
       precision: as in `lstm`.
       implementation: as in `lstm`.
 
@@ -171,12 +284,13 @@ def rnn(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    call = _rnn_call("rnn", activation, cap, skip, _options("rnn", locals()))
-    return _layer("rnn", call, x, params, state_0)
+    arguments = locals()
+    call = rnn_call("rnn", arguments)
+    return run_layer("rnn", call, x, params, arguments)
 
 
 def recurrence(
-    cell: Literal["lstm", "gru", "rnn"],
+    cell: Literal["lstm", "slstm", "gru", "rnn"],
     a_x: Array,
     w_hh: Array,
     state_0: State | None = None,
@@ -186,9 +300,16 @@ def recurrence(
     activation: Activation = "tanh",
     cap: float = 20.0,
     skip: float = 0.0,
+    lengths: Array | None = None,
+    resets: Array | None = None,
+    reset_to: State | None = None,
+    recurrent_mask: Array | None = None,
+    zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
+    merge: Merge = "concat",
     time_major: bool = False,
+    reserve: Reserve = "fast",
     precision: Precision = None,
     implementation: Implementation | None = None,
 ) -> tuple[Array, State]:
@@ -197,18 +318,26 @@ def recurrence(
     `lstm(x, params)` is `recurrence("lstm", x @ params.w_ih + params.b_ih, ...)`.
 
     Args:
-      cell: "lstm", "gru" or "rnn", with the equations given there.
-      a_x: `[*batch, time, G*hidden]` (bidirectional: `2*G*hidden`, forward first).
-      w_hh: `[hidden, G*hidden]` (bidirectional: `[2, hidden, G*hidden]`).
+      cell: "lstm", "slstm", "gru" or "rnn", with the equations given there.
+      a_x: `[*batch, time, G*hidden]`; with heads or directions, theirs side by side:
+        `2*heads*G*hidden`, forward before backward, head by head, gate by gate.
+      w_hh: `[hidden, G*hidden]`, with leading axes as in `Params`.
       state_0: as for the cell's own function.
-      b_hh: `[G*hidden]` (bidirectional: `[2, G*hidden]`), or None for zero.
+      b_hh: `[G*hidden]`, with leading axes as in `Params`, or None for zero.
       reset_after: as in `gru`.
       activation: as in `rnn`.
       cap: as in `rnn`.
       skip: as in `rnn`.
+      lengths: as in `lstm`, and so the next four.
+      resets: see there.
+      reset_to: see there.
+      recurrent_mask: see there.
+      zoneout: see there.
       reverse: as in `lstm`.
       bidirectional: as in `lstm`.
+      merge: as in `lstm`.
       time_major: as in `lstm`.
+      reserve: as in `lstm`.
       precision: as in `lstm`.
       implementation: as in `lstm`.
 
@@ -218,117 +347,11 @@ def recurrence(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    _checks.one_of("recurrence", "cell", cell, ("lstm", "gru", "rnn"))
-    options = _options("recurrence", locals())
+    arguments = locals()
+    _checks.one_of("recurrence", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
     if cell == "rnn":
-        call = _rnn_call("recurrence", activation, cap, skip, options)
+        call = rnn_call("recurrence", arguments)
     else:
         name = "gru_reset_before" if cell == "gru" and not reset_after else cell
-        call = Call(name, **options)
-    return _project_and_run("recurrence", call, a_x, None, w_hh, None, b_hh, state_0)
-
-
-# ---- shared --------------------------------------------------------------------------
-
-
-def _options(op: str, arguments: dict) -> dict:
-    """The fields of `Call` that all functions have, checked."""
-    for name in ("reverse", "bidirectional", "time_major"):
-        value = arguments[name]
-        check(
-            isinstance(value, bool),
-            f"{op}: {name} must be True or False, known when tracing, got {value!r}.",
-        )
-    implementation = arguments["implementation"]
-    _checks.one_of(op, "implementation", implementation, (None, "native", "scan"))
-    precision = arguments["precision"]
-    if precision is not None:
-        names = [p.name.lower() for p in lax.Precision]
-        if not isinstance(precision, lax.Precision):
-            _checks.one_of(op, "precision", precision, (None, *names))
-            precision = lax.Precision(precision)
-    elif _default_precision() in ("highest", "float32"):
-        precision = lax.Precision.HIGHEST  # the native engines must know, too
-    return {
-        "reverse": arguments["reverse"],
-        "bidirectional": arguments["bidirectional"],
-        "time_major": arguments["time_major"],
-        "precision": precision,
-        "implementation": implementation,
-        "max_sms": _cuda.max_sms(),
-    }
-
-
-def _default_precision() -> str | None:
-    """What `jax.default_matmul_precision` says."""
-    return getattr(jax.config, "jax_default_matmul_precision", None)
-
-
-def _rnn_call(op: str, activation, cap, skip, options: dict) -> Call:
-    activations = ("tanh", "relu", "clipped_relu")
-    _checks.one_of(op, "activation", activation, activations)
-    for name, value in (("cap", cap), ("skip", skip)):
-        check(
-            isinstance(value, (int, float)),
-            f"{op}: {name} must be a Python number, got {type(value).__name__}.",
-        )
-    check(cap > 0, f"{op}: cap must be positive, got {cap}.")
-    return Call(
-        cell="rnn_tanh" if activation == "tanh" else "rnn_relu",
-        skip=float(skip),
-        cap=float(cap) if activation == "clipped_relu" else math.inf,
-        **options,
-    )
-
-
-def _layer(op: str, call: Call, x, params, state_0) -> tuple[Array, Any]:
-    try:
-        w_ih, w_hh, b_ih, b_hh = params
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
-            f"{type(params).__name__}."
-        ) from None
-    return _project_and_run(op, call, x, w_ih, w_hh, b_ih, b_hh, state_0)
-
-
-def _project_and_run(
-    op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, state_0
-) -> tuple[Array, Any]:
-    """The way of every call; with w_ih None, x is a_x already."""
-    given = check_arguments(op, call, x, w_ih, w_hh, b_ih, b_hh, state_0)
-    engine, reason = engine_for(
-        call, x.dtype, target_platform(), given.directions, given.hidden
-    )
-    check(
-        call.implementation != "native" or engine == "native",
-        f'{op}: implementation="native" is not available: {reason}. '
-        'implementation="scan" always runs; None chooses.',
-    )
-    if engine == "scan" or given.is_empty:  # an empty call needs no engine
-        call = replace(call, implementation="scan")
-
-    x, w_ih, w_hh, b_ih, b_hh, states = _ffi.match_varying(given.arrays_or_zeros())
-    directions, hidden, rows = given.directions, given.hidden, math.prod(given.batch)
-    columns = call.table.gates * hidden
-    a_x = x if w_ih is None else _project(call, x, w_ih, b_ih)
-    order = (given.time, rows) if call.time_major else (rows, given.time)
-    y, states = _recurrence(
-        call,
-        a_x.reshape(*order, directions, columns),
-        w_hh.reshape(directions, hidden, columns),
-        b_hh.reshape(directions, columns),
-        tuple(jnp.moveaxis(s.reshape(directions, rows, hidden), 0, 1) for s in states),
-    )
-    y = y.reshape(*x.shape[:-1], directions * hidden)
-    state_n = [jnp.moveaxis(s, 1, 0).reshape(given.state_shape) for s in states]
-    return y, tuple(state_n) if len(state_n) > 1 else state_n[0]
-
-
-def _project(call: Call, x: Array, w_ih: Array, b_ih: Array | None) -> Array:
-    """x w_ih + b_ih for all steps at once: [rows of x, directions*G*hidden]."""
-    if call.bidirectional:  # side by side: one product for both
-        w_ih = jnp.concatenate([w_ih[0], w_ih[1]], -1)
-        b_ih = None if b_ih is None else b_ih.reshape(-1)
-    rows = math.prod(x.shape[:-1])
-    return project(call, x.reshape(rows, x.shape[-1]), w_ih, b_ih)
+        call = Call(name, **options("recurrence", arguments))
+    return run("recurrence", call, a_x, None, w_hh, None, b_hh, arguments)

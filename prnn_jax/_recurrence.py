@@ -13,9 +13,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from prnn_jax import _ffi, _scan
+from prnn_jax import _ffi, _lean, _scan
+from prnn_jax._before import before
 from prnn_jax._call import Call
 from prnn_jax._cells import State
+from prnn_jax._controls import Controls, valid_steps
 
 #: Name, for `jax.checkpoint` policies, of all that a forward pass keeps for its
 #: backward pass: `jax.checkpoint_policies.save_only_these_names(prnn_jax.SAVED)`.
@@ -23,35 +25,45 @@ SAVED = "prnn_saved"
 
 
 def recurrence(
-    call: Call, a_x: Array, w_hh: Array, b_hh: Array, state_0: State
+    call: Call,
+    a_x: Array,
+    w_hh: Array,
+    b_hh: Array,
+    state_0: State,
+    controls: Controls,
 ) -> tuple[Array, State]:
-    """y and the last state. Shapes as in `_call`; all arrays of one dtype."""
-    if call.implementation == "scan":
-        y, state_n, _ = _scan.forward(call, a_x, w_hh, b_hh, state_0)
+    """y and the last state.
+
+    Shapes as in `_call`; all floating arrays of one dtype. No gradient flows to the
+    controls but `reset_to`.
+    """
+    primals = a_x, w_hh, b_hh, state_0, controls
+    if call.implementation == "scan" and not call.lean:
+        y, state_n, _ = _scan.forward(call, *primals)
         return y, state_n
-    out: Any = _forward(call, a_x, w_hh, b_hh, state_0)
+    out: Any = _forward(call, *primals)
     y, state_n, _ = out
     return y, state_n
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _forward(call: Call, a_x: Array, w_hh: Array, b_hh: Array, state_0: State):
-    return _ffi.forward(call, a_x, w_hh, b_hh, state_0)
+def _forward(call: Call, a_x, w_hh, b_hh, state_0: State, controls: Controls):
+    return _ffi.forward(call, a_x, w_hh, b_hh, state_0, controls)
 
 
-def _forward_rule(call: Call, a_x, w_hh, b_hh, state_0):
+def _forward_rule(call: Call, *primals):
     # The operation, not the native function: a second derivative comes through here.
-    out = _forward(replace(call, save=True), a_x, w_hh, b_hh, state_0)
-    y, state_n, saved = checkpoint_name(out, SAVED)
-    primals = a_x, w_hh, b_hh, state_0
-    return (y, state_n, saved if call.save else ()), (primals, (y, saved))
+    keeping = replace(call, save="states" if call.lean else "all")
+    y, state_n, saved = checkpoint_name(_forward(keeping, *primals), SAVED)
+    out = y, state_n, saved if call.save != "nothing" else ()
+    return out, (primals, (y, saved))
 
 
 def _backward_rule(call: Call, residuals, cotangents):
-    (a_x, w_hh, b_hh, state_0), (y, saved) = residuals
+    primals, kept = residuals
     dy, dstate_n, _ = cotangents  # nothing but _backward depends on the saved values
-    primals = a_x, w_hh, b_hh, state_0
-    return _backward(call, primals, (y, saved), (dy, dstate_n))
+    *gradients, dreset_to = _backward(call, primals, kept, (dy, dstate_n))
+    return (*gradients, Controls(reset_to=dreset_to))
 
 
 _forward.defvjp(_forward_rule, _backward_rule)
@@ -59,13 +71,16 @@ _forward.defvjp(_forward_rule, _backward_rule)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _backward(call: Call, primals, kept, cotangents):
-    """Gradients of the primals (a_x, w_hh, b_hh, state_0)."""
+    """Gradients of a_x, w_hh, b_hh, state_0 and reset_to."""
     y, saved = kept
-    da_x, da_h, dstate_0 = _ffi.backward(call, primals, kept, cotangents)
+    if call.lean:
+        gradients, saved = _lean.backward(call, primals, kept, cotangents)
+    else:
+        gradients = _ffi.backward(call, primals, kept, cotangents)
+    da_x, da_h, dstate_0, dreset_to = gradients
     # Parallel in time, so left to XLA: one large product instead of `time` small ones.
-    h_0 = primals[3][0]
-    dw_hh = _weight_gradient(call, _before(call, y, h_0), saved, da_h)
-    return da_x, dw_hh, da_h.sum((0, 1)), dstate_0
+    dw_hh = _weight_gradient(call, primals, y, saved, da_h)
+    return da_x, dw_hh, da_h.sum((0, 1)), dstate_0, dreset_to
 
 
 def _backward_forward_rule(call: Call, primals, kept, cotangents):
@@ -76,49 +91,50 @@ def _backward_backward_rule(call: Call, residuals, dd):
     # The backward pass is a function of the forward pass's arguments and cotangents;
     # what was kept is a function of those arguments. So its derivative is the scan's.
     primals, kept, cotangents = residuals
+    *floats, controls = primals
 
-    def gradients(primals, cotangents):
-        _, vjp = jax.vjp(lambda *p: _scan.forward(call, *p)[:2], *primals)
+    def gradients(floats, reset_to, cotangents):
+        def run(*arguments):
+            *floats, reset_to = arguments
+            bent = controls._replace(reset_to=reset_to)
+            return _scan.forward(call, *floats, bent)[:2]
+
+        _, vjp = jax.vjp(run, *floats, reset_to)
         return vjp(cotangents)
 
-    _, vjp = jax.vjp(gradients, primals, cotangents)
-    dprimals, dcotangents = vjp(dd)
+    _, vjp = jax.vjp(gradients, floats, controls.reset_to, cotangents)
+    dfloats, dreset_to, dcotangents = vjp(dd)
+    dprimals = (*dfloats, Controls(reset_to=dreset_to))
     return dprimals, jax.tree.map(jnp.zeros_like, kept), dcotangents
 
 
 _backward.defvjp(_backward_forward_rule, _backward_backward_rule)
 
 
-def _before(call: Call, y: Array, h_0: Array) -> Array:
-    """h before each step, as y."""
-    axis = call.time_axis
-    first = jnp.expand_dims(h_0, axis)
-    time = y.shape[axis]
-
-    def shifted(y, first, against):
-        if against:
-            rest = jax.lax.slice_in_dim(y, 1, time, axis=axis)
-            return jnp.concatenate([rest, first], axis)
-        rest = jax.lax.slice_in_dim(y, 0, time - 1, axis=axis)
-        return jnp.concatenate([first, rest], axis)
-
-    if not call.bidirectional:
-        return shifted(y, first, call.reverse)
-    sides = jnp.split(y, 2, 2), jnp.split(first, 2, 2)
-    halves = zip(*sides, (call.reverse, not call.reverse), strict=True)
-    return jnp.concatenate([shifted(*half) for half in halves], 2)
-
-
-def _weight_gradient(call: Call, h: Array, saved, da_h: Array) -> Array:
-    """d(w_hh) [groups, hidden, gates*hidden], from h before each step."""
+def _weight_gradient(call: Call, primals, y: Array, saved, da_h: Array) -> Array:
+    """d(w_hh) [groups, hidden, gates*hidden]."""
+    _, _, _, state_0, controls = primals
     product = functools.partial(_group_products, precision=call.precision)
+    h = before(call, y, state_0[0], controls, 0)
+    masked = _masked(call, h, controls)
     inputs_of = call.table.product_inputs
     if inputs_of is None:
-        return product(h, da_h)
+        return product(masked, da_h)
+    reserve = saved[0]
+    if controls.lengths is not None:  # nothing is kept of steps that do not count
+        time = y.shape[call.time_axis]
+        counts = valid_steps(controls.lengths, time, time_major=call.time_major)
+        reserve = jnp.where(counts, reserve, 0)
     das = jnp.split(da_h, call.table.gates, -1)
-    inputs = inputs_of(h, saved[0])
+    inputs = inputs_of(masked, reserve)
     parts = [product(x, da) for x, da in zip(inputs, das, strict=True)]
     return jnp.concatenate(parts, -1)
+
+
+def _masked(call: Call, h: Array, controls: Controls) -> Array:
+    if controls.mask is None:
+        return h
+    return h * jnp.expand_dims(controls.mask, call.time_axis)
 
 
 def _group_products(h: Array, da: Array, precision) -> Array:

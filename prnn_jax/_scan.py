@@ -9,6 +9,7 @@ from jax import Array, lax
 
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
+from prnn_jax._controls import NONE, Controls, valid_steps
 
 
 def forward(
@@ -17,6 +18,7 @@ def forward(
     w_hh: Array,
     b_hh: Array,
     state_0: State,
+    controls: Controls = NONE,
     a_h: Array | None = None,
 ) -> tuple[Array, State, tuple[Array, ...]]:
     """Runs the cell over time; shapes as in `_call`.
@@ -25,37 +27,61 @@ def forward(
       a_h: as a_x; added to the products, one number to each.
 
     Returns:
-      y, the last state, and with `call.save` the saved values (a tuple of one array;
-      else empty).
+      y, the last state, and what `call.save` says of the saved values (a tuple of one
+      array; else empty).
     """
     cell = call.table
     sizes = Sizes.of(call, a_x, cell.gates)
     hidden = sizes.hidden
-    against = call.reversed_groups(sizes.groups)
+    lengths, mask, reset_to = controls.lengths, controls.mask, controls.reset_to
+    if lengths is not None:  # what does not count may be no number
+        counts = valid_steps(lengths, sizes.time, time_major=call.time_major)
+        a_x = jnp.where(counts, a_x, 0)
 
     def step(state, inputs):
-        a_x_t, a_h_t = inputs
+        n, a_x_t, a_h_t, reset, zoneout = inputs
 
         def product(h, first, last):
             gates = slice(first * hidden, last * hidden)
-            a = _grouped_product(h, w_hh[..., gates], call.precision) + b_hh[..., gates]
+            h = h if mask is None else mask * h
+            a = grouped_product(h, w_hh[..., gates], call.precision) + b_hh[..., gates]
             return a if a_h_t is None else a + a_h_t[..., gates]
 
-        state, reserve = cell.step(call, a_x_t, state, product)
-        saved = (*reserve, *state[1:]) if call.save else ()
-        return state, (state[0], (jnp.concatenate(saved, -1),) if saved else ())
+        before = state
+        if reset is not None:
+            state = _select(reset, reset_to, state)
+        after, reserve = cell.step(call, a_x_t, state, product)
+        if zoneout is not None:
+            stays = jnp.split(zoneout, cell.states, -1)
+            after = tuple(
+                k * old + (1 - k) * new
+                for k, old, new in zip(stays, state, after, strict=True)
+            )
+        y = after[0]
+        if lengths is not None:
+            after = _select(n < lengths, after, before)
+            y = jnp.where(n < lengths, y, 0)
+        saved = (*reserve, *after[1:]) if call.save == "all" else after[1:]
+        saved = saved if call.save != "nothing" else ()
+        return after, (y, (jnp.concatenate(saved, -1),) if saved else ())
 
-    # A scan goes one way: groups that go the other are flipped before and after, and
-    # where all do, the scan itself is reversed.
-    mixed = bool(against.any() and not against.all())
+    # A scan goes one way: groups that go the other are turned round before and after;
+    # where all do, and over all steps, the scan itself is reversed.
+    against = call.reversed_groups(sizes.groups)
+    in_reverse = bool(against.all()) and lengths is None
+    order = None
+    if against.any() and not in_reverse:
+        order = _time_of_step(sizes.time, against, lengths)
 
     def oriented(steps):
-        return _flip_groups(steps, against) if mixed else steps
+        return steps if order is None else jnp.take_along_axis(steps, order, 0)
 
-    inputs = jax.tree.map(
-        lambda x: oriented(jnp.moveaxis(x, call.time_axis, 0)), (a_x, a_h)
+    steps = jnp.arange(sizes.time, dtype=jnp.int32)
+    sequences = jax.tree.map(
+        lambda x: oriented(jnp.moveaxis(x, call.time_axis, 0)),
+        (a_x, a_h, controls.resets, controls.zoneout),
     )
-    state_n, outputs = lax.scan(step, state_0, inputs, reverse=bool(against.all()))
+    state_n, outputs = lax.scan(step, state_0, (steps, *sequences), reverse=in_reverse)
     y, saved = jax.tree.map(
         lambda x: jnp.moveaxis(oriented(x), 0, call.time_axis), outputs
     )
@@ -64,26 +90,38 @@ def forward(
 
 def backward(
     call: Call,
-    primals: tuple[Array, Array, Array, State],
+    primals: tuple[Array, Array, Array, State, Controls],
     cotangents: tuple[Array, State],
-) -> tuple[Array, Array, State]:
-    """Gradients of a_x, of a_h (one number for each product) and of the first state."""
-    a_x, w_hh, b_hh, state_0 = primals
+) -> tuple[Array, Array, State, State | None]:
+    """Gradients of a_x, of a_h (one number for each product), state_0 and reset_to."""
+    a_x, w_hh, b_hh, state_0, controls = primals
 
-    def run(a_x, a_h, state_0):
-        y, state_n, _ = forward(call, a_x, w_hh, b_hh, state_0, a_h)
+    def run(a_x, a_h, state_0, reset_to):
+        bent = controls._replace(reset_to=reset_to)
+        y, state_n, _ = forward(call, a_x, w_hh, b_hh, state_0, bent, a_h)
         return y, state_n
 
-    _, vjp = jax.vjp(run, a_x, jnp.zeros_like(a_x), state_0)
+    _, vjp = jax.vjp(run, a_x, jnp.zeros_like(a_x), state_0, controls.reset_to)
     return vjp(cotangents)
 
 
-def _grouped_product(h: Array, w: Array, precision) -> Array:
-    """h [batch, groups, hidden] times w [groups, hidden, n], group by group."""
+def _time_of_step(time: int, against, lengths: Array | None) -> Array:
+    """[time, batch or 1, groups, 1]: where each step of a group lies, and vice versa.
+
+    Groups that go against time begin at the end of what counts.
+    """
+    steps = jnp.arange(time, dtype=jnp.int32)[:, None, None, None]
+    count = time if lengths is None else lengths
+    turned = jnp.where(steps < count, count - 1 - steps, steps)
+    return jnp.where(against[:, None], turned, steps)
+
+
+def _select(condition: Array, yes, no):
+    return tuple(jnp.where(condition, a, b) for a, b in zip(yes, no, strict=True))
+
+
+def grouped_product(h: Array, w: Array, precision) -> Array:
+    """h [..., groups, hidden] times w [groups, hidden, n], group by group."""
     if w.shape[0] == 1:  # one product, which XLA runs faster than a batch of one
-        return jnp.matmul(h[:, 0], w[0], precision=precision)[:, None]
-    return jnp.einsum("bgh,ghn->bgn", h, w, precision=precision)
-
-
-def _flip_groups(steps: Array, which) -> Array:
-    return jnp.where(which[:, None], jnp.flip(steps, 0), steps)
+        return jnp.matmul(h[..., 0, :], w[0], precision=precision)[..., None, :]
+    return jnp.einsum("...gh,ghn->...gn", h, w, precision=precision)

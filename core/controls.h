@@ -1,0 +1,85 @@
+// What bends the course of a recurrence: lengths (core/shape.h), resets, masks. Every rule is
+// here once, for both passes and all engines.
+#pragma once
+#include "core/cells.h"
+#include "core/shape.h"
+
+namespace prnn {
+
+inline constexpr int kMaxStates = 4;
+
+// Each null where the call has none. With R = reset_to and m the mask, step s of a row is
+//
+//   prev = resets ? R : the state before;   a_h = (m · prev_h) w_hh + b_hh
+//   next = cell(a_x, a_h, prev);            the state after = k prev + (1 - k) next
+template <class T = float>
+struct Controls {
+  const std::uint8_t* resets;     // [batch, time, groups], or time-major
+  const T* reset_to[kMaxStates];  // [batch, groups, H] each
+  const T* mask;                  // [batch, groups, H]
+  const T* zoneout;               // sequence [states·H]: k
+
+  // Whether what a step multiplies is not simply the h before it.
+  PRNN_HD bool change_product_input() const { return resets != nullptr || mask != nullptr; }
+
+  // Whether the state is replaced before step s of a row. False beyond its end.
+  PRNN_HD bool resets_at(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return resets != nullptr && s < shape.length(b, g) &&
+           resets[shape.row_at(b, shape.time_at(g, s, b), g)] != 0;
+  }
+  // The state a step starts from, given that after the step before.
+  template <class State, class Io>
+  PRNN_HD void replace(State& state, const Shape& shape, std::int64_t g, std::int64_t s,
+                       std::int64_t b, std::int64_t unit, Io io) const {
+    if (!resets_at(shape, g, s, b)) return;
+    for (int n = 0; n < state.size(); ++n)
+      state[n] = io.load(reset_to[n] + shape.state_at(b, g) + unit);
+  }
+  // What step s multiplies, given the h after the step before.
+  template <class F, class Io>
+  PRNN_HD F product_input(F h, const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b,
+                          std::int64_t unit, Io io) const {
+    if (resets_at(shape, g, s, b)) h = io.load(reset_to[0] + shape.state_at(b, g) + unit);
+    return masked(h, shape, g, b, unit, io);
+  }
+  // Of h, or of the gradient of what was multiplied.
+  template <class F, class Io>
+  PRNN_HD F masked(F h, const Shape& shape, std::int64_t g, std::int64_t b, std::int64_t unit,
+                   Io io) const {
+    return mask == nullptr ? h : h * io.load(mask + shape.state_at(b, g) + unit);
+  }
+  // The share of the n-th state that stays at time t.
+  template <class Io>
+  PRNN_HD auto stays(const Shape& shape, std::int64_t g, std::int64_t t, std::int64_t b,
+                     std::int64_t unit, int n, int states, Io io) const {
+    return io.load(zoneout + shape.sequence_at(b, t, g, states) + n * shape.hidden + unit);
+  }
+  template <class State, class Io>
+  PRNN_HD void zone_out(State& next, const State& prev, const Shape& shape, std::int64_t g,
+                        std::int64_t t, std::int64_t b, std::int64_t unit, Io io) const {
+    if (zoneout == nullptr) return;
+    for (int n = 0; n < next.size(); ++n) {
+      const auto k = stays(shape, g, t, b, unit, n, next.size(), io);
+      next[n] = k * prev[n] + (1.0f - k) * next[n];
+    }
+  }
+  // Its gradient: d, of the state after, becomes that of the cell's own result; `kept` goes on to
+  // the state before. `now`, the state after, becomes the cell's own result again; where all of
+  // it stays, any number will do, for its gradient is zero.
+  template <class State, class Io>
+  PRNN_HD void zone_out_grad(State& d, State& now, State& kept, const State& prev,
+                             const Shape& shape, std::int64_t g, std::int64_t t, std::int64_t b,
+                             std::int64_t unit, Io io) const {
+    using F = typename Io::F;
+    if (zoneout == nullptr) return;
+    for (int n = 0; n < d.size(); ++n) {
+      const auto k = stays(shape, g, t, b, unit, n, d.size(), io);
+      const auto passes = 1.0f - k;
+      kept[n] = k * d[n];
+      d[n] = passes * d[n];
+      now[n] = select(passes > F(0.0f), (now[n] - k * prev[n]) / passes, now[n]);
+    }
+  }
+};
+
+}  // namespace prnn

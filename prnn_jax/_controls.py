@@ -1,0 +1,188 @@
+"""What bends the course of a recurrence: lengths, resets, masks.
+
+`Controls` holds them as the engines take them. Each is None where a call has none.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from prnn_jax import _checks
+from prnn_jax._arguments import Arguments, as_states
+from prnn_jax._call import Call
+from prnn_jax._cells import State
+from prnn_jax._checks import check
+
+
+class Controls(NamedTuple):
+    """Arrays that a recurrence may have besides its weights, input and state.
+
+    Attributes:
+      lengths: int32 `[batch, N, 1]`: steps that count, at the beginning of a row. y is
+        zero at the others, and the state stays.
+      resets: bool, a sequence of one value per group: whether the state is replaced
+        before the step.
+      reset_to: what it is replaced with: states.
+      mask: `[batch, N, hidden]`: multiplies h where it enters the product with w_hh.
+      zoneout: sequence of one value per unit and state: how much of the old state
+        stays, from 0 to 1.
+    """
+
+    lengths: Array | None = None
+    resets: Array | None = None
+    reset_to: State | None = None
+    mask: Array | None = None
+    zoneout: Array | None = None
+
+    @property
+    def changes_product_input(self) -> bool:
+        """Whether what a step multiplies is not simply the h before it."""
+        return self.resets is not None or self.mask is not None
+
+
+NONE = Controls()
+
+
+def valid_steps(lengths: Array, time: int, *, time_major: bool) -> Array:
+    """Which steps count: bool `[batch, time, N, 1]`, or time-major."""
+    steps = jnp.arange(time, dtype=lengths.dtype)
+    if time_major:
+        return steps[:, None, None, None] < lengths[None]
+    return steps[None, :, None, None] < lengths[:, None]
+
+
+def check_controls(
+    op: str,
+    call: Call,
+    given: Arguments,
+    *,
+    lengths=None,
+    resets=None,
+    reset_to=None,
+    recurrent_mask=None,
+    zoneout=None,
+) -> Controls:
+    """The controls of a public call, checked, as the engines take them.
+
+    Raises:
+      ValueError: in the words of function `op`.
+    """
+    native = _Native(op, call, given)
+    check(
+        reset_to is None or resets is not None,
+        f"{op}: reset_to is given without resets; give resets, or leave it out.",
+    )
+    if resets is not None:
+        resets, reset_to = native.resets(resets), native.states("reset_to", reset_to)
+    return Controls(
+        lengths=None if lengths is None else native.lengths(lengths),
+        resets=resets,
+        reset_to=reset_to,
+        mask=None if recurrent_mask is None else native.mask(recurrent_mask),
+        zoneout=None if zoneout is None else native.zoneout(zoneout),
+    )
+
+
+class _Native:
+    """Checks one control after the other and brings it into the engines' layout."""
+
+    def __init__(self, op: str, call: Call, given: Arguments):
+        self.op, self.call, self.given = op, call, given
+        self.rows = math.prod(given.batch)
+        self.dtype = given.x.dtype
+
+    def lengths(self, lengths) -> Array:
+        given, op = self.given, self.op
+        lengths = _as_array(op, "lengths", lengths)
+        check(
+            jnp.issubdtype(lengths.dtype, jnp.integer),
+            f"{op}: lengths must be whole numbers, got {lengths.dtype}; "
+            "convert them, e.g. lengths.astype(jnp.int32).",
+        )
+        _checks.shape(op, "lengths", lengths, ("*batch",), given.batch)
+        if not isinstance(lengths, jax.core.Tracer) and lengths.size:
+            least, most = int(np.min(lengths)), int(np.max(lengths))
+            check(
+                least >= 0 and most <= given.time,
+                f"{op}: lengths must be from 0 to time = {given.time}, got "
+                f"{least if least < 0 else most}.",
+            )
+        lengths = jnp.clip(lengths, 0, given.time).astype(jnp.int32)
+        shape = self.rows, given.groups, 1
+        return jnp.broadcast_to(lengths.reshape(self.rows, 1, 1), shape)
+
+    def resets(self, resets) -> Array:
+        given, call = self.given, self.call
+        resets = _as_array(self.op, "resets", resets)
+        names = ("time", "*batch") if call.time_major else ("*batch", "time")
+        sizes = (given.time, *given.batch)
+        sizes = sizes if call.time_major else (*given.batch, given.time)
+        _checks.shape(self.op, "resets", resets, names, sizes)
+        flags = (resets != 0).reshape(*self._order(), 1, 1)
+        return jnp.broadcast_to(flags, (*self._order(), given.groups, 1))
+
+    def states(self, name: str, states) -> State:
+        given = self.given
+        states = as_states(self.op, self.call, states, name)
+        if states is None:
+            zeros = jnp.zeros((self.rows, given.groups, given.hidden), self.dtype)
+            return (zeros,) * given.state_count
+        for state in states:
+            self._check_state(name, state)
+        return tuple(given.state_to_native(state) for state in states)
+
+    def mask(self, mask) -> Array:
+        mask = _as_array(self.op, "recurrent_mask", mask)
+        self._check_state("recurrent_mask", mask)
+        return lax.stop_gradient(self.given.state_to_native(mask))
+
+    def zoneout(self, zoneout) -> Array:
+        given, op = self.given, self.op
+        count = given.state_count
+        parts = zoneout if isinstance(zoneout, (tuple, list)) else (zoneout,) * count
+        check(
+            len(parts) == count,
+            f"{op}: zoneout must be a number, an array or a tuple of {count} of them, "
+            f"one for each state, got {len(parts)} values.",
+        )
+        lead = given.x.shape[:-1]
+        features = given.directions * given.features
+        values = []
+        for part in parts:
+            if isinstance(part, (int, float)):
+                check(0 <= part <= 1, f"{op}: zoneout must be from 0 to 1, got {part}.")
+                part = jnp.full((*lead, features), part, self.dtype)
+            names = ("time", "*batch") if self.call.time_major else ("*batch", "time")
+            part = _as_array(op, "zoneout", part)
+            _checks.shape(
+                op, "zoneout", part, (*names, "features of y"), (*lead, features)
+            )
+            part = part.astype(self.dtype)
+            values.append(part.reshape(*self._order(), given.groups, given.hidden))
+        return lax.stop_gradient(jnp.concatenate(values, -1))
+
+    def _order(self) -> tuple[int, int]:
+        """Leading sizes of a native sequence."""
+        time = self.given.time
+        return (time, self.rows) if self.call.time_major else (self.rows, time)
+
+    def _check_state(self, name: str, value: Any) -> None:
+        value = _checks.array(self.op, name, value)
+        _checks.same_dtype(self.op, {"x": self.given.x, name: value})
+        lead = ("2",) * (self.given.directions - 1)
+        names = (*lead, "*batch", "hidden")
+        _checks.shape(self.op, name, value, names, self.given.state_shape)
+
+
+def _as_array(op: str, name: str, value) -> Array:
+    if isinstance(value, (list, tuple, int, float, bool)):
+        value = np.asarray(value)
+    check(
+        hasattr(value, "shape") and hasattr(value, "dtype"),
+        f"{op}: {name} must be an array, got {type(value).__name__}.",
+    )
+    return value

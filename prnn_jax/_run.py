@@ -1,0 +1,190 @@
+"""The way of every public call: options, checks, the projection, the recurrence."""
+
+import functools
+import math
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from prnn_jax import _checks, _cuda, _ffi
+from prnn_jax._arguments import Arguments, check_arguments
+from prnn_jax._call import Call
+from prnn_jax._checks import check
+from prnn_jax._controls import Controls, check_controls, valid_steps
+from prnn_jax._plan import engine_for, target_platform
+from prnn_jax._projection import project
+from prnn_jax._recurrence import SAVED
+from prnn_jax._recurrence import recurrence as _recurrence
+
+Implementation = Literal["native", "scan"]
+Activation = Literal["tanh", "relu", "clipped_relu"]
+Merge = Literal["concat", "sum"]
+Reserve = Literal["fast", "lean"]
+Precision = lax.Precision | str | None
+State = Array | tuple[Array, ...]
+Zoneout = float | Array | tuple[float | Array, ...] | None
+
+_CONTROLS = "lengths", "resets", "reset_to", "recurrent_mask", "zoneout"
+
+
+class Params(NamedTuple):
+    """Parameters of a recurrent layer with G gates (4 LSTM, sLSTM, 3 GRU, 1 RNN).
+
+    Attributes:
+      w_ih: `[input, G*hidden]`, gates in the order i f g o (LSTM), i f z o (sLSTM) or
+        r z n (GRU).
+      w_hh: `[hidden, G*hidden]`.
+      b_ih: `[G*hidden]`, or None for zero.
+      b_hh: `[G*hidden]`, or None for zero. It differs from b_ih only in the GRU with
+        reset_after, where its last third is inside the product with r.
+
+    With heads, i.e. recurrent weights that are blocks on a diagonal, each has a leading
+    axis `heads`, and hidden is that of a head: `w_ih [heads, input, G*hidden]`, `w_hh
+    [heads, hidden, G*hidden]`. The layer's state and output are then `heads*hidden`
+    wide, head by head; every head reads all of the input.
+
+    A bidirectional layer has a leading axis of 2 on each, forward then backward, before
+    that of heads.
+    """
+
+    w_ih: Array
+    w_hh: Array
+    b_ih: Array | None = None
+    b_hh: Array | None = None
+
+
+def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, Any]:
+    """A layer on input x; `arguments` are those of the public function."""
+    try:
+        w_ih, w_hh, b_ih, b_hh = params
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
+            f"{type(params).__name__}."
+        ) from None
+    return run(op, call, x, w_ih, w_hh, b_ih, b_hh, arguments)
+
+
+def options(op: str, arguments: dict) -> dict:
+    """The fields of `Call` that all functions have, checked."""
+    for name in ("reverse", "bidirectional", "time_major"):
+        value = arguments[name]
+        check(
+            isinstance(value, bool),
+            f"{op}: {name} must be True or False, known when tracing, got {value!r}.",
+        )
+    implementation = arguments["implementation"]
+    _checks.one_of(op, "implementation", implementation, (None, "native", "scan"))
+    _checks.one_of(op, "reserve", arguments["reserve"], ("fast", "lean"))
+    _checks.one_of(op, "merge", arguments["merge"], ("concat", "sum"))
+    precision = arguments["precision"]
+    if precision is not None:
+        names = [p.name.lower() for p in lax.Precision]
+        if not isinstance(precision, lax.Precision):
+            _checks.one_of(op, "precision", precision, (None, *names))
+            precision = lax.Precision(precision)
+    elif _default_precision() in ("highest", "float32"):
+        precision = lax.Precision.HIGHEST  # the native engines must know, too
+    return {
+        "reverse": arguments["reverse"],
+        "bidirectional": arguments["bidirectional"],
+        "time_major": arguments["time_major"],
+        "lean": arguments["reserve"] == "lean",
+        "precision": precision,
+        "implementation": implementation,
+        "max_sms": _cuda.max_sms(),
+    }
+
+
+def rnn_call(op: str, arguments: dict) -> Call:
+    """The call of an Elman network."""
+    activation, cap, skip = (arguments[n] for n in ("activation", "cap", "skip"))
+    activations = ("tanh", "relu", "clipped_relu")
+    _checks.one_of(op, "activation", activation, activations)
+    for name, value in (("cap", cap), ("skip", skip)):
+        check(
+            isinstance(value, (int, float)),
+            f"{op}: {name} must be a Python number, got {type(value).__name__}.",
+        )
+    check(cap > 0, f"{op}: cap must be positive, got {cap}.")
+    return Call(
+        cell="rnn_tanh" if activation == "tanh" else "rnn_relu",
+        skip=float(skip),
+        cap=float(cap) if activation == "clipped_relu" else math.inf,
+        **options(op, arguments),
+    )
+
+
+def run(
+    op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, arguments: dict
+) -> tuple[Array, Any]:
+    """The way of every call; with w_ih None, x is a_x already."""
+    state_0 = arguments["state_0"]
+    given = check_arguments(op, call, x, w_ih, w_hh, b_ih, b_hh, state_0)
+    controls = check_controls(op, call, given, **{n: arguments[n] for n in _CONTROLS})
+    engine, reason = engine_for(
+        call, x.dtype, target_platform(), given.groups, given.hidden
+    )
+    check(
+        call.implementation != "native" or engine == "native",
+        f'{op}: implementation="native" is not available: {reason}. '
+        'implementation="scan" always runs; None chooses.',
+    )
+    if engine == "scan" or given.is_empty:  # an empty call needs no engine
+        call = replace(call, implementation="scan")
+
+    arrays = _ffi.match_varying((given.arrays_or_zeros(), controls))
+    layer = functools.partial(_projected_recurrence, call, given)
+    if call.lean and w_ih is not None:
+        # a_x is as large as the gates: it is made again, too.
+        keep = jax.checkpoint_policies.save_only_these_names(SAVED)
+        layer = jax.checkpoint(layer, policy=keep)
+    y, states = layer(*arrays)
+    if call.bidirectional and arguments["merge"] == "sum":
+        forward, backward = jnp.split(y, 2, -1)
+        y = forward + backward
+    return y, states if len(states) > 1 else states[0]
+
+
+def _projected_recurrence(call: Call, given: Arguments, arrays, controls: Controls):
+    """y and the states as the caller sees them."""
+    x, w_ih, w_hh, b_ih, b_hh, states = arrays
+    groups, hidden, rows = given.groups, given.hidden, math.prod(given.batch)
+    columns = call.table.gates * hidden
+    if controls.lengths is not None and w_ih is not None:
+        # NaN in the padding would come back from the gradient of w_ih, as 0 * NaN.
+        counts = valid_steps(controls.lengths, given.time, time_major=call.time_major)
+        counts = counts[:, :, 0].reshape(*x.shape[:-1], 1)
+        x = jnp.where(counts, x, 0)
+    a_x = x if w_ih is None else _project(call, given, x, w_ih, b_ih)
+    order = (given.time, rows) if call.time_major else (rows, given.time)
+    y, states = _recurrence(
+        call,
+        a_x.reshape(*order, groups, columns),
+        w_hh.reshape(groups, hidden, columns),
+        b_hh.reshape(groups, columns),
+        tuple(given.state_to_native(state) for state in states),
+        controls,
+    )
+    y = y.reshape(*x.shape[:-1], groups * hidden)
+    return y, tuple(given.state_from_native(state) for state in states)
+
+
+def _project(
+    call: Call, given: Arguments, x: Array, w_ih: Array, b_ih: Array | None
+) -> Array:
+    """x w_ih + b_ih for all steps at once: [rows of x, groups*G*hidden]."""
+    if w_ih.ndim > 2:  # groups side by side: one product for all
+        w_ih = w_ih.reshape(given.groups, *w_ih.shape[-2:])
+        w_ih = jnp.moveaxis(w_ih, 0, 1).reshape(w_ih.shape[1], -1)
+    b_ih = None if b_ih is None else b_ih.reshape(-1)
+    rows = math.prod(x.shape[:-1])
+    return project(call, x.reshape(rows, x.shape[-1]), w_ih, b_ih)
+
+
+def _default_precision() -> str | None:
+    """What `jax.default_matmul_precision` says."""
+    return getattr(jax.config, "jax_default_matmul_precision", None)
