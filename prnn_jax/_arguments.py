@@ -30,6 +30,7 @@ class Arguments:
         such axis.
       batch: sizes of the batch axes.
       time: steps.
+      order: leading sizes of a sequence as the engines see it: all batch axes are one.
       hidden: hidden units of a group.
     """
 
@@ -44,6 +45,7 @@ class Arguments:
     heads: int | None
     batch: tuple[int, ...]
     time: int
+    order: tuple[int, int]
     hidden: int
 
     @property
@@ -69,13 +71,18 @@ class Arguments:
 
     def state_to_native(self, state: Array) -> Array:
         """`[rows, groups, hidden]`: a row's directions side by side, then its heads."""
-        rows = math.prod(self.batch)
-        state = state.reshape(self.directions, rows, self.features)
+        rows, heads = math.prod(self.batch), self.heads or 1
+        if self.directions == 1:
+            return state.reshape(rows, self.features).reshape(rows, heads, self.hidden)
+        state = state.reshape(2, rows, heads, self.hidden)
         return jnp.moveaxis(state, 0, 1).reshape(rows, self.groups, self.hidden)
 
     def state_from_native(self, state: Array) -> Array:
         """The inverse of `state_to_native`."""
-        state = state.reshape(-1, self.directions, self.features)
+        rows, heads = math.prod(self.batch), self.heads or 1
+        if self.directions == 1:
+            return state.reshape(rows, self.features).reshape(self.state_shape)
+        state = state.reshape(rows, 2, heads, self.hidden)
         return jnp.moveaxis(state, 1, 0).reshape(self.state_shape)
 
     def arrays_or_zeros(self):
@@ -129,7 +136,7 @@ def check_arguments(
     batch = x.shape[1:-1] if call.time_major else x.shape[:-2]
     time = x.shape[0] if call.time_major else x.shape[-2]
 
-    columns = gates * hidden
+    columns, rows = gates * hidden, math.prod(batch)
     one_way = ("2",) * (directions - 1)
     units = "heads*hidden" if has_heads else "hidden"
     state = (*one_way, "*batch", units), (*lead_sizes[: directions - 1], *batch)
@@ -158,6 +165,7 @@ def check_arguments(
         heads=heads,
         batch=batch,
         time=time,
+        order=(time, rows) if call.time_major else (rows, time),
         hidden=hidden,
     )
 

@@ -42,7 +42,7 @@ def batched(run, call: Call, weight_arguments: int):
 
 @functools.cache
 def batched_projection(run, call: Call):
-    """`run(call, x, w, b)` for rows x: mapped rows are more rows."""
+    """`run(call, x, w, b)` for sequences x: a mapped axis of them is more batch."""
 
     @custom_vmap
     def op(x, w, b):
@@ -55,9 +55,9 @@ def batched_projection(run, call: Call):
             product = functools.partial(jnp.matmul, precision=call.precision)
             a = jax.vmap(lambda x, w, b: product(x, w) + b, axes)(x, w, b)
             return a, True
-        rows = x.shape[1]
-        a = op(x.reshape(size * rows, x.shape[2]), w, b)
-        return a.reshape(size, rows, a.shape[1]), True
+        axes = _Axes(call, size, over_groups=False)
+        a = op(axes.fold(x, call.batch_axis), w, b)
+        return axes.unfold(a, call.batch_axis), True
 
     return op
 
@@ -72,17 +72,20 @@ class _Axes:
         """A sequence (rank 4) or a state (rank 3), with the mapped axis in front."""
         if not is_mapped:
             x = jnp.broadcast_to(x, (self.size, *x.shape))
-        return self._fold(x, self._axis(x.ndim - 1))
+        return self.fold(x, self._axis(x.ndim - 1))
 
     def fold_weights(self, w: Array, is_mapped: bool) -> Array:
         if not self.over_groups:
             return w
         if not is_mapped:
             w = jnp.broadcast_to(w, (self.size, *w.shape))
-        return self._fold(w, 0)
+        return self.fold(w, 0)
 
     def unfold_data(self, x: Array) -> Array:
-        axis = self._axis(x.ndim)
+        return self.unfold(x, self._axis(x.ndim))
+
+    def unfold(self, x: Array, axis: int) -> Array:
+        """The inverse of `fold`."""
         before, folded, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
         merged = folded // self.size
         split = (self._ways, self.size, merged // self._ways)
@@ -99,7 +102,7 @@ class _Axes:
         # The direction stays the outer axis of groups: [direction, mapped, others].
         return 2 if self.over_groups and self.call.bidirectional else 1
 
-    def _fold(self, x: Array, axis: int) -> Array:
+    def fold(self, x: Array, axis: int) -> Array:
         """Merges axis 0 into what is `axis` of the array without axis 0."""
         before, merged, after = (
             x.shape[1:][:axis],

@@ -122,8 +122,8 @@ class _Native:
         sizes = (given.time, *given.batch)
         sizes = sizes if call.time_major else (*given.batch, given.time)
         _checks.shape(self.op, "resets", resets, names, sizes)
-        flags = (resets != 0).reshape(*self._order(), 1, 1)
-        return jnp.broadcast_to(flags, (*self._order(), given.groups, 1))
+        flags = (resets != 0).reshape(*given.order, 1, 1)
+        return jnp.broadcast_to(flags, (*given.order, given.groups, 1))
 
     def states(self, name: str, states) -> State:
         given = self.given
@@ -162,13 +162,8 @@ class _Native:
                 op, "zoneout", part, (*names, "features of y"), (*lead, features)
             )
             part = part.astype(self.dtype)
-            values.append(part.reshape(*self._order(), given.groups, given.hidden))
+            values.append(part.reshape(*given.order, given.groups, given.hidden))
         return lax.stop_gradient(jnp.concatenate(values, -1))
-
-    def _order(self) -> tuple[int, int]:
-        """Leading sizes of a native sequence."""
-        time = self.given.time
-        return (time, self.rows) if self.call.time_major else (self.rows, time)
 
     def _check_state(self, name: str, value: Any) -> None:
         value = _checks.array(self.op, name, value)

@@ -5,6 +5,7 @@ nothing of derivatives (`_recurrence` does).
 """
 
 import functools
+import math
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls
 from prnn_jax._native import native
+from prnn_jax._sharding import projection, recurrent, varying_axes
 
 #: Platforms that have a native engine, as `lax.platform_dependent` names them.
 PLATFORMS = ("cpu", "cuda") if native.cuda_targets() else ("cpu",)
@@ -35,7 +37,7 @@ def forward(
     controls: Controls,
 ) -> tuple[Array, State, tuple[Array, ...]]:
     """y, the last state, and what `call.save` says of the saved values."""
-    return batched(_forward_here, call, 2)(a_x, w_hh, b_hh, state_0, controls)
+    return batched(_forward_anywhere, call, 2)(a_x, w_hh, b_hh, state_0, controls)
 
 
 def backward(
@@ -53,27 +55,27 @@ def backward(
       kept: y and all saved values.
       cotangents: of y and of the last state.
     """
-    return batched(_backward_here, call, 2)(*primals, kept, cotangents)
+    return batched(_backward_anywhere, call, 2)(*primals, kept, cotangents)
 
 
 def project(call: Call, x: Array, w: Array, b: Array) -> Array:
-    """x [rows, input] times w [input, columns], plus b [columns]."""
-    return batched_projection(_project_here, call)(x, w, b)
+    """x [batch, time, input] times w [input, columns], plus b [columns].
 
-
-def match_varying(arrays):
-    """Inside shard_map: makes all arrays vary over the mesh axes that any varies over.
-
-    To be called outside the custom derivatives: the transpose of this cast is the sum
-    over devices that the gradient of a replicated weight needs.
+    x and the result may be time-major.
     """
-    axes = frozenset().union(*(_varying(x) for x in jax.tree.leaves(arrays)))
+    return batched_projection(_project_anywhere, call)(x, w, b)
 
-    def cast(x):
-        missing = tuple(sorted(axes - _varying(x)))
-        return lax.pcast(x, missing, to="varying") if missing else x
 
-    return jax.tree.map(cast, arrays)
+def _forward_anywhere(call: Call, *args):
+    return recurrent(functools.partial(_forward_here, call), call, *args)
+
+
+def _backward_anywhere(call: Call, *args):
+    return recurrent(functools.partial(_backward_here, call), call, *args)
+
+
+def _project_anywhere(call: Call, x, w, b):
+    return projection(functools.partial(_project_here, call), call, x, w, b)
 
 
 # ---- by platform ---------------------------------------------------------------------
@@ -179,13 +181,14 @@ def _backward_native(call: Call, primals, kept, cotangents, *, platform="cpu"):
 
 
 def _project_native(x, w, b):
-    rows, columns = x.shape[0], w.shape[1]
+    *order, input_size = x.shape
+    rows, columns = math.prod(order), w.shape[1]
     padded = -(-columns // 16) * 16
-    workspace = _result(x, (padded * (1 + x.shape[1]) + 16,))
-    a, _ = jax.ffi.ffi_call("prnn_project", (_result(x, (rows, columns)), workspace))(
-        x, w, b
-    )
-    return a
+    workspace = _result(x, (padded * (1 + input_size) + 16,))
+    results = _result(x, (rows, columns)), workspace
+    x = x.reshape(rows, input_size)
+    a, _ = jax.ffi.ffi_call("prnn_project", results)(x, w, b)
+    return a.reshape(*order, columns)
 
 
 def _ffi_call(name: str, platform: str, results):
@@ -237,18 +240,10 @@ def _workspace_floats(call: Call, sizes: Sizes, controls: Controls) -> int:
     return total
 
 
-def _varying(x: Array) -> frozenset:
-    """The mesh axes of a shard_map over which x differs from device to device."""
-    typeof = jax.typeof(x)
-    manual = getattr(typeof, "manual_axis_type", None)
-    varying = getattr(typeof, "vma", None) if manual is None else manual.varying
-    return frozenset(varying or ())
-
-
 def _result(like: Array, shape: tuple[int, ...], dtype=None):
     """A result's type; inside shard_map it varies over the same mesh axes as `like`."""
     dtype = like.dtype if dtype is None else jnp.dtype(dtype)
-    if not _varying(like):
+    if not varying_axes(like):
         return jax.ShapeDtypeStruct(shape, dtype)
     typeof = jax.typeof(like)
     spec = PartitionSpec(*[None] * len(shape))

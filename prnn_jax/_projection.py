@@ -6,6 +6,7 @@ be most of a short layer's time, and the engine's own product is used
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from jax import Array
 
 from prnn_jax import _ffi
 from prnn_jax._call import Call
+from prnn_jax._sharding import sharding_of_sum
 
 #: Where the native product is used: fewer rows do not pay for packing w, and beyond so
 #: many multiply-adds XLA's fixed cost no longer shows.
@@ -20,13 +22,22 @@ MIN_ROWS, MAX_MULTIPLY_ADDS = 32, 40e6
 
 
 def project(call: Call, x: Array, w: Array, b: Array | None) -> Array:
-    """x [rows, input] times w [input, columns], plus b [columns] where given."""
-    rows, columns = x.shape[0], w.shape[1]
-    small = rows >= MIN_ROWS and 0 < rows * w.size <= MAX_MULTIPLY_ADDS
-    if call.implementation == "scan" or not small:
+    """x [batch, time, input] times w [input, columns], plus b [columns] where given.
+
+    x and the result may be time-major.
+    """
+    if call.implementation == "scan" or not _is_small(x, w):
         a = jnp.matmul(x, w, precision=call.precision)
         return a if b is None else a + b
-    return _project(call, x, w, jnp.zeros((columns,), x.dtype) if b is None else b)
+    b = jnp.zeros((w.shape[1],), x.dtype) if b is None else b
+    return _project(call, x, w, b)
+
+
+def _is_small(x: Array, w: Array) -> bool:
+    rows: Any = x.shape[0] * x.shape[1]
+    if not isinstance(rows, int):  # of a size that is known when the program runs
+        return False
+    return rows >= MIN_ROWS and 0 < rows * w.size <= MAX_MULTIPLY_ADDS
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -40,8 +51,15 @@ def _forward_rule(call: Call, x, w, b):
 
 def _backward_rule(call: Call, residuals, da):
     x, w = residuals
-    product = functools.partial(jnp.matmul, precision=call.precision)
-    return product(da, w.T), product(x.T, da), da.sum(0)
+    dx = jnp.matmul(da, w.T, precision=call.precision)
+    dw = jnp.einsum(
+        "abi,abc->ic",
+        x,
+        da,
+        precision=call.precision,
+        out_sharding=sharding_of_sum(w),
+    )
+    return dx, dw, da.sum((0, 1))
 
 
 _project.defvjp(_forward_rule, _backward_rule)

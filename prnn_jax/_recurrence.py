@@ -18,6 +18,7 @@ from prnn_jax._before import before
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
+from prnn_jax._sharding import aligned, sharding_of_sum
 
 #: Name, for `jax.checkpoint` policies, of all that a forward pass keeps for its
 #: backward pass: `jax.checkpoint_policies.save_only_these_names(prnn_jax.SAVED)`.
@@ -37,6 +38,7 @@ def recurrence(
     Shapes as in `_call`; all floating arrays of one dtype. No gradient flows to the
     controls but `reset_to`.
     """
+    state_0, controls = aligned(call, a_x, (state_0, controls))
     primals = a_x, w_hh, b_hh, state_0, controls
     if call.implementation == "scan" and not call.lean:
         y, state_n, _ = _scan.forward(call, *primals)
@@ -114,7 +116,11 @@ _backward.defvjp(_backward_forward_rule, _backward_backward_rule)
 def _weight_gradient(call: Call, primals, y: Array, saved, da_h: Array) -> Array:
     """d(w_hh) [groups, hidden, gates*hidden]."""
     _, _, _, state_0, controls = primals
-    product = functools.partial(_group_products, precision=call.precision)
+    product = functools.partial(
+        _group_products,
+        precision=call.precision,
+        out_sharding=sharding_of_sum(primals[1]),
+    )
     h = before(call, y, state_0[0], controls, 0)
     masked = _masked(call, h, controls)
     inputs_of = call.table.product_inputs
@@ -137,10 +143,11 @@ def _masked(call: Call, h: Array, controls: Controls) -> Array:
     return h * jnp.expand_dims(controls.mask, call.time_axis)
 
 
-def _group_products(h: Array, da: Array, precision) -> Array:
+def _group_products(h: Array, da: Array, precision, out_sharding) -> Array:
     """Σ over the rows (two leading axes) of h^T da, group by group."""
-    if h.shape[2] == 1:
-        rows = h.shape[0] * h.shape[1]
-        h, da = h.reshape(rows, -1), da.reshape(rows, -1)
-        return jnp.matmul(h.T, da, precision=precision)[None]
-    return jnp.einsum("abgh,abgn->ghn", h, da, precision=precision)
+    if h.shape[2] == 1 and out_sharding is None:  # XLA is faster without a batch of one
+        h, da = h[:, :, 0], da[:, :, 0]
+        return jnp.einsum("abh,abn->hn", h, da, precision=precision)[None]
+    return jnp.einsum(
+        "abgh,abgn->ghn", h, da, precision=precision, out_sharding=out_sharding
+    )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from prnn_jax import _checks, _cuda, _ffi
+from prnn_jax import _checks, _cuda
 from prnn_jax._arguments import Arguments, check_arguments
 from prnn_jax._call import Call
 from prnn_jax._checks import check
@@ -18,6 +18,7 @@ from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._projection import project
 from prnn_jax._recurrence import SAVED
 from prnn_jax._recurrence import recurrence as _recurrence
+from prnn_jax._sharding import match_varying
 
 Implementation = Literal["native", "scan"]
 Activation = Literal["tanh", "relu", "clipped_relu"]
@@ -136,7 +137,7 @@ def run(
     if engine == "scan" or given.is_empty:  # an empty call needs no engine
         call = replace(call, implementation="scan")
 
-    arrays = _ffi.match_varying((given.arrays_or_zeros(), controls))
+    arrays = match_varying((given.arrays_or_zeros(), controls))
     layer = functools.partial(_projected_recurrence, call, given)
     if call.lean and w_ih is not None:
         # a_x is as large as the gates: it is made again, too.
@@ -152,7 +153,7 @@ def run(
 def _projected_recurrence(call: Call, given: Arguments, arrays, controls: Controls):
     """y and the states as the caller sees them."""
     x, w_ih, w_hh, b_ih, b_hh, states = arrays
-    groups, hidden, rows = given.groups, given.hidden, math.prod(given.batch)
+    groups, hidden = given.groups, given.hidden
     columns = call.table.gates * hidden
     if controls.lengths is not None and w_ih is not None:
         # NaN in the padding would come back from the gradient of w_ih, as 0 * NaN.
@@ -160,10 +161,9 @@ def _projected_recurrence(call: Call, given: Arguments, arrays, controls: Contro
         counts = counts[:, :, 0].reshape(*x.shape[:-1], 1)
         x = jnp.where(counts, x, 0)
     a_x = x if w_ih is None else _project(call, given, x, w_ih, b_ih)
-    order = (given.time, rows) if call.time_major else (rows, given.time)
     y, states = _recurrence(
         call,
-        a_x.reshape(*order, groups, columns),
+        a_x.reshape(*given.order, groups, columns),
         w_hh.reshape(groups, hidden, columns),
         b_hh.reshape(groups, columns),
         tuple(given.state_to_native(state) for state in states),
@@ -176,13 +176,12 @@ def _projected_recurrence(call: Call, given: Arguments, arrays, controls: Contro
 def _project(
     call: Call, given: Arguments, x: Array, w_ih: Array, b_ih: Array | None
 ) -> Array:
-    """x w_ih + b_ih for all steps at once: [rows of x, groups*G*hidden]."""
+    """x w_ih + b_ih for all steps at once: x as a sequence, groups*G*hidden wide."""
     if w_ih.ndim > 2:  # groups side by side: one product for all
         w_ih = w_ih.reshape(given.groups, *w_ih.shape[-2:])
         w_ih = jnp.moveaxis(w_ih, 0, 1).reshape(w_ih.shape[1], -1)
     b_ih = None if b_ih is None else b_ih.reshape(-1)
-    rows = math.prod(x.shape[:-1])
-    return project(call, x.reshape(rows, x.shape[-1]), w_ih, b_ih)
+    return project(call, x.reshape(*given.order, x.shape[-1]), w_ih, b_ih)
 
 
 def _default_precision() -> str | None:

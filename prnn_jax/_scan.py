@@ -71,7 +71,7 @@ def forward(
     in_reverse = bool(against.all()) and lengths is None
     order = None
     if against.any() and not in_reverse:
-        order = _time_of_step(sizes.time, against, lengths)
+        order = _time_of_step(call, sizes, lengths)
 
     def oriented(steps):
         return steps if order is None else jnp.take_along_axis(steps, order, 0)
@@ -105,15 +105,18 @@ def backward(
     return vjp(cotangents)
 
 
-def _time_of_step(time: int, against, lengths: Array | None) -> Array:
+def _time_of_step(call: Call, sizes: Sizes, lengths: Array | None) -> Array:
     """[time, batch or 1, groups, 1]: where each step of a group lies, and vice versa.
 
     Groups that go against time begin at the end of what counts.
     """
+    time, groups = sizes.time, sizes.groups
     steps = jnp.arange(time, dtype=jnp.int32)[:, None, None, None]
     count = time if lengths is None else lengths
     turned = jnp.where(steps < count, count - 1 - steps, steps)
-    return jnp.where(against[:, None], turned, steps)
+    second = (jnp.arange(groups) >= groups // 2)[:, None]
+    against = (second != call.reverse) if call.bidirectional else call.reverse
+    return jnp.where(against, turned, steps)
 
 
 def _select(condition: Array, yes, no):

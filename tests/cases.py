@@ -26,6 +26,7 @@ class CellCase:
 
 CELLS = {
     "lstm": CellCase(prnn_jax.lstm, 4, "lstm", states=2),
+    "slstm": CellCase(prnn_jax.slstm, 4, "slstm", states=4),
     "gru": CellCase(prnn_jax.gru, 3, "gru"),
     "gru_reset_before": CellCase(
         prnn_jax.gru, 3, "gru_reset_before", {"reset_after": False}
@@ -43,9 +44,16 @@ CELLS = {
 }
 
 
+#: Of the states, as the arrays of a case are called.
+STATES = "h", "c", "n", "m"
+
+#: What bends the course of a sequence.
+CONTROLS = "lengths", "resets", "reset_to", "mask", "zoneout"
+
+
 @dataclass(frozen=True)
 class Case:
-    """One call: a cell, sizes and options."""
+    """One call: a cell, sizes and options. With heads, hidden is that of a head."""
 
     cell: str
     time: int = 7
@@ -57,26 +65,49 @@ class Case:
     time_major: bool = False
     state: bool = False
     biases: tuple[str, ...] = ("b_ih", "b_hh")
+    heads: int = 0
+    controls: tuple[str, ...] = ()
+    lean: bool = False
 
     def __str__(self) -> str:
         batch = "x".join(map(str, self.batch)) or "none"
         sizes = f"{self.cell}-T{self.time}-B{batch}-H{self.hidden}-I{self.input_size}"
         flags = [
             name
-            for name in ("reverse", "bidirectional", "time_major", "state")
+            for name in ("reverse", "bidirectional", "time_major", "state", "lean")
             if getattr(self, name)
         ]
         if len(self.biases) < 2:
             flags.append("only_" + self.biases[0] if self.biases else "no_bias")
-        return "-".join([sizes, *flags])
+        if self.heads:
+            flags.append(f"heads{self.heads}")
+        return "-".join([sizes, *flags, *self.controls])
 
     @property
     def table(self) -> CellCase:
         return CELLS[self.cell]
 
     @property
-    def groups(self) -> int:
+    def directions(self) -> int:
         return 2 if self.bidirectional else 1
+
+    @property
+    def groups(self) -> int:
+        return self.directions * max(self.heads, 1)
+
+    @property
+    def features(self) -> int:
+        """Of a direction's y."""
+        return self.hidden * max(self.heads, 1)
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Leading axes of a sequence."""
+        return (self.time, *self.batch) if self.time_major else (*self.batch, self.time)
+
+    @property
+    def state_shape(self) -> tuple[int, ...]:
+        return (*(2,) * self.bidirectional, *self.batch, self.features)
 
     @property
     def rows(self) -> int:
@@ -85,40 +116,66 @@ class Case:
     def inputs(self, dtype=jnp.float32) -> dict[str, np.ndarray]:
         """All arrays of the call by name: the same numbers, float32's, in any dtype."""
         random = np.random.default_rng(zlib.crc32(str(self).encode()))
-        lead = (2,) * self.bidirectional
+        lead = (2,) * self.bidirectional + (self.heads,) * (self.heads > 0)
         wide = self.table.gates * self.hidden
-        order = (
-            (self.time, *self.batch) if self.time_major else (*self.batch, self.time)
-        )
         shapes = {
-            "x": (*order, self.input_size),
+            "x": (*self.order, self.input_size),
             "w_ih": (*lead, self.input_size, wide),
             "w_hh": (*lead, self.hidden, wide),
             "b_ih": (*lead, wide),
             "b_hh": (*lead, wide),
-            "h_0": (*lead, *self.batch, self.hidden),
-            "c_0": (*lead, *self.batch, self.hidden),
         }
+        states = STATES[: self.table.states]
+        shapes |= {f"{name}_0": self.state_shape for name in ("h", "c", *states[2:])}
+        shapes |= {f"reset_{name}": self.state_shape for name in states}
         scales = {"w_ih": self.input_size**-0.5, "w_hh": self.hidden**-0.5}
         absent = {"b_ih", "b_hh"} - set(self.biases)
-        absent |= set(("h_0", "c_0")[self.table.states if self.state else 0 :])
+        absent |= {f"{name}_0" for name in STATES if name not in states}
+        if not self.state:
+            absent |= {f"{name}_0" for name in states}
+        if "reset_to" not in self.controls:
+            absent |= {f"reset_{name}" for name in states}
         values = {
             name: random.standard_normal(shape) * scales.get(name, 0.5)
             for name, shape in shapes.items()
         }
+        for name in ("n_0", "reset_n"):  # the sLSTM's normalizer is positive
+            if name in values:
+                values[name] = np.abs(values[name]) + 0.5
         return {
             name: value.astype(np.float32).astype(dtype)
             for name, value in values.items()
             if name not in absent
         }
 
+    def bending(self, dtype=jnp.float32) -> dict[str, np.ndarray]:
+        """The controls that no gradient flows to, as arguments of the function."""
+        random = np.random.default_rng(zlib.crc32(b"c" + str(self).encode()))
+        lengths = random.integers(0, self.time + 1, self.batch)
+        if lengths.size > 1:
+            lengths.flat[0], lengths.flat[-1] = 0, self.time
+        y = (*self.order, self.directions * self.features)
+        zoneout = tuple(
+            (random.random(y) < 0.3).astype(dtype) for _ in range(self.table.states)
+        )
+        every = {
+            "lengths": lengths,
+            "resets": random.random(self.order) < 0.25,
+            "mask": ((random.random(self.state_shape) < 0.7) / 0.7).astype(dtype),
+            "zoneout": zoneout,
+        }
+        return {
+            "recurrent_mask" if name == "mask" else name: every[name]
+            for name in self.controls
+            if name in every
+        }
+
     def cotangents(self, dtype=jnp.float32) -> tuple:
         """For y and the last state."""
         random = np.random.default_rng(zlib.crc32(b"d" + str(self).encode()))
         arrays = self.inputs()
-        lead = (2,) * self.bidirectional
-        y = (*arrays["x"].shape[:-1], self.groups * self.hidden)
-        shapes = (y, *((*lead, *self.batch, self.hidden),) * self.table.states)
+        y = (*arrays["x"].shape[:-1], self.directions * self.features)
+        shapes = (y, *(self.state_shape,) * self.table.states)
         dy, *dstate = (
             random.standard_normal(shape).astype(np.float32).astype(dtype)
             for shape in shapes
@@ -132,16 +189,24 @@ class Case:
         params = prnn_jax.Params(
             arrays["w_ih"], arrays["w_hh"], arrays.get("b_ih"), arrays.get("b_hh")
         )
-        state_0 = None
-        if "h_0" in arrays:
-            state_0 = arrays["h_0"]
-            if self.table.states == 2:
-                state_0 = (arrays["h_0"], arrays["c_0"])
+
+        def state_of(pattern):
+            names = [pattern.format(name) for name in STATES[: self.table.states]]
+            if names[0] not in arrays:
+                return None
+            states = tuple(arrays[name] for name in names)
+            return states if len(states) > 1 else states[0]
+
+        bending = self.bending(arrays["x"].dtype)
+        if "reset_to" in self.controls:
+            bending["reset_to"] = state_of("reset_{}")
         y, state = self.table.function(
             arrays["x"],
             params,
-            state_0,
+            state_of("{}_0"),
             **self.table.options,
+            **bending,
+            reserve="lean" if self.lean else "fast",
             reverse=self.reverse,
             bidirectional=self.bidirectional,
             time_major=self.time_major,
@@ -184,7 +249,7 @@ def _sizes() -> list[Case]:
 def _options() -> list[Case]:
     """The other dimensions of a call, for every kind of cell."""
     cases = []
-    for cell in ("lstm", "gru", "gru_reset_before", "rnn_tanh_skip"):
+    for cell in ("lstm", "slstm", "gru", "gru_reset_before", "rnn_tanh_skip"):
         cases += [
             Case(cell, reverse=True, state=True),
             Case(cell, bidirectional=True, state=True),
@@ -213,7 +278,37 @@ def _options() -> list[Case]:
     ]
 
 
-CASES = [*_sizes(), *_options()]
+def _controlled() -> list[Case]:
+    """Lengths, resets, masks, heads, the lean reserve."""
+    cases = []
+    bend = {"controls": ("lengths", "resets", "reset_to", "mask", "zoneout")}
+    for cell in ("lstm", "slstm", "gru", "gru_reset_before", "rnn_tanh_skip"):
+        if cell == "slstm":
+            bend = {"controls": ("lengths", "resets", "reset_to", "mask")}
+        every = {"state": True, **bend}
+        cases += [
+            Case(cell, batch=(5,), **every),
+            Case(cell, batch=(5,), reverse=True, time_major=True, lean=True, **every),
+            Case(cell, batch=(2, 3), bidirectional=True, heads=2, hidden=19, **every),
+            Case(cell, 40, (3,), lean=True, **every),
+            Case(cell, batch=(4,), reverse=True, state=True, controls=("lengths",)),
+        ]
+    return [
+        *cases,
+        Case("lstm", batch=(17,), hidden=130, state=True, controls=("lengths",)),
+        Case("lstm", 3, (4,), 513, state=True, controls=("resets", "mask")),
+        Case("gru", 3, (4,), 520, controls=("lengths", "resets"), reverse=True),
+        Case("rnn_clipped_relu_skip", 9, (5,), controls=("zoneout",)),
+        Case("rnn_relu", 9, (5,), controls=("resets",), bidirectional=True),
+        Case("lstm", 9, (), 20, state=True, controls=("lengths", "resets")),
+        Case("lstm", heads=3, hidden=17, state=True),
+        Case("slstm", heads=4, hidden=32, batch=(2,)),
+        Case("gru", 50, (2,), 20, lean=True, bidirectional=True, state=True),
+        Case("lstm", 1, (1,), 1, 1, controls=("resets",)),
+    ]
+
+
+CASES = [*_sizes(), *_options(), *_controlled()]
 
 #: One of each cell, small and with every option that adds an array: for tests of what
 #: does not depend on sizes.

@@ -26,7 +26,7 @@ class Results:
 
 
 def named(y, state) -> dict[str, jax.Array]:
-    return {"y": y, **dict(zip(("h_n", "c_n"), state, strict=False))}
+    return {"y": y, **dict(zip(("h_n", "c_n", "n_n", "m_n"), state, strict=False))}
 
 
 # Scans are compiled in half the time without optimization, and are as accurate.

@@ -79,7 +79,7 @@ def test_the_oracle_follows_the_documented_equations(cell):
     case = Case(cell, 4, (2,), 3, state=True)
     arrays = case.inputs(np.float64)
     options = case.table.options
-    h, c = arrays["h_0"], arrays.get("c_0")
+    h, c, n, m = (arrays.get(name) for name in ("h_0", "c_0", "n_0", "m_0"))
     w_hh, b_hh = np.split(arrays["w_hh"], case.table.gates, -1), arrays["b_hh"]
     b_hh = np.split(b_hh, case.table.gates)
 
@@ -95,6 +95,13 @@ def test_the_oracle_follows_the_documented_equations(cell):
             i, f, g, o = (x + h for x, h in zip(a_x, a_h, strict=True))
             c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
             h = sigmoid(o) * np.tanh(c)
+        elif cell == "slstm":
+            i, f, z, o = (x + h for x, h in zip(a_x, a_h, strict=True))
+            remembered = np.log(sigmoid(f)) + m
+            m = np.maximum(remembered, i)
+            i, f = np.exp(i - m), np.exp(remembered - m)
+            c, n = f * c + i * np.tanh(z), f * n + i
+            h = sigmoid(o) * c / n
         elif cell.startswith("gru"):
             r, z = sigmoid(a_x[0] + a_h[0]), sigmoid(a_x[1] + a_h[1])
             a_n = (r * h) @ w_hh[2] + b_hh[2] if "before" in cell else r * a_h[2]
@@ -109,8 +116,9 @@ def test_the_oracle_follows_the_documented_equations(cell):
     # Rounding of float64 alone: values and sums are below 10.
     np.testing.assert_allclose(ours["y"], np.stack(y, 1), rtol=0, atol=1e-14)
     np.testing.assert_allclose(ours["h_n"], h, rtol=0, atol=1e-14)
-    if cell == "lstm":
-        np.testing.assert_allclose(ours["c_n"], c, rtol=0, atol=1e-14)
+    for name, state in (("c_n", c), ("n_n", n), ("m_n", m)):
+        if name in ours:
+            np.testing.assert_allclose(ours[name], state, rtol=0, atol=1e-14)
 
 
 def test_the_clipped_relu_of_the_table_is_clipped():

@@ -1,14 +1,14 @@
 """Any shape and option: the native engine is as accurate as the scan."""
 
 import hypothesis
-from cases import CELLS, Case
+from cases import CELLS, CONTROLS, Case
 from hypothesis import strategies as st
 from support import assert_as_accurate, named, oracle, scan
 
 SETTINGS = hypothesis.settings(
     deadline=None,  # every example compiles programs
     derandomize=True,
-    max_examples=16,
+    max_examples=24,
     database=None,
 )
 
@@ -24,7 +24,18 @@ CASES = st.builds(
     time_major=st.booleans(),
     state=st.booleans(),
     biases=st.sampled_from([(), ("b_ih",), ("b_hh",), ("b_ih", "b_hh")]),
-).filter(lambda case: case.rows * case.hidden >= 16)
+    heads=st.sampled_from([0, 0, 1, 3]),
+    controls=st.sets(st.sampled_from(CONTROLS)).map(
+        lambda chosen: tuple(name for name in CONTROLS if name in chosen)
+    ),
+    lean=st.booleans(),
+).filter(
+    lambda case: (
+        case.rows * case.hidden >= 16
+        and ("resets" in case.controls or "reset_to" not in case.controls)
+        and (case.cell != "slstm" or "zoneout" not in case.controls)
+    )
+)
 # With fewer values than that their largest may be far below the numbers they come from,
 # and the slack of `assert_as_accurate` with it. The table of cases has sizes of 1.
 

@@ -1,0 +1,215 @@
+"""One operation that is right under every kind of mesh.
+
+Batch and groups are independent of each other, so each device takes its own; time and
+features are whole on every device. Under an Auto mesh XLA is told so by a custom
+partitioning, under an Explicit one the operation is a `shard_map`, and inside a user's
+`shard_map` there is nothing to do.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import Array, lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from prnn_jax._call import Call
+
+Axes = str  # of an array, a letter each: b batch, t time, g group, x features
+
+
+def recurrent(run: Callable, call: Call, *args) -> Any:
+    """`run(*args)`, each device on its part of the batch and of the groups.
+
+    Args:
+      run: a function of a_x, w_hh, b_hh, and any trees of sequences and states, as
+        `_call` has them; its results are such trees, too.
+    """
+    names = [_by_rank(call).get(x.ndim, "") for x in jax.tree.leaves(args)]
+    names[1:3] = "gxx", "gx"
+    return _partitioned(run, call, args, names, _by_rank(call))
+
+
+def projection(run: Callable, call: Call, x: Array, w: Array, b: Array) -> Array:
+    """`run(x, w, b)`, each device on its part of the batch and of the columns."""
+    order = "tb" if call.time_major else "bt"
+    names = [f"{order}x", "xg", "g"]
+    return _partitioned(run, call, (x, w, b), names, {3: f"{order}g"})
+
+
+def aligned(call: Call, sequence: Array, tree):
+    """States and sequences sharded as `sequence` is, where the mesh is Explicit.
+
+    What a caller leaves out, such as the initial state, is whole on every device.
+    """
+    spec = _explicit_spec(sequence)
+    if spec is None:
+        return tree
+    kinds = _by_rank(call)
+    by_axis = dict(zip(kinds[4], spec, strict=True))
+
+    def align(x: Array) -> Array:
+        axes = (by_axis[axis] if axis in "bg" else None for axis in kinds[x.ndim])
+        return jax.sharding.reshard(x, P(*axes))
+
+    return jax.tree.map(align, tree)
+
+
+def _partitioned(run: Callable, call: Call, args, names, kinds: dict[int, Axes]) -> Any:
+    """`run(*args)`, given the axes of all leaves, and those of results by rank."""
+    leaves, structure = jax.tree.flatten(args)
+
+    if varying_axes(leaves[0]):  # inside a shard_map: this is a device's part already
+        return run(*args)
+    if _explicit_spec(leaves[0]) is not None:
+        return _by_shard_map(run, call, args, names, kinds)
+
+    outputs = jax.tree.structure(jax.eval_shape(run, *args))
+
+    def flat(*leaves):
+        return tuple(jax.tree.leaves(run(*jax.tree.unflatten(structure, leaves))))
+
+    results = jax.eval_shape(flat, *leaves)
+    result_names = [kinds[x.ndim] for x in results]
+    rule, whole = _rule(call, leaves, names, results, result_names)
+    operation = custom_partitioning(flat)
+    operation.def_partition(
+        partition=functools.partial(_partition, call, flat, names, result_names),
+        sharding_rule=rule,
+        need_replication_factors=whole,
+    )
+    return jax.tree.unflatten(outputs, operation(*leaves))
+
+
+def match_varying(arrays):
+    """Inside shard_map: makes all arrays vary over the mesh axes that any varies over.
+
+    To be called outside the custom derivatives: the transpose of this cast is the sum
+    over devices that the gradient of a replicated weight needs.
+    """
+    axes = frozenset().union(*(varying_axes(x) for x in jax.tree.leaves(arrays)))
+
+    def cast(x):
+        missing = tuple(sorted(axes - varying_axes(x)))
+        return lax.pcast(x, missing, to="varying") if missing else x
+
+    return jax.tree.map(cast, arrays)
+
+
+def varying_axes(x: Array) -> frozenset:
+    """The mesh axes of a shard_map over which x differs from device to device."""
+    typeof = jax.typeof(x)
+    manual = getattr(typeof, "manual_axis_type", None)
+    varying = getattr(typeof, "vma", None) if manual is None else manual.varying
+    return frozenset(varying or ())
+
+
+def sharding_of_sum(x: Array):
+    """`out_sharding` of the gradient of x, a sum over batch and time; or None."""
+    sharding = getattr(jax.typeof(x), "sharding", None)
+    return sharding if _is_explicit(sharding) else None
+
+
+# ---- Auto ----------------------------------------------------------------------------
+
+
+def _by_rank(call: Call) -> dict[int, Axes]:
+    """The axes of sequences and of states."""
+    return {4: "tbgx" if call.time_major else "btgx", 3: "bgx"}
+
+
+def _rule(
+    call: Call, leaves, names, results, result_names
+) -> tuple[str, tuple[str, ...]]:
+    """Shardy's rule, and the factors that must be whole on every device."""
+    sizes: dict[int, str] = {}
+    whole = []
+
+    def factors(x, axes: Axes) -> str:
+        out = []
+        for axis, size in zip(axes, x.shape, strict=True):
+            factor = axis
+            if axis == "x":
+                factor = sizes.setdefault(size, f"x{len(sizes)}")
+            # The second half of the groups runs the other way: a device with a part of
+            # them could not tell.
+            is_whole = axis in "tx" or (axis == "g" and call.bidirectional)
+            if is_whole and factor not in whole:
+                whole.append(factor)
+            out.append(factor)
+        return " ".join(out)
+
+    inputs = [factors(x, axes) for x, axes in zip(leaves, names, strict=True)]
+    whole_inputs = tuple(whole)
+    outputs = [factors(*pair) for pair in zip(results, result_names, strict=True)]
+    return f"{', '.join(inputs)} -> {', '.join(outputs)}", whole_inputs
+
+
+def _partition(call: Call, run, names, result_names, mesh, arg_shapes, _):
+    """What each device does, and with which parts."""
+    split = _split(call, names, [x.sharding.spec for x in arg_shapes])
+
+    def spec(axes: Axes) -> NamedSharding:
+        return NamedSharding(mesh, P(*(split.get(axis) for axis in axes)))
+
+    parts = tuple(tuple(map(spec, axes)) for axes in (result_names, names))
+    return mesh, run, *parts
+
+
+def _split(call: Call, names: list[Axes], specs: list) -> dict[str, Any]:
+    """The mesh axes over which batch and groups are split."""
+    out: dict[str, Any] = {}
+    for axes, spec in zip(names, specs, strict=True):
+        for axis, over in zip(axes, spec, strict=False):
+            if over is not None and axis in ("b" if call.bidirectional else "bg"):
+                out.setdefault(axis, over)
+    both = [set(over if isinstance(over, tuple) else (over,)) for over in out.values()]
+    if len(both) == 2 and both[0] & both[1]:
+        del out["g"]
+    return out
+
+
+# ---- Explicit ------------------------------------------------------------------------
+
+
+def _is_explicit(sharding) -> bool:
+    if sharding is None or sharding.mesh.empty:
+        return False
+    return any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types)
+
+
+def _explicit_spec(x: Array) -> tuple | None:
+    sharding = getattr(jax.typeof(x), "sharding", None)
+    if not _is_explicit(sharding):
+        return None
+    return (*sharding.spec, *(None,) * x.ndim)[: x.ndim]  # type: ignore[union-attr]
+
+
+def _by_shard_map(run, call: Call, args, names: list[Axes], kinds: dict[int, Axes]):
+    specs = [_explicit_spec(x) or () for x in jax.tree.leaves(args)]
+    split = _split(call, names, specs)
+    for axis, over in zip(names[0], specs[0], strict=True):
+        what = {"t": "time", "x": "feature", "g": "direction"}.get(axis, "batch")
+        if over is not None and axis not in split:
+            raise ValueError(
+                f"prnn_jax: the {what} axis must not be sharded, but is over mesh axis "
+                f"{over!r}; reshard the input, e.g. with jax.sharding.reshard."
+            )
+
+    def spec(axes: Axes) -> P:
+        return P(*(split.get(axis) for axis in axes))
+
+    def local(*args):
+        return run(*match_varying(args))
+
+    in_specs = jax.tree.unflatten(jax.tree.structure(args), list(map(spec, names)))
+    args = jax.tree.map(jax.sharding.reshard, args, in_specs)
+    # The results' specs follow from their ranks, which do not depend on the mesh.
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
+        results = jax.eval_shape(run, *shapes)
+    out_specs = jax.tree.map(lambda x: spec(kinds[x.ndim]), results)
+    return jax.shard_map(local, in_specs=in_specs, out_specs=out_specs)(*args)
