@@ -24,6 +24,8 @@ from prnn_jax._sharding import projection, recurrent, varying_axes
 #: Platforms that have a native engine, as `lax.platform_dependent` names them.
 PLATFORMS = ("cpu", "cuda") if native.cuda_targets() else ("cpu",)
 
+#: The names of all native calls.
+TARGETS = tuple(sorted({*native.cpu_targets(), *native.cuda_targets()}))
 
 Primals = tuple[Array, Array, Array, State, Controls]
 

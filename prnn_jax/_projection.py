@@ -14,6 +14,7 @@ from jax import Array
 
 from prnn_jax import _ffi
 from prnn_jax._call import Call
+from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._sharding import sharding_of_sum
 
 #: Where the native product is used: fewer rows do not pay for packing w, and beyond so
@@ -30,7 +31,7 @@ def project(call: Call, x: Array, w: Array, b: Array | None) -> Array:
         a = jnp.matmul(x, w, precision=call.precision)
         return a if b is None else a + b
     b = jnp.zeros((w.shape[1],), x.dtype) if b is None else b
-    return _project(call, x, w, b)
+    return _project(call, *reverse_mode_only((x, w, b)))
 
 
 def _is_small(x: Array, w: Array) -> bool:

@@ -18,6 +18,7 @@ from prnn_jax._before import before
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
+from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._sharding import aligned, sharding_of_sum
 
 #: Name, for `jax.checkpoint` policies, of all that a forward pass keeps for its
@@ -43,7 +44,7 @@ def recurrence(
     if call.implementation == "scan" and not call.lean:
         y, state_n, _ = _scan.forward(call, *primals)
         return y, state_n
-    out: Any = _forward(call, *primals)
+    out: Any = _forward(call, *reverse_mode_only(primals))
     y, state_n, _ = out
     return y, state_n
 

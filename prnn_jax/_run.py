@@ -169,6 +169,7 @@ def _projected_recurrence(call: Call, given: Arguments, arrays, controls: Contro
         tuple(given.state_to_native(state) for state in states),
         controls,
     )
+    y = y.reshape(*given.order, groups * hidden)  # one axis at a time: the mesh's wish
     y = y.reshape(*x.shape[:-1], groups * hidden)
     return y, tuple(given.state_from_native(state) for state in states)
 

@@ -7,6 +7,7 @@ partitioning, under an Explicit one the operation is a `shard_map`, and inside a
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -74,7 +75,7 @@ def _partitioned(run: Callable, call: Call, args, names, kinds: dict[int, Axes])
 
     results = jax.eval_shape(flat, *leaves)
     result_names = [kinds[x.ndim] for x in results]
-    rule, whole = _rule(call, leaves, names, results, result_names)
+    rule, whole = _rule(call, names, result_names)
     operation = custom_partitioning(flat)
     operation.def_partition(
         partition=functools.partial(_partition, call, flat, names, result_names),
@@ -122,18 +123,16 @@ def _by_rank(call: Call) -> dict[int, Axes]:
 
 
 def _rule(
-    call: Call, leaves, names, results, result_names
+    call: Call, names: list[Axes], result_names: list[Axes]
 ) -> tuple[str, tuple[str, ...]]:
     """Shardy's rule, and the factors that must be whole on every device."""
-    sizes: dict[int, str] = {}
+    features = itertools.count()
     whole = []
 
-    def factors(x, axes: Axes) -> str:
+    def factors(axes: Axes) -> str:
         out = []
-        for axis, size in zip(axes, x.shape, strict=True):
-            factor = axis
-            if axis == "x":
-                factor = sizes.setdefault(size, f"x{len(sizes)}")
+        for axis in axes:
+            factor = f"x{next(features)}" if axis == "x" else axis
             # The second half of the groups runs the other way: a device with a part of
             # them could not tell.
             is_whole = axis in "tx" or (axis == "g" and call.bidirectional)
@@ -142,10 +141,9 @@ def _rule(
             out.append(factor)
         return " ".join(out)
 
-    inputs = [factors(x, axes) for x, axes in zip(leaves, names, strict=True)]
-    whole_inputs = tuple(whole)
-    outputs = [factors(*pair) for pair in zip(results, result_names, strict=True)]
-    return f"{', '.join(inputs)} -> {', '.join(outputs)}", whole_inputs
+    inputs = ", ".join(map(factors, names))
+    whole_inputs = tuple(whole)  # a factor of results alone may not be among them
+    return f"{inputs} -> {', '.join(map(factors, result_names))}", whole_inputs
 
 
 def _partition(call: Call, run, names, result_names, mesh, arg_shapes, _):

@@ -1,0 +1,147 @@
+"""jax.export, ahead-of-time compilation and the compilation cache."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import Case
+from jax import export
+from support import assert_bitwise_equal, run_python
+
+import prnn_jax
+
+pytest.importorskip("flatbuffers")
+
+EVERY = ("lengths", "resets", "reset_to", "mask")
+CASES = [
+    Case("lstm", 6, (3,), 9, 4, state=True),
+    Case("gru", 6, (3,), 9, 4, bidirectional=True, controls=EVERY),
+    Case("slstm", 6, (3,), 8, 4, heads=2, lean=True),
+]
+
+
+def exported(function, *args, **options):
+    """Through bytes and back."""
+    checks = prnn_jax.export_checks()
+    made = export.export(jax.jit(function), disabled_checks=checks, **options)(*args)
+    return export.deserialize(made.serialize(vjp_order=options.pop("vjp_order", 0)))
+
+
+def loss(case, arrays):
+    y, state = case.run(arrays)
+    return jnp.sum(jnp.sin(y)) + sum(jnp.sum(s * s) for s in state)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_inference(case):
+    program = exported(case.run, case.inputs())
+    assert "prnn_forward" in program.mlir_module()
+    ours = program.call(case.inputs())
+    assert_bitwise_equal(ours, jax.jit(case.run)(case.inputs()))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_training_step(case):
+    step = jax.grad(functools.partial(loss, case))
+    program = exported(step, case.inputs())
+    assert "prnn_backward" in program.mlir_module()
+    assert_bitwise_equal(program.call(case.inputs()), jax.jit(step)(case.inputs()))
+
+
+def test_without_the_checks_jax_refuses():
+    case = CASES[0]
+    with pytest.raises(ValueError, match="prnn_forward"):
+        export.export(jax.jit(case.run))(case.inputs())
+
+
+def test_symbolic_time_and_batch():
+    time, batch = export.symbolic_shape("t, b")
+    case = CASES[0]
+    weights = {name: v for name, v in case.inputs().items() if name[0] != "x"}
+    params = prnn_jax.Params(*(weights[n] for n in ("w_ih", "w_hh", "b_ih", "b_hh")))
+
+    def step(x, lengths, params):
+        def loss(params):
+            y, (h_n, _) = prnn_jax.lstm(x, params, lengths=lengths, reverse=True)
+            return jnp.sum(y * y) + jnp.sum(h_n)
+
+        return jax.value_and_grad(loss)(params)
+
+    x = jax.ShapeDtypeStruct((batch, time, 4), jnp.float32)
+    lengths = jax.ShapeDtypeStruct((batch,), jnp.int32)
+    program = exported(step, x, lengths, params)
+    random = np.random.default_rng(0)
+    for sizes in ((2, 5), (7, 1), (3, 40)):
+        x = random.standard_normal((*sizes, 4)).astype(np.float32)
+        lengths = random.integers(0, sizes[1] + 1, sizes[0]).astype(np.int32)
+        ours, theirs = (
+            program.call(x, lengths, params),
+            jax.jit(step)(x, lengths, params),
+        )
+        # The projection is XLA's where its size is not known: other roundings.
+        jax.tree.map(
+            functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4),
+            ours,
+            theirs,
+        )
+
+
+def test_platforms():
+    """One program for many: native calls by name where there are such, else a scan."""
+    case = CASES[0]
+    text = exported(case.run, case.inputs(), platforms=["cpu", "tpu"]).mlir_module()
+    assert text.count("custom_call @prnn_forward") == 1
+    assert text.count("stablehlo.while") == 1
+    tpu = exported(case.run, case.inputs(), platforms=["tpu"]).mlir_module()
+    assert "custom_call @prnn" not in tpu
+    assert tpu.count("stablehlo.while") == 1
+
+
+@pytest.mark.skipif(
+    not prnn_jax._native.native.cuda_targets(), reason="built without CUDA"
+)
+def test_for_cpu_and_cuda(monkeypatch):
+    monkeypatch.setenv("PRNN_CUDA_DEVICE", "NVIDIA H200")
+    case = Case("lstm", 6, (3,), 72, 4, state=True)
+    program = exported(case.run, case.inputs(), platforms=["cpu", "cuda", "tpu"])
+    assert program.mlir_module().count("custom_call @prnn_forward") == 2
+    assert program.mlir_module().count("stablehlo.while") == 1
+    assert_bitwise_equal(program.call(case.inputs()), case.forward()(case.inputs()))
+
+
+def test_another_process_runs_it(tmp_path):
+    case = CASES[1]
+    path = tmp_path / "program"
+    checks = prnn_jax.export_checks()
+    made = export.export(case.forward(), disabled_checks=checks)(case.inputs())
+    path.write_bytes(made.serialize())
+    np.save(tmp_path / "y.npy", case.forward()(case.inputs())[0])
+    run_python(
+        "import sys, numpy as np, jax\n"
+        "import prnn_jax\n"
+        "from jax import export\n"
+        "from test_export import CASES\n"
+        "program = export.deserialize(open(sys.argv[1] + '/program', 'rb').read())\n"
+        "y = np.asarray(program.call(CASES[1].inputs())[0])\n"
+        "np.testing.assert_array_equal(y, np.load(sys.argv[1] + '/y.npy'))\n",
+        str(tmp_path),
+    )
+
+
+def test_the_compilation_cache_is_hit(tmp_path):
+    script = (
+        "import sys, jax\n"
+        "from cases import Case\n"
+        "jax.config.update('jax_compilation_cache_dir', sys.argv[1])\n"
+        "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
+        "hits = []\n"
+        "jax.monitoring.register_event_listener(\n"
+        "    lambda name, **_: hits.append(name) if 'cache_hits' in name else None)\n"
+        "case = Case('lstm', 6, (3,), 9, 4, state=True)\n"
+        "case.gradient()(case.inputs(), case.cotangents())\n"
+        "print(len(hits))\n"
+    )
+    assert int(run_python(script, str(tmp_path))) == 0
+    assert int(run_python(script, str(tmp_path))) >= 1

@@ -1,0 +1,63 @@
+"""Forward-mode differentiation: by the scan, or an error that says so."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import SMALL, Case
+
+CASE = Case("lstm", 40, (2,), 6, 4, state=True)
+WAYS = {
+    "jvp": lambda f, x: jax.jvp(f, (x,), (x,)),
+    "jvp of jit": lambda f, x: jax.jvp(jax.jit(f), (x,), (x,)),
+    "jit of jvp": lambda f, x: jax.jit(lambda x: jax.jvp(f, (x,), (x,)))(x),
+    "jacfwd": lambda f, x: jax.jacfwd(f)(x),
+    "hessian": lambda f, x: jax.hessian(f)(x),
+    "linearize": lambda f, x: jax.linearize(f, x)[1](x),
+    "vmap of jvp": lambda f, x: jax.vmap(lambda v: jax.jvp(f, (x,), (v,)))(x[None]),
+}
+
+
+def of(case: Case, name: str, implementation: str | None):
+    """A scalar function of one of a case's arrays, and that array."""
+    arrays = case.inputs()
+
+    def function(value):
+        y, state = case.run(arrays | {name: value}, implementation)
+        return jnp.sum(jnp.sin(y)) + sum(jnp.sum(s * s) for s in state)
+
+    return function, jnp.asarray(arrays[name])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["x", "w_hh", "c_0"])
+def test_the_error_names_the_way(name, way):
+    with pytest.raises(TypeError, match=r'implementation="scan" for it'):
+        WAYS[way](*of(CASE, name, "native"))
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_the_scan_has_tangents(case):
+    function, w_hh = of(case, "w_hh", "scan")
+    _, tangent = jax.jvp(function, (w_hh,), (w_hh,))
+    gradient = jax.grad(of(case, "w_hh", "native")[0])(w_hh)
+    # Two orders of summation of values of order 1.
+    np.testing.assert_allclose(tangent, jnp.vdot(gradient, w_hh), rtol=1e-3, atol=1e-4)
+
+
+def test_reverse_over_reverse_instead_of_hessian():
+    function, h_0 = of(Case("gru", 5, (1,), 4, 3, state=True), "h_0", "native")
+    scan, _ = of(Case("gru", 5, (1,), 4, 3, state=True), "h_0", "scan")
+    ours = jax.jacrev(jax.jacrev(function))(h_0)
+    np.testing.assert_allclose(ours, jax.hessian(scan)(h_0), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("transformation", [jax.grad, jax.jacrev, jax.value_and_grad])
+def test_nothing_of_it_is_in_a_program(transformation):
+    function, x = of(CASE, "x", "native")
+    text = jax.jit(transformation(function)).lower(x).as_text()
+    plain = jax.jit(functools.partial(function)).lower(x).as_text()
+    assert "prnn_tangent" not in text + plain
+    assert "prnn_identity" not in text + plain

@@ -1,0 +1,101 @@
+"""Sharded programs: what is communicated, and that the numbers are those of one device.
+
+The call inside a user's shard_map is in test_devices.py.
+"""
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from sharded import CASES
+from support import run_python
+
+EIGHT_DEVICES = "--xla_force_host_platform_device_count=8"
+SCRIPT = Path(__file__).parent / "sharded.py"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_batch_and_heads_stay_apart(name):
+    lines = run_python(SCRIPT, name, XLA_FLAGS=EIGHT_DEVICES).splitlines()
+    reports = [json.loads(line) for line in lines]
+    assert len(reports) == (6 if CASES[name].heads else 4)
+    for report in reports:
+        is_gradient = report["direction"] == "gradient"
+        assert (report["forward"], report["backward"]) == (1, int(is_gradient)), report
+        # The sum of the weights' gradients over the batch; where heads are apart, that
+        # of the input's over the heads, too.
+        sums = {"auto, heads": 2}.get(report["mesh"], 1)
+        expected = {"all-reduce": sums} if is_gradient else {}
+        assert report["collectives"] == expected, report
+        # Sums over shards have another order: roundings of values up to 100.
+        assert report["error"] < (1e-3 if is_gradient else 1e-5), report
+
+
+MISPLACED = """
+import jax, numpy as np
+from jax.sharding import AxisType, PartitionSpec as P
+import prnn_jax
+from cases import Case
+case = Case("lstm", 8, (16,), 8, 4)
+arrays = case.inputs()
+with jax.set_mesh(jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))):
+    arrays["x"] = jax.device_put(arrays["x"], P(None, "data"))
+    try:
+        case.run(arrays)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_a_sharded_time_axis_is_an_error_where_meshes_are_explicit():
+    message = run_python(MISPLACED, XLA_FLAGS=EIGHT_DEVICES)
+    assert "the time axis must not be sharded, but is over mesh axis 'data'" in message
+
+
+PROCESS = """
+import sys, functools
+import jax, jax.numpy as jnp, numpy as np
+rank, port = int(sys.argv[1]), sys.argv[2]
+jax.config.update("jax_cpu_collectives_implementation", "gloo")
+jax.distributed.initialize(f"localhost:{port}", 2, rank)
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from cases import Case
+from sharded import loss
+assert jax.device_count() == 4 and jax.local_device_count() == 2
+case = Case("lstm", 6, (8,), 33, state=False)
+others = case.inputs()
+x = others.pop("x")
+mesh = jax.make_mesh((4,), ("data",), axis_types=(AxisType.Auto,))
+def place(value, spec):
+    sharding = NamedSharding(mesh, spec)
+    return jax.make_array_from_callback(value.shape, sharding, lambda i: value[i])
+args = place(x, P("data")), jax.tree.map(lambda v: place(v, P()), others)
+step = jax.value_and_grad(functools.partial(loss, case, None), 1)
+compiled = jax.jit(step).lower(*args).compile()
+text = compiled.as_text()
+assert "all-gather" not in text and 'target="prnn_backward"' in text
+value, gradients = compiled(*args)
+expected = jax.value_and_grad(functools.partial(loss, case, "scan"), 1)(x, others)
+local = lambda a: np.asarray(a.addressable_shards[0].data)
+np.testing.assert_allclose(local(value), expected[0], rtol=1e-5)
+for name in others:
+    np.testing.assert_allclose(
+        local(gradients[name]), expected[1][name], rtol=1e-4, atol=1e-4
+    )
+print("equal")
+"""
+
+
+def test_two_processes():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = str(free.getsockname()[1])
+    two = "--xla_force_host_platform_device_count=2"
+
+    def process(rank: str) -> str:
+        return run_python(PROCESS, rank, port, XLA_FLAGS=two)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all("equal" in out for out in pool.map(process, ("0", "1")))
