@@ -42,6 +42,7 @@ def measure_point(shape: tuple[int, int, int], budget_s: float) -> dict:
     call = Call("lstm", implementation="native")
     native = jax.jit(lambda x, w, b: _ffi.project(call, x, w, b))
     xla = jax.jit(lambda x, w, b: x @ w + b)
+    x = x[None]  # one batch row of so many steps
     candidates = {"native": lambda: native(x, w, b), "xla": lambda: xla(x, w, b)}
     harness.check_agreement(str(shape), candidates, TOLERANCE)
     timings = harness.measure(candidates, budget_s=budget_s)

@@ -1,0 +1,169 @@
+"""What does a layer keep for its backward pass, and what does keeping less cost?
+
+For each reserve policy: bytes per unit and step that one more layer adds to a compiled
+training step's memory, and the time of the step, beside `lax.scan` and `lax.scan` under
+`jax.checkpoint`. Run as `python -m benchmarks.memory`.
+"""
+
+import argparse
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import prnn_jax
+from benchmarks import _harness as harness
+
+NAME = "memory"
+RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
+
+CELLS = {
+    "lstm": (prnn_jax.lstm, 4, {}),
+    "slstm": (prnn_jax.slstm, 4, {}),
+    "gru": (prnn_jax.gru, 3, {}),
+    "gru_reset_before": (prnn_jax.gru, 3, {"reset_after": False}),
+    "rnn": (prnn_jax.rnn, 1, {}),
+}
+#: By name: options of a layer, and whether `jax.checkpoint` surrounds it.
+POLICIES = {
+    "fast": ({}, False),
+    "lean": ({"reserve": "lean"}, False),
+    "scan": ({"implementation": "scan"}, False),
+    "scan, checkpoint": ({"implementation": "scan"}, True),
+}
+#: Each layer adds the same: the difference of two depths leaves out what all share.
+DEPTHS = 3, 7
+TIMED_DEPTH = 2
+
+#: Gradients through two layers: sums of a few hundred float32 terms in other orders.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
+
+
+def training_step(cell: str, policy: str, dtype: str, batch: int, time: int, size: int):
+    """A stack of layers' gradients, and what makes their arguments, by depth."""
+    function, gates, own = CELLS[cell]
+    options, is_checkpointed = POLICIES[policy]
+
+    def layer(params, x):
+        return function(x, params, **own, **options)[0]
+
+    if is_checkpointed:
+        layer = jax.checkpoint(layer)
+
+    def loss(layers, x):
+        for params in layers:
+            x = layer(params, x)
+        return jnp.sum(x * jnp.asarray(0.5, x.dtype))
+
+    def arguments(depth: int):
+        random = np.random.default_rng(0)
+
+        def draw(*shape):
+            values = random.standard_normal(shape) * size**-0.5
+            return jnp.asarray(values, dtype)
+
+        params = prnn_jax.Params(
+            draw(size, gates * size), draw(size, gates * size), draw(gates * size)
+        )
+        return (params,) * depth, draw(batch, time, size)
+
+    return jax.jit(jax.grad(loss)), arguments
+
+
+def kept_bytes(step, arguments, values: int) -> float:
+    """Per value, what a layer more needs between the passes."""
+    temporary = []
+    for depth in DEPTHS:
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), arguments(depth)
+        )
+        compiled = step.lower(*shapes).compile()
+        temporary.append(compiled.memory_analysis().temp_size_in_bytes)
+    return (temporary[1] - temporary[0]) / (DEPTHS[1] - DEPTHS[0]) / values
+
+
+def measure_point(cell: str, dtype: str, sizes: tuple[int, int, int], budget_s: float):
+    """Bytes and times of all policies."""
+    batch, time, size = sizes
+    kept, runs = {}, {}
+    for policy in POLICIES:
+        step, arguments = training_step(cell, policy, dtype, *sizes)
+        kept[policy] = kept_bytes(step, arguments, batch * time * size)
+        runs[policy] = functools.partial(step, *arguments(TIMED_DEPTH))
+    harness.check_agreement(f"{cell} {dtype}", runs, TOLERANCE[dtype])
+    timings = harness.measure(runs, budget_s=budget_s)
+    return {
+        "cell": cell,
+        "dtype": dtype,
+        "batch": batch,
+        "time": time,
+        "hidden_size": size,
+        "bytes_per_unit_and_step": kept,
+        "step_ms": {
+            policy: dataclasses.asdict(harness.Spread.of(timing.seconds, 1e3))
+            for policy, timing in timings.items()
+        },
+        "time_over_fast": {
+            policy: dataclasses.asdict(harness.ratio(timing, timings["fast"]))
+            for policy, timing in timings.items()
+        },
+    }
+
+
+def table(points: list[dict]) -> str:
+    """Bytes, and the time as a multiple of the fast policy's."""
+    header = ["cell", "dtype", "B, T, H"]
+    header += [f"{policy}: bytes" for policy in POLICIES]
+    header += [f"{policy}: time" for policy in POLICIES]
+    rows = [
+        [
+            point["cell"],
+            point["dtype"],
+            f"{point['batch']}, {point['time']}, {point['hidden_size']}",
+            *(f"{point['bytes_per_unit_and_step'][policy]:.1f}" for policy in POLICIES),
+            *(
+                f"{point['time_over_fast'][policy]['median']:.2f}"
+                for policy in POLICIES
+            ),
+        ]
+        for point in points
+    ]
+    return harness.markdown(header, rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
+    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--time", type=int, default=128)
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--budget-s", type=float, default=4.0)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    sizes = options.batch, options.time, options.hidden
+    before = harness.load()
+    points = [
+        measure_point(cell, dtype, sizes, options.budget_s)
+        for dtype in options.dtypes
+        for cell in options.cells
+    ]
+    print(table(points))
+    results = {
+        "benchmark": NAME,
+        "date": harness.now(),
+        "device": harness.device(None),
+        "versions": harness.versions("jax", "jaxlib", "prnn_jax"),
+        "commit": harness.commit(),
+        "load": {"before": before, "after": harness.load()},
+        "points": points,
+    }
+    harness.write_json(options.out, results)
+
+
+if __name__ == "__main__":
+    main()
