@@ -1,17 +1,18 @@
-"""Parameters of other libraries' cells as `Params`, and back.
+"""Parameters of other libraries' layers as `Params`, and back.
 
-A library's cell is one row in a table, which says where the cell keeps what; the two
+A library's layer is one row in a table, which says where and how it keeps what; the two
 functions that read and write by it are the same for all. Nothing here imports a
-library: arrays come and go by the names of the cell's own attributes.
+library: arrays come and go by the names that the layer has for them.
 """
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from prnn_jax._checks import check
@@ -19,18 +20,30 @@ from prnn_jax._ops import Params
 
 Arrays = Mapping[str, Any]  # an array, or None for a bias that is not there
 
+#: Our gates, in our order.
+GATES = {"lstm": "ifgo", "gru": "rzn", "gru_reset_before": "rzn", "rnn": "h"}
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Where a cell keeps its parameters. Gates are in our order, i f g o or r z n.
+    """Where and how a layer keeps its parameters.
 
     Attributes:
-      cell: "lstm", "gru" or "rnn"; the GRU applies r after the product.
-      w_ih: names of the arrays that make up w_ih side by side: one, or one per gate.
-      w_hh: the same for w_hh.
-      bias: the same for the one bias that all gates have.
-      bias_n: name of the GRU's bias inside the product with r, None if it has none.
+      cell: "lstm", "gru" (r after the product), "gru_reset_before" or "rnn".
+      w_ih: names of the arrays that make up w_ih side by side: one, or one per gate, in
+        our order.
+      w_hh: the same for w_hh. The same name for both: one array, w_ih above w_hh.
+      bias: the same for b_ih, or for the one bias that all gates have.
+      bias_n: name of the GRU's bias inside the product with r, None if it has none, or
+        if it is a part of bias_hh.
       transposed: whether weights are `[gates*hidden, in]`.
+      bias_hh: as bias, for a whole b_hh. The same name for both: one array, b_ih before
+        b_hh.
+      order: of the gates within an array, where it is not ours, e.g. "igfo".
+      negated: gates whose parameters have the opposite sign of ours, so that the gate
+        is 1 minus ours.
+      forget_bias: what the layer adds to f's bias when it runs.
+      optional_bias: whether the layer may be without biases.
     """
 
     cell: str
@@ -39,12 +52,47 @@ class Layout:
     bias: tuple[str, ...]
     bias_n: str | None = None
     transposed: bool = False
+    bias_hh: tuple[str, ...] = ()
+    order: str = ""
+    negated: str = ""
+    forget_bias: float = 0.0
+    optional_bias: bool = False
+
+    @property
+    def weights(self) -> tuple[str, ...]:
+        """Names of the arrays that are always there."""
+        return tuple(dict.fromkeys((*self.w_ih, *self.w_hh)))
+
+    @property
+    def biases(self) -> tuple[str, ...]:
+        """Names of the arrays that are there if the layer has biases."""
+        bias_n = () if self.bias_n is None else (self.bias_n,)
+        return tuple(dict.fromkeys((*self.bias, *self.bias_hh, *bias_n)))
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all arrays of the cell."""
-        names = (*self.w_ih, *self.w_hh, *self.bias)
-        return names if self.bias_n is None else (*names, self.bias_n)
+        """Of all arrays of the layer."""
+        return (*self.weights, *self.biases)
+
+    @property
+    def gates(self) -> int:
+        """Products per hidden unit."""
+        return len(GATES[self.cell])
+
+    def named(self, prefix: str = "", suffix: str = "") -> "Layout":
+        """The same with longer names."""
+
+        def longer(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(f"{prefix}{name}{suffix}" for name in names)
+
+        return replace(
+            self,
+            w_ih=longer(self.w_ih),
+            w_hh=longer(self.w_hh),
+            bias=longer(self.bias),
+            bias_n=None if self.bias_n is None else longer((self.bias_n,))[0],
+            bias_hh=longer(self.bias_hh),
+        )
 
 
 #: Cells of `flax.nnx`.
@@ -69,56 +117,136 @@ NNX = {
 #: Cells of `equinox.nn`.
 EQUINOX = {
     "LSTMCell": Layout(
-        "lstm", ("weight_ih",), ("weight_hh",), ("bias",), transposed=True
+        "lstm",
+        ("weight_ih",),
+        ("weight_hh",),
+        ("bias",),
+        transposed=True,
+        optional_bias=True,
     ),
     "GRUCell": Layout(
-        "gru", ("weight_ih",), ("weight_hh",), ("bias",), "bias_n", transposed=True
+        "gru",
+        ("weight_ih",),
+        ("weight_hh",),
+        ("bias",),
+        "bias_n",
+        transposed=True,
+        optional_bias=True,
     ),
 }
 
 
 def to_params(layout: Layout, arrays: Arrays) -> Params:
-    """The arrays of a cell, by name, as `Params`."""
-
-    def beside(names: tuple[str, ...], transposed: bool = False) -> Any:
-        pieces = [arrays[name] for name in names if arrays[name] is not None]
-        if transposed:
-            pieces = [jnp.swapaxes(piece, -1, -2) for piece in pieces]
-        return jnp.concatenate(pieces, -1) if pieces else None
-
-    w_ih, w_hh = (
-        beside(names, layout.transposed) for names in (layout.w_ih, layout.w_hh)
+    """The arrays of a layer, by name, as `Params`."""
+    w_ih, w_hh, bias, b_hh = (
+        _beside(arrays, names, transposed) for names, transposed in _parts(layout)
     )
-    bias_n = None if layout.bias_n is None else arrays[layout.bias_n]
-    return join_biases(w_ih, w_hh, beside(layout.bias), bias_n)
+    if layout.w_ih == layout.w_hh:
+        hidden = w_hh.shape[-1] // layout.gates
+        w_ih, w_hh = _split(w_hh, [w_hh.shape[-2] - hidden], -2)
+    if layout.bias == layout.bias_hh and bias is not None:
+        bias, b_hh = _split(bias, 2)
+    stored, ours = layout.order or GATES[layout.cell], GATES[layout.cell]
+    w_ih, w_hh, bias, b_hh = (
+        _reordered(array, stored, ours, layout.negated)
+        for array in (w_ih, w_hh, bias, b_hh)
+    )
+    if layout.forget_bias:
+        bias = _with_forget_bias(bias, layout.forget_bias)
+    if layout.bias_hh:
+        return Params(w_ih, w_hh, bias, b_hh)
+    bias_n = None if layout.bias_n is None else arrays.get(layout.bias_n)
+    return join_biases(w_ih, w_hh, bias, bias_n)
 
 
-def from_params(layout: Layout, params: Params) -> Arrays:
-    """`Params` as the arrays of a cell, by name.
+def from_params(layout: Layout, params: Params, op: str = "from_params") -> Arrays:
+    """`Params` as the arrays of a layer, by name; None where it is without biases.
+
+    A bias that params lack and the layer must have is zero. Where the layer has one
+    bias for our two, it is their sum.
 
     Raises:
-      ValueError: the cell has no place for one of the biases.
+      ValueError: the layer has no place for one of the biases; says so as function op.
     """
     check(
-        layout.cell != "gru" or layout.bias_n is not None or params.b_hh is None,
-        "from_params: the cell has no bias inside the product with r, so b_hh must be "
-        "None, got an array.",
+        layout.cell != "gru"
+        or bool(layout.bias_hh)
+        or layout.bias_n is not None
+        or params.b_hh is None,
+        f"{op}: the cell has no bias inside the product with r, so b_hh must be None, "
+        "got an array; if its last third is zero, add it to b_ih.",
     )
-    w_ih, w_hh, bias, bias_n = separate_biases(layout.cell, params)
+    if layout.bias_hh:
+        w_ih, w_hh, bias, b_hh = params
+        bias_n = None
+    else:
+        w_ih, w_hh, bias, bias_n = separate_biases(layout.cell, params)
+        b_hh = None
+    if not layout.optional_bias or bias is not None or b_hh is not None:
+        zeros = _zeros_like(w_hh[..., 0, :])
+        bias = zeros if bias is None else bias
+        b_hh = zeros if b_hh is None and layout.bias_hh else b_hh
+        if layout.bias_n is not None and bias_n is None:
+            bias_n = _split(zeros, layout.gates)[-1]
+
+    if layout.forget_bias:
+        bias = _with_forget_bias(bias, -layout.forget_bias)
+    stored, ours = layout.order or GATES[layout.cell], GATES[layout.cell]
+    w_ih, w_hh, bias, b_hh = (
+        _reordered(array, ours, stored, layout.negated)
+        for array in (w_ih, w_hh, bias, b_hh)
+    )
+    if layout.w_ih == layout.w_hh:
+        w_ih = w_hh = _joined([w_ih, w_hh], -2)
+    if layout.bias == layout.bias_hh and bias is not None:
+        bias = b_hh = _joined([bias, b_hh])
     arrays: dict[str, Any] = {}
-    for names, array in ((layout.w_ih, w_ih), (layout.w_hh, w_hh)):
-        pieces = jnp.split(array, len(names), -1)
-        if layout.transposed:
-            pieces = [jnp.swapaxes(piece, -1, -2) for piece in pieces]
-        arrays |= dict(zip(names, pieces, strict=True))
-    count = len(layout.bias)
-    pieces = [None] * count if bias is None else jnp.split(bias, count, -1)
-    arrays |= dict(zip(layout.bias, pieces, strict=True))
-    if layout.bias_n is not None:
-        if bias is not None and bias_n is None:
-            bias_n = jnp.zeros_like(jnp.split(bias, 3, -1)[2])
-        arrays[layout.bias_n] = bias_n
-    return arrays
+    parts = zip(_parts(layout), (w_ih, w_hh, bias, b_hh), strict=True)
+    for (names, transposed), array in parts:
+        arrays |= _apart(array, names, transposed)
+    return arrays if layout.bias_n is None else arrays | {layout.bias_n: bias_n}
+
+
+def _parts(layout: Layout) -> tuple[tuple[tuple[str, ...], bool], ...]:
+    """Names of what makes up w_ih, w_hh, bias and b_hh, and whether transposed."""
+    return (
+        (layout.w_ih, layout.transposed),
+        (layout.w_hh, layout.transposed),
+        (layout.bias, False),
+        (layout.bias_hh, False),
+    )
+
+
+def _beside(arrays: Arrays, names: tuple[str, ...], transposed: bool) -> Any:
+    """The named arrays side by side, `[in, gates*hidden]`; None if there are none."""
+    pieces = [arrays[name] for name in names if arrays.get(name) is not None]
+    if transposed:
+        pieces = [piece.swapaxes(-1, -2) for piece in pieces]
+    return _joined(pieces) if pieces else None
+
+
+def _apart(array: Any, names: tuple[str, ...], transposed: bool) -> Arrays:
+    """The inverse of `_beside`."""
+    if array is None or not names:
+        return dict.fromkeys(names)
+    pieces = _split(array, len(names))
+    if transposed:
+        pieces = [piece.swapaxes(-1, -2) for piece in pieces]
+    return dict(zip(names, pieces, strict=True))
+
+
+def _reordered(array: Any, source: str, target: str, negated: str) -> Any:
+    """The gates of an array, some with the opposite sign; None stays None."""
+    if array is None or (source == target and not negated):
+        return array
+    gates = dict(zip(source, _split(array, len(source)), strict=True))
+    return _joined([-gates[g] if g in negated else gates[g] for g in target])
+
+
+def _with_forget_bias(bias: Any, forget_bias: float) -> Array:
+    """An LSTM's bias, gates in our order, with a number added to f's."""
+    i, f, g, o = _split(bias, 4)
+    return _joined([i, f + f.dtype.type(forget_bias), g, o])
 
 
 def join_biases(
@@ -127,8 +255,8 @@ def join_biases(
     """`Params` of a layer that keeps of b_hh only the last third, `bias_n`."""
     b_hh = None
     if bias_n is not None:
-        zeros = jnp.zeros_like(bias_n)
-        b_hh = jnp.concatenate([zeros, zeros, bias_n], -1)
+        zeros = _zeros_like(bias_n)
+        b_hh = _joined([zeros, zeros, bias_n])
     return Params(w_ih, w_hh, bias, b_hh)
 
 
@@ -147,8 +275,8 @@ def separate_biases(
         return w_ih, w_hh, b_ih, None
     bias_n = None
     if cell == "gru":
-        b_r, b_z, bias_n = jnp.split(b_hh, 3, -1)
-        b_hh = jnp.concatenate([b_r, b_z, jnp.zeros_like(bias_n)], -1)
+        b_r, b_z, bias_n = _split(b_hh, 3)
+        b_hh = _joined([b_r, b_z, _zeros_like(bias_n)])
     return w_ih, w_hh, b_hh if b_ih is None else b_ih + b_hh, bias_n
 
 
@@ -164,3 +292,22 @@ def split_directions(params: Params, bidirectional: bool) -> tuple[Params, ...]:
     if not bidirectional:
         return (params,)
     return tuple(jax.tree.map(operator.itemgetter(d), params) for d in (0, 1))
+
+
+# ---- NumPy's arrays are left to NumPy, which has nothing to compile ------------------
+
+
+def _numpy(*arrays: Any) -> Any:
+    return np if all(isinstance(array, np.ndarray) for array in arrays) else jnp
+
+
+def _joined(arrays: Sequence[Any], axis: int = -1) -> Any:
+    return _numpy(*arrays).concatenate(arrays, axis)
+
+
+def _split(array: Any, places: int | Sequence[int], axis: int = -1) -> list[Any]:
+    return _numpy(array).split(array, places, axis)
+
+
+def _zeros_like(array: Any) -> Any:
+    return _numpy(array).zeros_like(array)

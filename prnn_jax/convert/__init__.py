@@ -1,0 +1,40 @@
+"""Parameters of other libraries' recurrent layers as `prnn_jax.Params`, and back.
+
+`from_<library>(cell, arrays)` takes the library's own name of a layer or cell, and its
+arrays as the library gives them; `to_<library>(cell, params)` is the inverse. No
+library is imported. Wrong names and shapes raise ValueError.
+
+A way there and back gives the same values, unless the docstring says what is added up.
+Arrays become JAX's, so float64 needs `jax_enable_x64`.
+
+Cells know one direction: `stack_directions` makes a bidirectional layer of two. For an
+ensemble, whose arrays have one more axis, there is `jax.vmap`. None of the libraries
+has layers with heads.
+"""
+
+from prnn_jax.convert._directions import split_directions, stack_directions
+from prnn_jax.convert._equinox import from_equinox, to_equinox
+from prnn_jax.convert._flax import from_linen, from_nnx, to_linen, to_nnx
+from prnn_jax.convert._haiku import from_haiku, to_haiku
+from prnn_jax.convert._keras import from_keras, to_keras
+from prnn_jax.convert._onnx import from_onnx, to_onnx
+from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
+
+__all__ = [
+    "from_equinox",
+    "from_haiku",
+    "from_keras",
+    "from_linen",
+    "from_nnx",
+    "from_onnx",
+    "from_pytorch",
+    "split_directions",
+    "stack_directions",
+    "to_equinox",
+    "to_haiku",
+    "to_keras",
+    "to_linen",
+    "to_nnx",
+    "to_onnx",
+    "to_pytorch",
+]

@@ -1,0 +1,105 @@
+"""The operators of ONNX."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from prnn_jax._checks import check
+from prnn_jax._ops import Params
+from prnn_jax._weights import Layout
+from prnn_jax.convert import _arrays
+
+# Gates are i o f c and z r h.
+_LAYOUTS = {
+    name: Layout(
+        cell,
+        ("W",),
+        ("R",),
+        ("B",),
+        bias_hh=("B",),
+        transposed=True,
+        order=order,
+        optional_bias=True,
+    )
+    for name, cell, order in (
+        ("LSTM", "lstm", "iofg"),
+        ("GRU", "gru", "zrn"),
+        ("RNN", "rnn", "h"),
+    )
+}
+
+
+def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
+    """ONNX's operator LSTM, GRU or RNN as `Params`.
+
+    With the operator's default activations (of the RNN also Relu), no clip, no
+    input_forget and layout=0, the same is computed by
+
+    - LSTM: `prnn_jax.lstm(x, params, time_major=True)`
+    - GRU: `prnn_jax.gru(x, params, reset_after=..., time_major=True)`, with what
+      linear_before_reset says; ONNX's default, 0, is reset_after=False
+    - RNN: `prnn_jax.rnn(x, params, activation=..., time_major=True)`
+
+    with reverse=True for direction="reverse" and bidirectional=True for
+    "bidirectional". X is x; Y is `[time, directions, batch, hidden]`, so y with its
+    directions side by side. Y_h and Y_c are the last states, and like initial_h and
+    initial_c `[directions, batch, hidden]`, which is what ours are if bidirectional.
+
+    Args:
+      cell: "LSTM", "GRU" or "RNN".
+      inputs: the operator's own, by the names they have in its definition: W
+        `[directions, G*hidden, input]`, R `[directions, G*hidden, hidden]`, and B
+        `[directions, 2*G*hidden]` where it has a bias. In a node they are inputs 1, 2
+        and 3; `onnx.numpy_helper.to_array` makes an array of an initializer.
+
+    Returns:
+      `Params` with two biases, or none. With two directions they have a leading axis
+      of 2, with one they have none.
+
+    Raises:
+      ValueError: arrays are missing, unknown, or of wrong shapes; peepholes (P).
+    """
+    op = "from_onnx"
+    layout = _arrays.layout_of(op, _LAYOUTS, cell)
+    inputs = {name: value for name, value in inputs.items() if value is not None}
+    check(
+        "P" not in inputs,
+        f"{op}: the LSTM must have no peepholes, got P; prnn_jax has none. If all of P "
+        "is zero, leave it out.",
+    )
+    shape = np.shape(inputs.get("W", ()))
+    check(
+        "W" not in inputs or (len(shape) == 3 and shape[0] in (1, 2)),
+        f"{op}: W must be [directions, G*hidden, input] with 1 or 2 directions, got "
+        f"{list(shape)}.",
+    )
+    params = _arrays.read(op, layout, inputs, shape[:1])
+    return params if shape[0] == 2 else jax.tree.map(lambda array: array[0], params)
+
+
+def to_onnx(cell: str, params: Params) -> dict[str, np.ndarray]:
+    """The inverse of `from_onnx`: W, R and, if params have a bias, B.
+
+    The GRU must say `linear_before_reset=1` for a `prnn_jax.gru` with reset_after,
+    which is our default and not ONNX's.
+
+    Args:
+      cell: "LSTM", "GRU" or "RNN".
+      params: with the gates that the operator has; with a leading axis of 2 for
+        direction="bidirectional".
+
+    Returns:
+      NumPy arrays, for `onnx.numpy_helper.from_array`.
+
+    Raises:
+      ValueError: shapes do not fit.
+    """
+    op = "to_onnx"
+    layout = _arrays.layout_of(op, _LAYOUTS, cell)
+    lead = _arrays.lead_of(op, params)
+    _arrays.check_params(op, layout, params, lead)
+    if not lead:
+        params = jax.tree.map(lambda array: array[None], params)
+    return _arrays.write_numpy(op, layout, params, lead or (1,))
