@@ -1,12 +1,28 @@
 """Persistent recurrent layers for JAX.
 
-`lstm`, `gru` and `rnn` run a layer over a whole sequence; `recurrence` takes input that
-is projected already; `explain` tells which engine runs a call. Layers for Flax and
-Equinox are in `prnn_jax.nnx` and `prnn_jax.equinox`.
+`lstm`, `slstm`, `gru` and `rnn` run a layer over a whole sequence; `recurrence` takes
+input that is projected already; `explain` tells which engine runs a call. Layers for
+Flax and Equinox are in `prnn_jax.nnx` and `prnn_jax.equinox`.
 """
 
-from prnn_jax._ops import Params, gru, lstm, recurrence, rnn
+from prnn_jax._export import export_checks
+from prnn_jax._ops import Params, gru, lstm, recurrence, rnn, slstm
 from prnn_jax._plan import Plan, explain
 from prnn_jax._recurrence import SAVED
+from prnn_jax._stack import Layer, Norm, stack
 
-__all__ = ["SAVED", "Params", "Plan", "explain", "gru", "lstm", "recurrence", "rnn"]
+__all__ = [
+    "SAVED",
+    "Layer",
+    "Norm",
+    "Params",
+    "Plan",
+    "explain",
+    "export_checks",
+    "gru",
+    "lstm",
+    "recurrence",
+    "rnn",
+    "slstm",
+    "stack",
+]

@@ -105,7 +105,8 @@ class _Native:
         )
         _checks.shape(op, "lengths", lengths, ("*batch",), given.batch)
         if not isinstance(lengths, jax.core.Tracer) and lengths.size:
-            least, most = int(np.min(lengths)), int(np.max(lengths))
+            known = np.asarray(lengths)
+            least, most = int(known.min()), int(known.max())
             check(
                 least >= 0 and most <= given.time,
                 f"{op}: lengths must be from 0 to time = {given.time}, got "

@@ -210,6 +210,16 @@ def test_lengths_beyond_time_are_an_error_or_clamped():
     )
 
 
+def test_lengths_that_a_jitted_function_closes_over():
+    run, *arrays = layer("gru")
+    x, params, state_0 = jax.tree.map(lambda a: jnp.asarray(a, jnp.float32), arrays)
+    for lengths in (jnp.asarray(LENGTHS), LENGTHS, LENGTHS.tolist()):
+        closed = jax.jit(lambda x, n=lengths: run(x, params, state_0, lengths=n))
+        assert_bitwise_equal(
+            closed(x), jax.jit(run)(x, params, state_0, lengths=jnp.asarray(LENGTHS))
+        )
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

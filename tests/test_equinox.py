@@ -16,7 +16,7 @@ import prnn_jax.equinox as layers
 
 IN, HIDDEN, TIME, BATCH = 7, 11, 9, 3
 KEY = jax.random.key(0)
-MAKE = [layers.LSTM, layers.GRU, layers.RNN]
+MAKE = [layers.LSTM, layers.SLSTM, layers.GRU, layers.RNN]
 
 # Most of the time of these tests is compiling, of which optimisation is three quarters.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -67,8 +67,11 @@ def value_and_grads(run, module, xs, state):
 
 
 def random_state(cell_type, batch, seed):
-    h, c = normal(seed, *batch, HIDDEN), normal(seed + 1, *batch, HIDDEN)
-    return (h, c) if cell_type in (eqx.nn.LSTMCell, layers.LSTM) else h
+    count = {eqx.nn.LSTMCell: 2, layers.LSTM: 2, layers.SLSTM: 4}.get(cell_type, 1)
+    h, *rest = (normal(seed + n, *batch, HIDDEN) for n in range(count))
+    if count == 4:
+        rest[1] = 1 + jnp.abs(rest[1])  # n, which divides
+    return (h, *rest) if rest else h
 
 
 CELLS = pytest.mark.parametrize(
@@ -127,22 +130,41 @@ def test_bidirectional_is_two_cells(make, cell_type, merge):
     close(d_layer, make.from_cell(d_cells, merge=merge))
 
 
-@pytest.mark.parametrize("bidirectional", [False, True])
-@pytest.mark.parametrize("make", MAKE)
+@pytest.mark.parametrize(
+    ("make", "bidirectional"),
+    [
+        (layers.LSTM, True),
+        (layers.SLSTM, False),
+        (layers.GRU, False),
+        (layers.RNN, True),
+    ],
+)
 def test_batch_axes_and_vmap_are_the_same(make, bidirectional):
     layer = make(IN, HIDDEN, bidirectional=bidirectional, key=KEY)
     directions = (2,) if bidirectional else ()
     xs = normal(1, 2, BATCH, TIME, IN)
     state = random_state(make, (*directions, 2, BATCH), 2)
+    lengths = jnp.array([[TIME, 0, 5], [1, 6, TIME]])
+    resets = normal(5, 2, BATCH, TIME) > 1
     axis = len(directions)
-    mapped = jax.vmap(
-        jax.vmap(layer, in_axes=(0, axis), out_axes=(0, axis)),
-        in_axes=(0, axis),
-        out_axes=(0, axis),
-    )
-    run = jit(layer.__call__)
-    close(jit(mapped)(xs, state), run(xs, state))
-    close(run(xs), run(xs, jax.tree.map(jnp.zeros_like, state)))
+
+    def run(xs, state, lengths, resets):
+        return layer(xs, state, lengths=lengths, resets=resets)
+
+    def over_rows(run):
+        return jax.vmap(run, in_axes=(0, axis, 0, 0), out_axes=(0, axis))
+
+    mapped = jit(over_rows(over_rows(run)))
+    arguments = xs, state, lengths, resets
+    close(mapped(*arguments), jit(run)(*arguments))
+    assert mapped.lower(*arguments).as_text().count("prnn_forward") == 1
+
+
+def test_no_state_is_zeros():
+    for make in MAKE:
+        layer, xs = make(IN, HIDDEN, key=KEY), normal(1, BATCH, TIME, IN)
+        assert jnp.shape(jax.tree.leaves(layer.zeros(BATCH))[0]) == (BATCH, HIDDEN)
+        close(layer(xs), layer(xs, layer.zeros(BATCH)))
 
 
 @pytest.mark.parametrize("make", MAKE)
@@ -161,14 +183,142 @@ def test_a_sequence_cut_in_two(make):
         (layers.RNN, prnn_jax.rnn, {"activation": "relu"}),
         (layers.RNN, prnn_jax.rnn, {"activation": "clipped_relu", "cap": 0.4}),
         (layers.RNN, prnn_jax.rnn, {"skip": 0.25}),
+        (layers.LSTM, prnn_jax.lstm, {"reverse": True}),
+        (layers.SLSTM, prnn_jax.slstm, {"bidirectional": True}),
+        (layers.SLSTM, prnn_jax.slstm, {"bidirectional": True, "merge": "sum"}),
     ],
-    ids=["reset-before", "relu", "clipped-relu", "skip"],
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else "",
 )
 def test_options_reach_the_function(make, function, options):
     layer = make(IN, HIDDEN, key=KEY, **options)
     xs = normal(1, BATCH, TIME, IN)
     close(layer(xs), function(xs, layer.params, **options))
-    assert not np.allclose(layer(xs)[0], function(xs, layer.params)[0])
+    bidirectional = {"bidirectional": layer.bidirectional}
+    plain, _ = function(xs, layer.params, **bidirectional)
+    assert (
+        plain.shape != layer(xs)[0].shape
+        or not np.allclose(layer(xs)[0], plain)
+        or (options == bidirectional)
+    )
+
+
+@pytest.mark.parametrize("make", MAKE)
+def test_controls_reach_the_function(make):
+    layer = make(IN, HIDDEN, key=KEY)
+    xs = normal(1, TIME, BATCH, IN)
+    controls = {
+        "lengths": jnp.array([TIME, 0, 5]),
+        "resets": normal(2, TIME, BATCH) > 0.5,
+        "reset_to": random_state(make, (BATCH,), 3),
+        "time_major": True,
+    }
+    state = random_state(make, (BATCH,), 6)
+    function = getattr(prnn_jax, make.__name__.lower())
+    close(layer(xs, state, **controls), function(xs, layer.params, state, **controls))
+
+
+def test_lean_reserve():
+    fast, lean = (
+        layers.LSTM(IN, HIDDEN, reserve=reserve, key=KEY)
+        for reserve in ("fast", "lean")
+    )
+    xs = normal(1, BATCH, TIME, IN)
+
+    def kept(layer):
+        """Numbers that the forward pass keeps for the backward pass."""
+        _, vjp = jax.vjp(lambda xs: layer(xs)[0], xs)
+        return sum(a.size for a in jax.tree.leaves(vjp))
+
+    close(
+        jax.grad(lambda xs: fast(xs)[0].sum())(xs),
+        jax.grad(lambda xs: lean(xs)[0].sum())(xs),
+    )
+    assert kept(lean) < kept(fast)
+
+
+@pytest.mark.parametrize("make", MAKE)
+def test_heads_are_layers_side_by_side(make):
+    layer = make(IN, 2 * HIDDEN, heads=2, bidirectional=True, key=KEY)
+    assert layer.w_hh.shape[:3] == (2, 2, HIDDEN)
+    xs = normal(1, BATCH, TIME, IN)
+    run = jit(lambda layer, xs: layer(xs))
+    ys, state = run(layer, xs)
+    ys = np.asarray(ys).reshape(BATCH, TIME, 2, 2, HIDDEN)
+    alone = make(IN, HIDDEN, bidirectional=True, key=KEY)
+    for head in range(2):
+        arrays = [np.asarray(a)[:, head] for a in jax.tree.leaves(layer)]
+        alone = jax.tree.unflatten(jax.tree.structure(alone), arrays)
+        expected, last = run(alone, xs)
+        close(ys[:, :, :, head].reshape(BATCH, TIME, -1), expected)
+        units = slice(head * HIDDEN, (head + 1) * HIDDEN)
+        for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(last), strict=True):
+            close(np.asarray(a)[..., units], b)
+
+
+# ---- recurrent dropout and zoneout ---------------------------------------------------
+
+RATES = {"recurrent_dropout": 0.3, "zoneout": 0.2}
+
+
+def test_masks_are_those_of_a_stack():
+    layer = layers.LSTM(IN, HIDDEN, bidirectional=True, **RATES, key=KEY)
+    xs = normal(1, BATCH, TIME, IN)
+    ys, (state,) = prnn_jax.stack(
+        "lstm", xs, [layer.params], bidirectional=True, **RATES, key=KEY
+    )
+    close(layer(xs, key=KEY), (ys, state))
+    assert not np.allclose(layer(xs, key=KEY)[0], layer(xs, key=jax.random.key(1))[0])
+
+
+def test_inference():
+    layer = layers.GRU(IN, HIDDEN, **RATES, key=KEY)
+    xs = normal(1, BATCH, TIME, IN)
+    mean = prnn_jax.gru(xs, layer.params, zoneout=0.2)
+    close(layer(xs, inference=True), mean)
+    frozen = eqx.nn.inference_mode(layer)
+    close(frozen(xs), mean)
+    close(frozen(xs, key=KEY), mean)
+    close(frozen(xs, key=KEY, inference=False), layer(xs, key=KEY))
+    close(eqx.nn.inference_mode(frozen, value=False)(xs, key=KEY), layer(xs, key=KEY))
+    made = layers.GRU(IN, HIDDEN, **RATES, inference=True, key=KEY)
+    close(made(xs), mean)
+
+
+def test_training_needs_a_key():
+    layer = layers.GRU(IN, HIDDEN, **RATES, key=KEY)
+    with pytest.raises(
+        ValueError, match="GRU: key must be given to a layer that drops"
+    ):
+        layer(normal(1, TIME, IN))
+
+
+def test_rows_under_vmap_have_masks_of_their_own():
+    layer = layers.GRU(IN, HIDDEN, recurrent_dropout=0.5, key=KEY)
+    xs = jnp.broadcast_to(normal(1, TIME, IN), (BATCH, TIME, IN))
+    keys = jax.random.split(KEY, BATCH)
+    run = eqx.filter_jit(jax.vmap(lambda xs, key: layer(xs, key=key)[0]))
+    ys = run(xs, keys)
+    close(ys[1], layer(xs[1], key=keys[1])[0])
+    assert not np.allclose(ys[0], ys[1])
+
+
+def test_a_layer_that_drops_nothing_is_arrays_only():
+    for make in MAKE:
+        assert all(map(eqx.is_array, jax.tree.leaves(make(IN, HIDDEN, key=KEY))))
+    layer = layers.LSTM(IN, HIDDEN, recurrent_dropout=0.1, key=KEY)
+    assert [a for a in jax.tree.leaves(layer) if not eqx.is_array(a)] == [False]
+
+
+def test_cells_with_dropout():
+    cell = eqx.nn.LSTMCell(IN, HIDDEN, key=KEY)
+    layer = layers.LSTM.from_cell(cell, recurrent_dropout=0.4)
+    jax.tree.map(np.testing.assert_array_equal, layer.to_cell(), cell)
+    xs = normal(1, TIME, IN)
+    close(layer(xs, inference=True), layers.LSTM.from_cell(cell)(xs))
+    with pytest.raises(ValueError, match=r"no cell with zoneout.*got \(0.4, 0.4\)"):
+        layers.LSTM.from_cell(cell, zoneout=0.4).to_cell()
+    with pytest.raises(ValueError, match="no cell with heads; heads must be 1, got 11"):
+        layers.GRU(IN, HIDDEN, heads=HIDDEN, key=KEY).to_cell()
 
 
 # ---- initialisation ------------------------------------------------------------------
@@ -182,7 +332,12 @@ def test_same_key_same_parameters(make, cell_type):
 
 @pytest.mark.parametrize(
     ("make", "gates", "bidirectional"),
-    [(layers.LSTM, 4, True), (layers.GRU, 3, False), (layers.RNN, 1, True)],
+    [
+        (layers.LSTM, 4, True),
+        (layers.SLSTM, 4, False),
+        (layers.GRU, 3, False),
+        (layers.RNN, 1, True),
+    ],
 )
 def test_initial_parameters(make, gates, bidirectional):
     features, hidden = 53, 61
@@ -324,6 +479,10 @@ def test_precision_reaches_the_products(make):
         (layers.LSTM, {"implementation": "cuda"}, "implementation must be one of"),
         (layers.GRU, {"bidirectional": True, "reverse": True}, "reverse must be False"),
         (layers.RNN, {"activation": "gelu"}, "activation must be one of"),
+        (layers.GRU, {"heads": 2}, "heads must divide hidden_size=11, got 2"),
+        (layers.RNN, {"reserve": "none"}, "reserve must be one of"),
+        (layers.SLSTM, {"zoneout": 0.1}, "zoneout must be 0 for the sLSTM"),
+        (layers.LSTM, {"recurrent_dropout": 1}, "recurrent_dropout must be from 0 to"),
     ],
 )
 def test_unknown_options(make, options, message):

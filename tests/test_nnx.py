@@ -1,6 +1,5 @@
 """prnn_jax.nnx against flax.nnx's own cells and wrappers."""
 
-import functools
 import sys
 
 import jax
@@ -8,24 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from flax_support import BATCH, HIDDEN, IN, TIME, close, jit, normal
+from nnx_support import CELLS, carry_like, make_cell, value_and_grads
 
 import prnn_jax
 import prnn_jax.nnx as layers
-
-IN, HIDDEN, TIME, BATCH = 7, 11, 9, 3
-
-# Most of the time of these tests is compiling, of which optimisation is three quarters.
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
-# name: (layer, Flax's cell, its options)
-CELLS = {
-    "optimized-lstm": (layers.LSTM, nnx.OptimizedLSTMCell, {}),
-    "lstm": (layers.LSTM, nnx.LSTMCell, {}),
-    "gru": (layers.GRU, nnx.GRUCell, {}),
-    "simple-tanh": (layers.RNN, nnx.SimpleCell, {}),
-    "simple-relu": (layers.RNN, nnx.SimpleCell, {"activation_fn": jax.nn.relu}),
-    "simple-residual": (layers.RNN, nnx.SimpleCell, {"residual": True}),
-}
 
 # name: (options of nnx.RNN and of the layer, batch axes, whether a carry is given)
 CALLS = {
@@ -37,60 +23,6 @@ CALLS = {
     ),
     "keep-order-carry": ({"reverse": True, "keep_order": True}, (), True),
 }
-
-
-def close(ours, theirs):
-    """Equal up to the rounding of float32, relative to the largest entry.
-
-    Both sum the same products in another order. An entry is a sum of at most
-    TIME * BATCH * 4 * HIDDEN of them, some thousand, whose rounding errors grow like
-    the root of their number: 64 units in the last place.
-    """
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
-        tolerance = 64 * np.finfo(np.float32).eps * np.abs(b).max()
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
-
-
-def normal(seed, *shape):
-    draw = np.random.default_rng(seed).standard_normal
-    return jnp.asarray(draw(shape, np.float32))
-
-
-def make_cell(name, seed=0):
-    """A cell of Flax, with biases that are not zero."""
-    _, cell_type, options = CELLS[name]
-    bias_init = jax.nn.initializers.normal(0.3)
-    rngs = nnx.Rngs(seed)
-    return cell_type(IN, HIDDEN, bias_init=bias_init, rngs=rngs, **options)
-
-
-def carry_like(cell, batch, seed):
-    """A random carry for the cell."""
-    shape = (*batch, HIDDEN)
-    if isinstance(cell, nnx.GRUCell | nnx.SimpleCell):
-        return normal(seed, *shape)
-    return normal(seed, *shape), normal(seed + 1, *shape)
-
-
-def value_and_grads(module, x, carry, **options):
-    """(carry, y), and the gradients of a random projection of them.
-
-    The gradient of the parameters comes as a module like the given one.
-    """
-    graph, params, rest = nnx.split(module, nnx.Param, ...)
-
-    def loss(params, x, carry):
-        module = nnx.merge(graph, params, rest)
-        out = module(x, initial_carry=carry, return_carry=True, **options)
-        leaves = jax.tree.leaves(out)
-        return sum(jnp.vdot(normal(i, *a.shape), a) for i, a in enumerate(leaves)), out
-
-    grad = jit(jax.grad(loss, (0, 1, 2), has_aux=True))
-    (d_params, dx, d_carry), out = grad(params, x, carry)
-    return out, nnx.merge(graph, d_params, rest), (dx, d_carry)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -419,8 +351,18 @@ def test_calls_that_do_not_fit():
         both(x, initial_carry=h)
     with pytest.raises(ValueError, match="reverse must be False in a bidirectional"):
         both(x, reverse=True)
-    with pytest.raises(ValueError, match="seq_lengths must be None"):
-        layer(x, seq_lengths=jnp.array([1, 2, 3]))
+    with pytest.raises(ValueError, match=r"lengths must be \[\*batch\] = \[3\], got"):
+        layer(x, seq_lengths=np.array([1, 2]))
+    with pytest.raises(ValueError, match=r"lengths must be from 0 to time = 9, got 10"):
+        layer(x, seq_lengths=np.array([1, 2, 10]))
+    with pytest.raises(
+        ValueError, match=r"resets must be \[\*batch, time\] = \[3, 9\]"
+    ):
+        layer(x, resets=np.zeros((TIME, BATCH)))
+    with pytest.raises(ValueError, match="reset_carry is given without resets"):
+        layer(x, reset_carry=(h, h))
+    with pytest.raises(ValueError, match=r"LSTM: reset_carry must be \(c, h\)"):
+        layer(x, resets=np.zeros((BATCH, TIME)), reset_carry=h)
     with pytest.raises(ValueError, match=r"pass rngs=nnx\.Rngs"):
         layer.initialize_carry((IN,), carry_init=jax.nn.initializers.normal())
 

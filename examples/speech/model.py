@@ -66,10 +66,7 @@ class Recogniser(nnx.Module):
     def recur(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
         """The recurrent layers; `lengths` [batch] are in output frames."""
         for norm, layer in zip(self.norms, self.layers, strict=True):
-            # The one place where the layers would be told `lengths`. Until then the
-            # backward direction starts in the padding, on inputs that are all zero.
-            y = layer(jnp.where(_valid(x, lengths), norm(x), 0))
-            x = self.dropout(y)
+            x = self.dropout(layer(norm(x), seq_lengths=lengths))
         return x
 
 

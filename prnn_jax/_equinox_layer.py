@@ -1,0 +1,268 @@
+"""What the recurrent layers for Equinox share: parameters, options and the call."""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, get_args
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax import _checks, _weights
+from prnn_jax._call import Call
+from prnn_jax._checks import check
+from prnn_jax._noise import Noise, check_noise
+from prnn_jax._run import Implementation, Merge, Params, Precision, Reserve, State
+
+
+class Training(eqx.Module):
+    """What a layer drops while it trains.
+
+    Attributes:
+      noise: the rates.
+      inference: whether nothing is dropped; `eqx.nn.inference_mode` sets it.
+    """
+
+    noise: Noise = eqx.field(static=True)
+    inference: bool
+
+    @classmethod
+    def of(cls, noise: Noise, inference: bool) -> "Training | None":
+        """None where nothing is dropped: it then adds no leaf to a layer."""
+        return cls(noise, inference) if noise else None
+
+    def key(self, op: str, key: Array | None, inference: bool | None) -> Array | None:
+        """What masks are drawn from, None at inference.
+
+        Raises:
+          ValueError: there is none though the layer is training.
+        """
+        if self.inference if inference is None else inference:
+            return None
+        check(
+            key is not None,
+            f"{op}: key must be given to a layer that drops values while training, got "
+            "None; without dropout it runs with inference=True (for a whole model, "
+            "eqx.nn.inference_mode).",
+        )
+        return key
+
+
+class Layer(eqx.Module):
+    """All that the layers share; a layer is a function, two numbers and its options."""
+
+    w_ih: Array
+    w_hh: Array
+    b_ih: Array | None
+    b_hn: Array | None
+    training: Training | None
+    input_size: int = eqx.field(static=True)
+    hidden_size: int = eqx.field(static=True)
+    use_bias: bool = eqx.field(static=True)
+    reverse: bool = eqx.field(static=True)
+    bidirectional: bool = eqx.field(static=True)
+    merge: Merge = eqx.field(static=True)
+    heads: int = eqx.field(static=True)
+    reserve: Reserve = eqx.field(static=True)
+    precision: Precision = eqx.field(static=True)
+    implementation: Implementation | None = eqx.field(static=True)
+
+    _function: ClassVar[Callable]
+    _cell_name: ClassVar[str]  # in `_cells.CELLS`
+    _gates: ClassVar[int]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        use_bias: bool = True,
+        dtype: Any = None,
+        *,
+        reverse: bool = False,
+        bidirectional: bool = False,
+        merge: Merge = "concat",
+        heads: int = 1,
+        recurrent_dropout: float = 0.0,
+        zoneout: float | tuple[float, ...] = 0.0,
+        inference: bool = False,
+        reserve: Reserve = "fast",
+        precision: Precision = None,
+        implementation: Implementation | None = None,
+        key: Array,
+    ):
+        name = type(self).__name__
+        for side, size in (("input", input_size), ("hidden", hidden_size)):
+            check(size >= 1, f"{name}: {side}_size must be at least 1, got {size}.")
+        _checks.one_of(name, "merge", merge, get_args(Merge))
+        _checks.one_of(name, "reserve", reserve, get_args(Reserve))
+        choices = (None, *get_args(Implementation))
+        _checks.one_of(name, "implementation", implementation, choices)
+        check(
+            not (reverse and bidirectional),
+            f"{name}: reverse must be False in a bidirectional layer, which runs both "
+            "ways, got True.",
+        )
+        check(
+            heads >= 1 and hidden_size % heads == 0,
+            f"{name}: heads must divide hidden_size={hidden_size}, got {heads}.",
+        )
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.use_bias = use_bias
+        self.reverse = reverse
+        self.bidirectional = bidirectional
+        self.merge = merge
+        self.heads = heads
+        self.reserve = reserve
+        self.precision = precision
+        self.implementation = implementation
+        noise = check_noise(
+            name,
+            Call(self._cell_name),
+            recurrent_dropout=recurrent_dropout,
+            zoneout=zoneout,
+        )
+        self.training = Training.of(noise, inference)
+
+        dtype = jnp.result_type(float) if dtype is None else dtype
+        draw = functools.partial(self._draw, dtype=dtype)
+        if heads > 1:
+            draw = _drawn_apart(draw, heads)
+        if bidirectional:
+            draw = _drawn_apart(draw, 2)
+        self.w_ih, self.w_hh, self.b_ih, self.b_hn = draw(key)
+
+    @property
+    def params(self) -> Params:
+        """The parameters, for `prnn_jax.lstm` and the others."""
+        return _weights.join_biases(self.w_ih, self.w_hh, self.b_ih, self.b_hn)
+
+    @property
+    def output_size(self) -> int:
+        """Features of ys."""
+        both = self.bidirectional and self.merge == "concat"
+        return (2 if both else 1) * self.hidden_size
+
+    def __call__(
+        self,
+        xs: Array,
+        state: State | None = None,
+        *,
+        lengths: Array | None = None,
+        resets: Array | None = None,
+        reset_to: State | None = None,
+        time_major: bool = False,
+        key: Array | None = None,
+        inference: bool | None = None,
+    ) -> tuple[Array, Any]:
+        """Runs the layer over a whole sequence.
+
+        Args:
+          xs: `[time, input_size]`, or `[*batch, time, input_size]`.
+          state: before the first step: h for GRU and RNN, `(h, c)` for LSTM,
+            `(h, c, n, m)` for SLSTM, each `[*batch, hidden_size]`; if bidirectional,
+            `[2, *batch, hidden_size]`, forward before backward. Zeros if not given.
+          lengths: whole numbers `[*batch]`, how many steps of each row count, as in
+            `prnn_jax.lstm`. Without batch axes it is one number.
+          resets: `[*batch, time]`: where not zero, the state is replaced before that
+            step.
+          reset_to: what it is replaced with, shaped as state; zeros if not given.
+          time_major: xs, ys and resets are `[time, *batch, ...]`.
+          key: for recurrent dropout and zoneout; needed if the layer has some, except
+            at inference. Masks are those of `prnn_jax.stack` for its first layer.
+          inference: overrides the layer's own.
+
+        Returns:
+          ys `[*batch, time, hidden_size]`, every h (twice as wide if bidirectional and
+          merged by "concat"), and the last state. With arrays of several dtypes, both
+          are in that to which JAX promotes them.
+
+        Raises:
+          ValueError: shapes, dtypes or options do not fit; says what was expected.
+        """
+        name = type(self).__name__
+        check_sequence(name, xs, self.input_size, time_major=time_major)
+        arrays = promoted((xs, self.params, state, reset_to))
+        xs, params, state, reset_to = arrays
+        masks = {}
+        if self.training is not None:
+            key = self.training.key(name, key, inference)
+            call = Call(
+                self._cell_name, bidirectional=self.bidirectional, time_major=time_major
+            )
+            masks = self.training.noise.controls(key, 0, call, xs, params.w_hh)
+            masks = {k: mask for k, mask in masks.items() if mask is not None}
+        return type(self)._function(
+            xs,
+            params,
+            state,
+            lengths=lengths,
+            resets=resets,
+            reset_to=reset_to,
+            reverse=self.reverse,
+            bidirectional=self.bidirectional,
+            merge=self.merge,
+            time_major=time_major,
+            reserve=self.reserve,
+            precision=self.precision,
+            implementation=self.implementation,
+            **masks,
+            **self._options(),
+        )
+
+    def zeros(self, *batch: int) -> Any:
+        """A state of zeros, in the dtype of the parameters."""
+        count = Call(self._cell_name).table.states
+        shape = (*(2,) * self.bidirectional, *batch, self.hidden_size)
+        states = (jnp.zeros(shape, self.w_hh.dtype),) * count
+        return states if count > 1 else states[0]
+
+    # ---- what a layer may say differently --------------------------------------------
+
+    def _options(self) -> dict[str, Any]:
+        """Arguments of the function that not all cells have."""
+        return {}
+
+    def _draw(self, key: Array, dtype: Any) -> tuple[Any, ...]:
+        """w_ih, w_hh, b_ih, b_hn of one direction and head, drawn as by Equinox."""
+        gates, hidden = self._gates, self.hidden_size // self.heads
+        keys = jax.random.split(key, 4 if self._has_b_hn() is not None else 3)
+        lim = math.sqrt(1 / hidden)
+
+        def uniform(key, *shape):
+            return jax.random.uniform(key, shape, dtype, minval=-lim, maxval=lim)
+
+        return (
+            uniform(keys[0], gates * hidden, self.input_size).T,
+            uniform(keys[1], gates * hidden, hidden).T,
+            uniform(keys[2], gates * hidden) if self.use_bias else None,
+            uniform(keys[3], hidden) if self.use_bias and self._has_b_hn() else None,
+        )
+
+    def _has_b_hn(self) -> bool | None:
+        """Whether there is a b_hn; None for a cell that has none in any case."""
+        return None
+
+
+def _drawn_apart(draw: Callable, count: int) -> Callable:
+    """`draw` with a leading axis of so many, each with a key of its own."""
+    return lambda key: jax.vmap(draw)(jax.random.split(key, count))
+
+
+def check_sequence(name: str, xs: Array, input_size: int, *, time_major: bool) -> None:
+    """Xs must be a sequence of inputs."""
+    shape = jnp.shape(xs)
+    axes = "time, *batch" if time_major else "*batch, time"
+    check(
+        len(shape) >= 2 and shape[-1] == input_size,
+        f"{name}: xs must be [{axes}, input_size] with input_size={input_size}, got "
+        f"{list(shape)}.",
+    )
+
+
+def promoted(arrays: Any) -> Any:
+    """All arrays of a tree in the dtype to which JAX promotes them."""
+    dtype = jnp.result_type(*jax.tree.leaves(arrays))
+    return jax.tree.map(lambda a: jnp.asarray(a, dtype), arrays)

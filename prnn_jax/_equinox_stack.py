@@ -1,0 +1,283 @@
+"""Several layers for Equinox, one on top of the other; and a layer as RL has it."""
+
+import operator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax import _stack
+from prnn_jax._call import Call
+from prnn_jax._checks import check
+from prnn_jax._equinox_layer import Layer, Training, check_sequence, promoted
+from prnn_jax._noise import check_noise
+from prnn_jax._run import State
+
+
+class Stack(eqx.Module):
+    r"""Layers of one kind, each on what the one before it gives: `prnn_jax.stack`.
+
+    `Stack(LSTM, 3, 5, num_layers=4, key=key)`. Many layers compile in the time of one.
+    The state is that of a layer with one more axis, before all others, of num_layers.
+
+    Attributes:
+      first: the first layer.
+      rest: the others, as one layer whose arrays have one more axis, of num_layers - 1;
+        None if there are no others.
+      first_norm: layer norm of the first layer's input, or None.
+      rest_norm: of the other layers' inputs, stacked; or None.
+
+    Args:
+      layer: `LSTM`, `SLSTM`, `GRU` or `RNN`.
+      input_size: size of the input at each step.
+      hidden_size: size of each layer's state.
+      num_layers: how many.
+      dropout: share of what a layer hands to the next that becomes zero while training.
+      recurrent_dropout: as for `LSTM`, in each layer.
+      zoneout: as for `LSTM`, in each layer.
+      norm: whether there is a layer norm before each layer.
+      skip_connections: add a layer's input to its output, where they are as wide.
+      inference: whether nothing is dropped; `eqx.nn.inference_mode` sets it.
+      key: for the parameters, split into one for each layer.
+      **options: arguments of the layer: use_bias, dtype, bidirectional, merge, heads,
+        reserve, precision, implementation, and what only its own kind has.
+
+    Raises:
+      ValueError: sizes or options do not fit; says what was expected.
+    """
+
+    first: Layer
+    rest: Layer | None
+    first_norm: _stack.Norm | None
+    rest_norm: _stack.Norm | None
+    training: Training | None
+    num_layers: int = eqx.field(static=True)
+    skip_connections: bool = eqx.field(static=True)
+
+    def __init__(
+        self,
+        layer: type[Layer],
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        *,
+        dropout: float = 0.0,
+        recurrent_dropout: float = 0.0,
+        zoneout: float | tuple[float, ...] = 0.0,
+        norm: bool = False,
+        skip_connections: bool = False,
+        inference: bool = False,
+        key: Array,
+        **options: Any,
+    ):
+        check(
+            isinstance(layer, type) and issubclass(layer, Layer),
+            f"Stack: layer must be LSTM, SLSTM, GRU or RNN, the class, got {layer!r}.",
+        )
+        check(
+            num_layers >= 1,
+            f"Stack: num_layers must be at least 1, got {num_layers}.",
+        )
+        check(
+            not options.get("reverse"),
+            "Stack: reverse must be False, got True; flip xs and ys, or use "
+            "bidirectional=True.",
+        )
+
+        def make(input_size: int, key: Array) -> Layer:
+            return layer(input_size, hidden_size, key=key, **options)
+
+        keys = jax.random.split(key, num_layers)
+        self.first = make(input_size, keys[0])
+        width, dtype = self.first.output_size, self.first.w_hh.dtype
+        self.rest = self.first_norm = self.rest_norm = None
+        if num_layers > 1:
+            self.rest = eqx.filter_vmap(lambda key: make(width, key))(keys[1:])
+        if norm:
+            shape = input_size
+            self.first_norm = _stack.Norm(
+                jnp.ones(shape, dtype), jnp.zeros(shape, dtype)
+            )
+        if norm and num_layers > 1:
+            shape = num_layers - 1, width
+            self.rest_norm = _stack.Norm(
+                jnp.ones(shape, dtype), jnp.zeros(shape, dtype)
+            )
+        call = Call(layer._cell_name)
+        noise = check_noise("Stack", call, dropout, recurrent_dropout, zoneout)
+        self.training = Training.of(noise, inference)
+        self.num_layers = num_layers
+        self.skip_connections = skip_connections
+
+    @property
+    def layers(self) -> tuple[_stack.Layer, ...]:
+        """The parameters, for `prnn_jax.stack`."""
+        first = _stack.Layer(self.first.params, self.first_norm)
+        if self.rest is None:
+            return (first,)
+        return first, _stack.Layer(self.rest.params, self.rest_norm, stacked=True)
+
+    def __call__(
+        self,
+        xs: Array,
+        state: State | None = None,
+        *,
+        lengths: Array | None = None,
+        resets: Array | None = None,
+        reset_to: State | None = None,
+        time_major: bool = False,
+        key: Array | None = None,
+        inference: bool | None = None,
+    ) -> tuple[Array, Any]:
+        """Runs the layers over a whole sequence.
+
+        Args:
+          xs: `[time, input_size]`, or `[*batch, time, input_size]`.
+          state: as for a layer, with an axis num_layers before all others. Zeros if
+            not given.
+          lengths: as for a layer, and so the next two.
+          resets: see there.
+          reset_to: see there; shaped as state.
+          time_major: as for a layer.
+          key: for dropout, recurrent dropout and zoneout; needed if there are some,
+            except at inference.
+          inference: overrides the stack's own.
+
+        Returns:
+          ys of the last layer and the last states, shaped as state.
+
+        Raises:
+          ValueError: shapes, dtypes or options do not fit; says what was expected.
+        """
+        first = self.first
+        check_sequence("Stack", xs, first.input_size, time_major=time_major)
+        arrays = promoted((xs, self.layers, state, reset_to))
+        xs, layers, state, reset_to = arrays
+        noise: dict[str, Any] = {}
+        if self.training is not None:
+            rates = self.training.noise
+            noise = {
+                "dropout": rates.dropout,
+                "recurrent_dropout": rates.recurrent_dropout,
+                "zoneout": rates.zoneout,
+                "key": self.training.key("Stack", key, inference),
+            }
+        ys, states = _stack.stack(
+            first._function.__name__,  # pyright: ignore[reportArgumentType]
+            xs,
+            layers,
+            self._apart("state", state),
+            lengths=lengths,
+            resets=resets,
+            reset_to=self._apart("reset_to", reset_to),
+            bidirectional=first.bidirectional,
+            merge=first.merge,
+            skip_connections=self.skip_connections,
+            time_major=time_major,
+            reserve=first.reserve,
+            precision=first.precision,
+            implementation=first.implementation,
+            **noise,
+            **first._options(),
+        )
+        whole = [jax.tree.map(lambda a: a[None], states[0]), *states[1:]]
+        return ys, jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *whole)
+
+    def zeros(self, *batch: int) -> Any:
+        """A state of zeros, in the dtype of the parameters."""
+
+        def repeated(state):
+            return jnp.zeros((self.num_layers, *state.shape), state.dtype)
+
+        return jax.tree.map(repeated, self.first.zeros(*batch))
+
+    def _apart(self, name: str, state: Any) -> list | None:
+        """A state in the form of `layers`."""
+        for array in jax.tree.leaves(state):
+            check(
+                array.shape[:1] == (self.num_layers,),
+                f"Stack: {name} must have the axis of the {self.num_layers} layers "
+                f"before all others, got {list(array.shape)}.",
+            )
+        if state is None:
+            return None
+        parts = [operator.itemgetter(0), operator.itemgetter(slice(1, None))]
+        parts = parts[: len(self.layers)]
+        return [jax.tree.map(part, state) for part in parts]
+
+
+class ScannedRNN(eqx.Module):
+    """A layer as actor-critic agents have it: `(carry, (xs, resets)) -> (carry, ys)`.
+
+    Stands for a cell under `jax.lax.scan` (or Flax's `nn.scan`) that replaces the carry
+    by zeros where an episode begins; time comes first.
+    `ScannedRNN(GRU(64, 128, key=key))`.
+
+    Attributes:
+      layer: what runs, with its parameters.
+
+    Args:
+      layer: `LSTM`, `SLSTM`, `GRU`, `RNN` or a `Stack`, forward only.
+
+    Raises:
+      ValueError: the layer looks into the future.
+    """
+
+    layer: Layer | Stack
+
+    def __init__(self, layer: Layer | Stack):
+        inner = layer.first if isinstance(layer, Stack) else layer
+        for name in ("reverse", "bidirectional"):
+            check(
+                not getattr(inner, name),
+                f"ScannedRNN: layer must run forward, got {name}=True, with which a "
+                "step depends on later ones.",
+            )
+        self.layer = layer
+
+    def __call__(
+        self,
+        carry: State | None,
+        inputs: tuple[Array, Array],
+        *,
+        reset_to: State | None = None,
+        key: Array | None = None,
+        inference: bool | None = None,
+    ) -> tuple[Any, Array]:
+        """Runs the layer over some steps.
+
+        Args:
+          carry: the state before the first step, as the layer takes it; None for zeros.
+          inputs: xs `[time, *batch, input_size]` and resets `[time, *batch]`: where not
+            zero, the carry is replaced before that step.
+          reset_to: what it is replaced with, shaped as carry; zeros if not given.
+          key: as for the layer.
+          inference: as for the layer.
+
+        Returns:
+          The last state and ys `[time, *batch, hidden_size]`.
+
+        Raises:
+          ValueError: shapes, dtypes or options do not fit; says what was expected.
+        """
+        check(
+            isinstance(inputs, (tuple, list)) and len(inputs) == 2,
+            f"ScannedRNN: inputs must be (xs, resets), got {type(inputs).__name__}.",
+        )
+        xs, resets = inputs
+        ys, carry = self.layer(
+            xs,
+            carry,
+            resets=resets,
+            reset_to=reset_to,
+            time_major=True,
+            key=key,
+            inference=inference,
+        )
+        return carry, ys
+
+    def initialize_carry(self, *batch: int) -> Any:
+        """The carry at the beginning, zeros, for batch axes of these sizes."""
+        return self.layer.zeros(*batch)

@@ -1,0 +1,336 @@
+"""What the layers for Flax NNX and for Flax Linen share; needs no Flax itself."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, get_args
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax import _checks, _ops
+from prnn_jax._call import Call
+from prnn_jax._checks import check
+from prnn_jax._flax_carry import Carry, Form
+from prnn_jax._noise import Noise
+from prnn_jax._ops import Implementation, Merge, Params, Precision, Reserve
+
+Initializer = jax.nn.initializers.Initializer
+CellName = Literal["gru", "lstm", "rnn", "slstm"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a layer must know of its cell.
+
+    Attributes:
+      cell: a name that it has in `_cells.CELLS`.
+      function: the function of `prnn_jax` that runs it.
+      gates: products per hidden unit.
+      carry: names of the states in the order of a carry: Flax's for the LSTM, that of
+        the function for the others.
+      has_zoneout: whether the function has zoneout.
+      has_carry_init: whether it makes sense to draw its states.
+    """
+
+    cell: str
+    function: Callable
+    gates: int
+    carry: str = "h"
+    has_zoneout: bool = True
+    has_carry_init: bool = True
+
+
+LSTM = Kind("lstm", _ops.lstm, 4, "ch")
+SLSTM = Kind("slstm", _ops.slstm, 4, "hcnm", has_zoneout=False, has_carry_init=False)
+GRU = Kind("gru", _ops.gru, 3)
+RNN = Kind("rnn_tanh", _ops.rnn, 1)
+
+
+def orthogonal(key: Array, shape, dtype=jnp.float32, out_sharding=None) -> Array:
+    """Orthogonal, drawn in at least float32: there is no QR in half precision."""
+    del out_sharding
+    wide = jnp.promote_types(dtype, jnp.float32)
+    return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Options:
+    """A layer's options in either library, and how a call with them runs.
+
+    Attributes:
+      name: of the layer, for messages.
+      kind: of its cell.
+      features: hidden units.
+      features_name: what the library calls them.
+      cell_options: arguments of the function that not all cells have.
+
+    The others are options of the layers, described at `prnn_jax.nnx.LSTM`. What does
+    not fit is a ValueError when they are made.
+    """
+
+    name: str
+    kind: Kind
+    features: int
+    features_name: str
+    bidirectional: bool
+    merge: Merge
+    heads: int | None
+    time_major: bool
+    return_carry: bool
+    reverse: bool
+    keep_order: bool
+    recurrent_dropout_rate: float
+    zoneout_rate: float | tuple[float, ...]
+    dtype: Any
+    param_dtype: Any
+    carry_init: Initializer | None
+    reserve: Reserve
+    precision: Precision
+    implementation: Implementation | None
+    cell_options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, module: Any, **others: Any) -> Self:
+        """From the attributes of a module; others that are not None come first."""
+        given = {name: value for name, value in others.items() if value is not None}
+        names = {one.name for one in fields(cls)} - {*given, "name"}
+        return cls(
+            name=type(module).__name__,
+            **{name: getattr(module, name) for name in names},
+            **given,
+        )
+
+    def __post_init__(self):
+        name, features, heads = self.name, self.features, self.heads
+        check(
+            features >= 1,
+            f"{name}: {self.features_name} must be at least 1, got {features}.",
+        )
+        _checks.one_of(name, "merge", self.merge, get_args(Merge))
+        _checks.one_of(name, "reserve", self.reserve, get_args(Reserve))
+        implementations = (None, *get_args(Implementation))
+        _checks.one_of(name, "implementation", self.implementation, implementations)
+        check(
+            heads is None
+            or (isinstance(heads, int) and heads >= 1 and features % heads == 0),
+            f"{name}: heads must be None or a divisor of {self.features_name}="
+            f"{features}, got {heads}.",
+        )
+        check(
+            not (self.reverse and self.bidirectional),
+            f"{name}: reverse must be False in a bidirectional layer, which runs both "
+            "ways, got True.",
+        )
+        check(
+            self.kind.has_carry_init or self.carry_init is None,
+            f"{name}: carry_init must be None, because its states are not independent "
+            "numbers; pass an initial_carry.",
+        )
+        self._check_rates()
+
+    def _check_rates(self) -> None:
+        rate = self.recurrent_dropout_rate
+        check(
+            isinstance(rate, (int, float)) and 0 <= rate < 1,
+            f"{self.name}: recurrent_dropout_rate must be a number from 0 to below 1, "
+            f"got {rate!r}.",
+        )
+        for rate in self.zoneout_rates:
+            check(
+                isinstance(rate, (int, float)) and 0 <= rate <= 1,
+                f"{self.name}: zoneout_rate must be of numbers from 0 to 1, got "
+                f"{rate!r}.",
+            )
+        check(
+            self.kind.has_zoneout or not any(self.zoneout_rates),
+            f"{self.name}: zoneout_rate must be 0, got {self.zoneout_rate}; "
+            f"{self.kind.function.__name__} has no zoneout.",
+        )
+
+    @property
+    def zoneout_rates(self) -> tuple[float, ...]:
+        """One for each state, in the order of a carry.
+
+        Raises:
+          ValueError: there are more or fewer.
+        """
+        count = len(self.kind.carry)
+        if not isinstance(self.zoneout_rate, (tuple, list)):
+            return (self.zoneout_rate,) * count
+        check(
+            len(self.zoneout_rate) == count,
+            f"{self.name}: zoneout_rate must be a number, or {count} of them, one for "
+            f"each array of the carry, got {len(self.zoneout_rate)} values.",
+        )
+        return tuple(self.zoneout_rate)
+
+    @property
+    def noise(self) -> Noise:
+        """What is dropped; it is true if anything is."""
+        stay = self.carries.in_state_order(self.zoneout_rates)
+        return Noise(recurrent_dropout=self.recurrent_dropout_rate, zoneout=stay)
+
+    # ---- parameters ------------------------------------------------------------------
+
+    @property
+    def width(self) -> int:
+        """Hidden units of a head, or all: rows of w_hh."""
+        return self.features // (self.heads or 1)
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """Leading axes of the parameters: directions, heads."""
+        directions = (2,) if self.bidirectional else ()
+        return directions if self.heads is None else (*directions, self.heads)
+
+    def draw(
+        self, init: Initializer, key: Array, rows: tuple[int, ...], gates: int
+    ) -> Array:
+        """A parameter `[*lead, *rows, gates*width]`, each gate drawn by itself."""
+        keys = jax.random.split(key, math.prod(self.lead) * gates)
+        drawn = [init(key, (*rows, self.width), self.param_dtype) for key in keys]
+        groups = [
+            jnp.concatenate(drawn[first : first + gates], -1)
+            for first in range(0, len(drawn), gates)
+        ]
+        return jnp.stack(groups).reshape(*self.lead, *rows, gates * self.width)
+
+    # ---- carries ---------------------------------------------------------------------
+
+    @property
+    def carries(self) -> Form:
+        """What they look like."""
+        return Form(self.kind.carry, self.bidirectional)
+
+    def initial_carry(
+        self, input_shape: tuple[int, ...], key: Callable[[], Array] | None = None
+    ) -> Carry:
+        """A carry in param_dtype, of zeros or as carry_init draws it.
+
+        Args:
+          input_shape: of one time step, `[*batch, in_features]`.
+          key: makes one key after the other, for carry_init.
+        """
+        shape, init = (*input_shape[:-1], self.features), self.carry_init
+        if init is None or key is None:
+            return self.carries.make(lambda: jnp.zeros(shape, self.param_dtype))
+        return self.carries.make(lambda: init(key(), shape, self.param_dtype))
+
+    # ---- a call ----------------------------------------------------------------------
+
+    def batch(self, inputs: Array, in_features: int | None = None) -> tuple[int, ...]:
+        """Sizes of the batch axes of inputs.
+
+        Raises:
+          ValueError: inputs have too few axes or not as many features.
+        """
+        shape = jnp.shape(inputs)
+        axes = "time, *batch" if self.time_major else "*batch, time"
+        sizes = "" if in_features is None else f" with in_features={in_features}"
+        check(
+            len(shape) >= 2 and in_features in (None, shape[-1]),
+            f"{self.name}: inputs must be [{axes}, in_features]{sizes}, got "
+            f"{list(shape)}.",
+        )
+        return shape[1:-1] if self.time_major else shape[:-2]
+
+    def run(
+        self,
+        inputs: Array,
+        params: Params,
+        *,
+        initial_carry: Carry | None,
+        seq_lengths: Array | None,
+        resets: Array | None,
+        reset_carry: Carry | None,
+        key: Array | None,
+    ) -> Any:
+        """y, or (carry, y) with return_carry, of inputs with as many features as fit.
+
+        Args:
+          inputs: as for the layers, and so the next five.
+          params: see there.
+          initial_carry: see there.
+          seq_lengths: see there.
+          resets: see there.
+          reset_carry: see there.
+          key: for dropout and zoneout; None where a call is deterministic.
+
+        Raises:
+          ValueError: shapes, dtypes or options do not fit; says what was expected.
+        """
+        batch = self.batch(inputs)
+        arrays = _promoted((inputs, *params), self.dtype)
+        x, params = arrays[0], Params(*arrays[1:])
+        check(
+            reset_carry is None or resets is not None,
+            f"{self.name}: reset_carry is given without resets; give resets, or leave "
+            "it out.",
+        )
+
+        def state_of(name: str, carry: Carry | None) -> Any:
+            if carry is None:
+                return None
+            shape, axes = (*batch, self.features), f"[*batch, {self.features_name}]"
+            name = f"{self.name}: {name}"
+            return self.carries.to_state(name, carry, shape, axes, x.dtype)
+
+        call = Call(
+            self.kind.cell,
+            time_major=self.time_major,
+            bidirectional=self.bidirectional,
+        )
+        noise = self.noise.controls(key, 0, call, x, params.w_hh)
+        y, state = self.kind.function(
+            x,
+            params,
+            state_of("initial_carry", initial_carry),
+            lengths=seq_lengths,
+            resets=resets,
+            reset_to=state_of("reset_carry", reset_carry),
+            reverse=self.reverse,
+            bidirectional=self.bidirectional,
+            merge=self.merge,
+            time_major=self.time_major,
+            reserve=self.reserve,
+            precision=self.precision,
+            implementation=self.implementation,
+            **{name: value for name, value in noise.items() if value is not None},
+            **self.cell_options,
+        )
+        if self.reverse and not self.keep_order:
+            y = self._in_order_of_processing(y, seq_lengths)
+        return (self.carries.from_state(state), y) if self.return_carry else y
+
+    def _in_order_of_processing(self, y: Array, lengths: Array | None) -> Array:
+        """y of a reversed layer, last step first; what is past the end stays there."""
+        axis = 0 if self.time_major else y.ndim - 2
+        if lengths is None:
+            return jnp.flip(y, axis)
+        time = y.shape[axis]
+        lengths = jnp.expand_dims(jnp.clip(jnp.asarray(lengths), 0, time), axis)
+        steps = jnp.arange(time)
+        if self.time_major:
+            steps = steps.reshape(time, *(1,) * (y.ndim - 2))
+        order = jnp.where(steps < lengths, lengths - 1 - steps, steps)
+        return jnp.take_along_axis(y, order[..., None], axis)
+
+
+def check_gru(reset_after: bool, recurrent_bias: bool) -> None:
+    """Raises ValueError for options of a GRU that exclude each other."""
+    check(
+        reset_after or not recurrent_bias,
+        "GRU: recurrent_bias must be False without reset_after, where it would "
+        "only be added to b_ih, got True.",
+    )
+
+
+def _promoted(arrays: tuple, dtype: Any) -> tuple:
+    """Arrays in one floating dtype, by default that to which JAX promotes them all."""
+    if dtype is None:
+        dtype = jnp.result_type(*[x for x in arrays if x is not None])
+        if not jnp.issubdtype(dtype, jnp.inexact):
+            dtype = jnp.promote_types(jnp.float32, dtype)
+    return tuple(None if x is None else jnp.asarray(x, dtype) for x in arrays)

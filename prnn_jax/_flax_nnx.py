@@ -1,0 +1,232 @@
+"""What the layers for Flax NNX share."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+
+from prnn_jax import _flax, _weights
+from prnn_jax._checks import check
+from prnn_jax._flax import Initializer
+from prnn_jax._flax_carry import Carry
+from prnn_jax._ops import Implementation, Merge, Params, Precision, Reserve
+
+Rngs = nnx.Rngs | nnx.RngStream
+
+_zeros = jax.nn.initializers.zeros
+
+
+class Layer(nnx.Module):
+    """All that the layers share; a layer is a kind of cell and its options."""
+
+    _kind: ClassVar[_flax.Kind]
+
+    recurrent_bias: bool = False
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        kernel_init: Initializer = jax.nn.initializers.lecun_normal(),  # noqa: B008
+        recurrent_kernel_init: Initializer = _flax.orthogonal,
+        bias_init: Initializer = _zeros,
+        bidirectional: bool = False,
+        merge: Merge = "concat",
+        heads: int | None = None,
+        time_major: bool = False,
+        return_carry: bool = False,
+        reverse: bool = False,
+        keep_order: bool = False,
+        recurrent_dropout_rate: float = 0.0,
+        zoneout_rate: float | tuple[float, ...] = 0.0,
+        deterministic: bool = False,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        carry_init: Initializer | None = None,
+        reserve: Reserve = "fast",
+        precision: Precision = None,
+        implementation: Implementation | None = None,
+        rngs: nnx.Rngs,
+    ):
+        check(
+            in_features >= 1,
+            f"{type(self).__name__}: in_features must be at least 1, got "
+            f"{in_features}.",
+        )
+        self.in_features = in_features
+        self.hidden_features = hidden_features
+        self.bidirectional = bidirectional
+        self.merge = merge
+        self.heads = heads
+        self.time_major = time_major
+        self.return_carry = return_carry
+        self.reverse = reverse
+        self.keep_order = keep_order
+        self.recurrent_dropout_rate = recurrent_dropout_rate
+        self.zoneout_rate = zoneout_rate
+        self.deterministic = deterministic
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.carry_init = carry_init
+        self.reserve = reserve
+        self.precision = precision
+        self.implementation = implementation
+        options = self._options()
+        # A random stream only for who needs it: it is state, and splits graph and jit.
+        self.rngs = nnx.data(None) if carry_init is None else rngs.carry.fork()
+        self.dropout_rngs = rngs.dropout.fork() if options.noise else nnx.data(None)
+
+        def draw(init: Initializer, rows: tuple[int, ...], gates: int) -> nnx.Param:
+            return nnx.Param(options.draw(init, rngs.params(), rows, gates))
+
+        gates = self._kind.gates
+        self.w_ih = draw(kernel_init, (in_features,), gates)
+        self.w_hh = draw(recurrent_kernel_init, (options.width,), gates)
+        self.b_ih = draw(bias_init, (), gates)
+        self.b_hn = draw(bias_init, (), 1) if self.recurrent_bias else nnx.data(None)
+
+    @property
+    def params(self) -> Params:
+        """The parameters, for `prnn_jax.lstm`, `slstm`, `gru` or `rnn`."""
+        b_hn = None if self.b_hn is None else self.b_hn[...]
+        return _weights.join_biases(
+            self.w_ih[...], self.w_hh[...], self.b_ih[...], b_hn
+        )
+
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: Carry | None = None,
+        seq_lengths: Array | None = None,
+        resets: Array | None = None,
+        reset_carry: Carry | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        deterministic: bool | None = None,
+        rngs: Rngs | None = None,
+    ) -> Any:
+        """Runs the layer over whole sequences, as `nnx.RNN` does.
+
+        Args:
+          inputs: `[*batch, time, in_features]`, any number of batch axes, also none;
+            `[time, *batch, in_features]` if time_major.
+          initial_carry: the state before the first step, each array
+            `[*batch, hidden_features]`: `(c, h)` for the LSTM, `(h, c, n, m)` for the
+            sLSTM, h for the others, and a pair of these, forward and backward, if
+            bidirectional. By default zeros, or what `carry_init` draws.
+          seq_lengths: whole numbers `[*batch]`: how many steps of each row count, from
+            its beginning. The carry is that after the last step that counts, and
+            `reverse` begins there, as in `nnx.RNN`. Other than there, outputs past the
+            end are zero, whether or not the carry is returned, and what inputs hold
+            there, NaN too, has no effect; a length of 0 leaves the initial carry.
+          resets: `[*batch, time]` (`[time, *batch]` if time_major), of any dtype: where
+            not zero, the state is replaced before that step, in the order of
+            processing, and no gradient crosses.
+          reset_carry: what it is replaced with, like initial_carry. By default zeros.
+          return_carry: overrides the layer's own, as do the next four.
+          time_major: overrides the layer's own.
+          reverse: overrides the layer's own.
+          keep_order: overrides the layer's own.
+          deterministic: overrides the layer's own.
+          rngs: in place of the layer's own streams, `carry` for carry_init and
+            `dropout` for dropout and zoneout; a single stream is for carry_init.
+
+        Returns:
+          `[*batch, time, hidden_features]`, every h (twice as wide if bidirectional and
+          merged by "concat"), or `(carry, outputs)` with return_carry. Both are in the
+          dtype of the computation.
+
+        Raises:
+          ValueError: shapes, dtypes or options do not fit; says what was expected.
+        """
+        options = self._options(
+            return_carry=return_carry,
+            time_major=time_major,
+            reverse=reverse,
+            keep_order=keep_order,
+        )
+        batch = options.batch(inputs, self.in_features)
+        if initial_carry is None and self.carry_init is not None:
+            initial_carry = self.initialize_carry((*batch, self.in_features), rngs)
+        if deterministic is None:
+            deterministic = self.deterministic
+        key = None
+        if options.noise and not deterministic:
+            stream = rngs.dropout if isinstance(rngs, nnx.Rngs) else self.dropout_rngs
+            key = self._stream_for("dropout", stream)()
+        return options.run(
+            inputs,
+            self.params,
+            initial_carry=initial_carry,
+            seq_lengths=seq_lengths,
+            resets=resets,
+            reset_carry=reset_carry,
+            key=key,
+        )
+
+    def initialize_carry(
+        self,
+        input_shape: tuple[int, ...],
+        rngs: Rngs | None = None,
+        carry_init: Initializer | None = None,
+    ) -> Carry:
+        """The carry before the first step, as Flax's cells make it.
+
+        Args:
+          input_shape: of one time step, `[*batch, in_features]`.
+          rngs: for carry_init; by default the layer's own stream.
+          carry_init: in place of the layer's own; zeros if there is none.
+
+        Returns:
+          A carry in param_dtype, with the structure that `__call__` describes.
+
+        Raises:
+          ValueError: carry_init is given, but nothing to draw from, or it is an sLSTM.
+        """
+        options = self._options(carry_init=carry_init)
+        if options.carry_init is None:
+            return options.initial_carry(input_shape)
+        stream = self.rngs if rngs is None else rngs
+        stream = stream.carry if isinstance(stream, nnx.Rngs) else stream
+        return options.initial_carry(
+            input_shape, self._stream_for("carry_init", stream)
+        )
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """What `nnx.view` may change.
+
+        Args:
+          deterministic: if True, no dropout, and zoneout by its mean.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+    def _stream_for(self, what: str, stream: nnx.RngStream | None) -> nnx.RngStream:
+        """The stream from which something is drawn; an error if there is none."""
+        if stream is None:
+            raise ValueError(
+                f"{type(self).__name__}: {what} needs random numbers, but the layer "
+                f"was made without {what} and keeps none; pass rngs=nnx.Rngs(...)."
+            )
+        return stream
+
+    def _options(self, **call: Any) -> _flax.Options:
+        """All options, with what a call overrides."""
+        return _flax.Options.of(
+            self,
+            kind=self._kind,
+            features=self.hidden_features,
+            features_name="hidden_features",
+            cell_options=self._cell_options(),
+            **call,
+        )
+
+    def _cell_options(self) -> dict[str, Any]:
+        """Arguments of the function that not all cells have."""
+        return {}

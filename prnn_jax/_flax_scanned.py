@@ -1,0 +1,85 @@
+"""What `ScannedRNN` is in both of Flax's libraries; needs no Flax itself."""
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax import _checks, _flax
+from prnn_jax._checks import check
+from prnn_jax._flax import CellName
+from prnn_jax._flax_carry import Carry, Form
+
+_KINDS = {
+    "gru": _flax.GRU,
+    "lstm": _flax.LSTM,
+    "rnn": _flax.RNN,
+    "slstm": _flax.SLSTM,
+}
+
+
+def initialize_carry(
+    batch_size: int | tuple[int, ...],
+    hidden_size: int,
+    cell: CellName = "gru",
+    dtype: Any = jnp.float32,
+) -> Carry:
+    """The carry before the first step: zeros.
+
+    Args:
+      batch_size: of the one batch axis, or sizes of all.
+      hidden_size: size of the state.
+      cell: that of the module.
+      dtype: of the carry.
+
+    Returns:
+      h `[*batch, hidden_size]` for "gru" and "rnn", `(c, h)` for "lstm", `(h, c, n,
+      m)` for "slstm".
+
+    Raises:
+      ValueError: there is no such cell.
+    """
+    check_cell(cell)
+    batch = batch_size if isinstance(batch_size, (tuple, list)) else (batch_size,)
+    form = Form(_KINDS[cell].carry, bidirectional=False)
+    return form.make(lambda: jnp.zeros((*batch, hidden_size), dtype))
+
+
+def check_cell(cell: str) -> None:
+    """Raises ValueError for a cell that there is not."""
+    _checks.one_of("ScannedRNN", "cell", cell, get_args(CellName))
+
+
+def hidden_size_of(carry: Carry) -> int:
+    """How wide a carry is.
+
+    Raises:
+      ValueError: it is no carry.
+    """
+    shapes: list[Any] = [jnp.shape(x) for x in jax.tree.leaves(carry)]
+    check(
+        bool(shapes) and all(shapes),
+        "ScannedRNN: carry must be of arrays [*batch, hidden], got "
+        f"{list(map(list, shapes))}; initialize_carry makes one.",
+    )
+    return shapes[0][-1]
+
+
+def scan(layer: Callable, carry: Carry, x: tuple[Array, Array]) -> tuple[Carry, Array]:
+    """Runs a time-major layer that returns its carry.
+
+    Raises:
+      ValueError: x is no pair.
+    """
+    check(
+        isinstance(x, (tuple, list)) and len(x) == 2,
+        "ScannedRNN: x must be a pair (inputs, resets), got "
+        f"{f'{len(x)} values' if isinstance(x, (tuple, list)) else type(x).__name__}.",
+    )
+    inputs, resets = x
+    new, y = layer(inputs, initial_carry=carry, resets=resets)
+    # In a caller's own scan the carry must be of one dtype from step to step.
+    new = jax.tree.map(lambda new, old: new.astype(jnp.result_type(old)), new, carry)
+    return new, y

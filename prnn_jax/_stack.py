@@ -1,0 +1,386 @@
+"""Several layers, one on top of the other."""
+
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+from prnn_jax import _checks
+from prnn_jax._call import Call
+from prnn_jax._checks import check
+from prnn_jax._noise import Noise, check_noise
+from prnn_jax._run import (
+    Activation,
+    Implementation,
+    Merge,
+    Params,
+    Precision,
+    Reserve,
+    State,
+    options,
+    rnn_call,
+    run_layer,
+)
+from prnn_jax._sharding import match_varying
+
+#: From so many equal layers on they run in a loop. Fewer compile no faster in one, and
+#: train up to a quarter slower (benchmarks/compile_time.py): XLA neither overlaps nor
+#: fuses steps of a loop, and copies each layer's weights.
+LOOP_FROM = 8
+
+_EPSILON = 1e-5  # of layer norm's variance, as in Equinox and PyTorch
+
+
+class Norm(NamedTuple):
+    """Layer norm of a layer's input (Ba et al. 2016, arXiv:1607.06450).
+
+    Attributes:
+      scale: `[input]`.
+      bias: `[input]`, or None for zero.
+    """
+
+    scale: Array
+    bias: Array | None = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a stack, or several that are equal but for the numbers in them.
+
+    Attributes:
+      params: as for `prnn_jax.lstm` and the others.
+      norm: of the layer's input, or None for none.
+      stacked: whether this is several layers: every array of params and norm then has
+        one more axis, before all others, of as many. It is no leaf of the pytree.
+    """
+
+    params: Params
+    norm: Norm | None = None
+    stacked: bool = field(default=False, metadata={"static": True})
+
+
+def stack(
+    cell: Literal["lstm", "slstm", "gru", "rnn"],
+    x: Array,
+    layers: Sequence[Params | Layer],
+    state_0: Sequence[State | None] | None = None,
+    *,
+    lengths: Array | None = None,
+    resets: Array | None = None,
+    reset_to: Sequence[State | None] | None = None,
+    bidirectional: bool = False,
+    merge: Merge = "concat",
+    dropout: float = 0.0,
+    recurrent_dropout: float = 0.0,
+    zoneout: float | tuple[float, ...] = 0.0,
+    key: Array | None = None,
+    skip_connections: bool = False,
+    time_major: bool = False,
+    reserve: Reserve = "fast",
+    precision: Precision = None,
+    implementation: Implementation | None = None,
+    reset_after: bool = True,
+    activation: Activation = "tanh",
+    cap: float = 20.0,
+    skip: float = 0.0,
+) -> tuple[Array, tuple[Any, ...]]:
+    r"""Layers of one kind over whole sequences, each on what the one before it gives.
+
+    .. math::
+      y_k = \mathrm{cell}_k(\mathrm{norm}_k(x_k)) \qquad
+      x_{k+1} = d_k ⊙ y_k \; [+ \, x_k]
+
+    for k = 0 … n-1, with :math:`x_0` = x and the result :math:`x_n`. norm is layer norm
+    over the features (Ba et al. 2016, arXiv:1607.06450), if the layer has one;
+    :math:`d_k` is dropout's mask (Srivastava et al. 2014, JMLR 15), 1 for the last
+    layer; the term in brackets is there with skip_connections.
+
+    Equal layers, from eight on, run in a `lax.scan`, so that a hundred of them compile
+    like one. Their arrays are stacked for that in each call; a `Layer` that is stacked
+    already saves the copy. So a deep stack best is `[first, Layer(rest, stacked=True)]`
+    with a first layer for x, which is of another width. Outside of `jax.jit`, a loop is
+    compiled again in each call.
+
+    Masks are drawn from `jax.random.fold_in(jax.random.fold_in(key, k), kind)`, kind
+    being 0 for dropout, 1 for recurrent dropout and 2 for zoneout (and there once more,
+    with the number of the state).
+
+    Args:
+      cell: "lstm", "slstm", "gru" or "rnn", with the equations given there.
+      x: `[*batch, time, input]`, any number of batch axes, also none.
+      layers: `Params` each, or `Layer` with a norm, or for several layers in one.
+        The input of the second and later layers is as wide as the y of the one before:
+        hidden, or 2*hidden for bidirectional layers with "concat".
+      state_0: one for each of `layers`, shaped as for the cell's own function; for
+        stacked layers one whose arrays have the axis of these, too. Zeros where None.
+      lengths: `[*batch]`, as in `lstm`. The result is zero at steps that do not count.
+      resets: `[*batch, time]`, as in `lstm`, for all layers.
+      reset_to: what states are replaced with, of the form of state_0.
+      bidirectional: as in `lstm`, for every layer.
+      merge: as in `lstm`, for every layer.
+      dropout: share of each y's values, but the last layer's, that become zero; the
+        others grow to keep the mean. A new draw for each row, step and feature.
+      recurrent_dropout: the same for h where it enters the product with w_hh; a draw
+        for each row and unit, the same at all steps (Gal & Ghahramani 2016,
+        arXiv:1512.05287).
+      zoneout: share of states that keep their value in a step (Krueger et al. 2017,
+        arXiv:1606.01305), a number or, for the LSTM, a pair, of h and of c. A new draw
+        for each row, step and unit.
+      key: of `jax.random`. None is evaluation: nothing is dropped, and zoneout is its
+        mean, :math:`s' = k s + (1 - k) s_{new}` with k the share.
+      skip_connections: add a layer's input, before its norm, to its output, where they
+        have the same width.
+      time_major: x, y and resets are `[time, *batch, ...]`.
+      reserve: as in `lstm`.
+      precision: as in `lstm`.
+      implementation: as in `lstm`.
+      reset_after: as in `gru`.
+      activation: as in `rnn`.
+      cap: as in `rnn`.
+      skip: as in `rnn`.
+
+    Returns:
+      y `[*batch, time, hidden]` of the last layer, and the last states, a tuple of the
+      form of state_0.
+
+    Raises:
+      ValueError: shapes, dtypes or options do not fit; says in which layer, and what
+        was expected.
+    """
+    arguments = {**locals(), "reverse": False}
+    _checks.one_of("stack", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
+    if cell == "rnn":
+        call = rnn_call("stack", arguments)
+    else:
+        name = "gru_reset_before" if cell == "gru" and not reset_after else cell
+        call = Call(name, **options("stack", arguments))
+    check(
+        isinstance(skip_connections, bool),
+        f"stack: skip_connections must be True or False, got {skip_connections!r}.",
+    )
+    entries = _check_layers(layers)
+    sizes = [_size(n, entry) for n, entry in enumerate(entries)]
+    x = _checks.array("stack", "x", x)
+    axes = "time, *batch" if time_major else "*batch, time"
+    check(x.ndim >= 2, f"stack: x must be [{axes}, input], got {list(x.shape)}.")
+    if lengths is not None and (
+        skip_connections or any(e.norm is not None for e in entries)
+    ):
+        # What the padding holds must not come through what is beside a layer.
+        x = _only_valid(x, lengths, time_major=time_major)
+    form = (
+        entries,
+        _check_form("state_0", state_0, sizes, entries),
+        _check_form("reset_to", reset_to, sizes, entries),
+    )
+    noise = check_noise("stack", call, dropout, recurrent_dropout, zoneout)
+    tower = _Tower(call, noise, key, skip_connections, sum(sizes), arguments)
+
+    states, first = [], 0
+    for members in _runs(*form):
+        parts = [tuple(column[n] for column in form) for n in members]
+        count = sizes[members[0]] if entries[members[0]].stacked else len(members)
+        if entries[members[0]].stacked:
+            x, state = tower.run(x, first, count, parts[0])
+            states.append(state)
+        elif count < LOOP_FROM:
+            x, each = tower.one_by_one(x, first, parts)
+            states += each
+        else:
+            x, state = tower.loop(x, first, count, _stacked(parts))
+            states += _apart(state, count)
+        first += count
+    return x, tuple(states)
+
+
+class _Tower(NamedTuple):
+    """How each layer of a stack runs. A part is its `(layer, state_0, reset_to)`."""
+
+    call: Call
+    noise: Noise
+    key: Array | None
+    skip_connections: bool
+    size: int
+    arguments: dict  # of `stack`
+
+    def layer(self, op: str, x: Array, n: int | Array, part) -> tuple[Array, Any]:
+        """The n-th layer; messages begin with `op`."""
+        layer, state_0, reset_to = part
+        u = x if layer.norm is None else _normalized(op, x, layer.norm)
+        w_hh = _checks.array(op, "w_hh", layer.params[1])
+        y, state = run_layer(
+            op,
+            self.call,
+            u,
+            layer.params,
+            {
+                **self.arguments,
+                **self.noise.controls(self.key, n, self.call, x, w_hh),
+                "state_0": state_0,
+                "reset_to": reset_to,
+            },
+        )
+        y = self.noise.drop(self.key, n, y, unless=n == self.size - 1)
+        if self.skip_connections and y.shape == x.shape:
+            y = y + x
+        return y, state
+
+    def one_by_one(self, x: Array, first: int, parts: Sequence) -> tuple[Array, list]:
+        states = []
+        for n, part in enumerate(parts, first):
+            _check_width(n, part[0].params, x.shape[-1])
+            x, state = self.layer(f"stack, layer {n}", x, n, part)
+            states.append(state)
+        return x, states
+
+    def loop(self, x: Array, first: int, count: int, parts) -> tuple[Array, Any]:
+        """Layers whose arrays are stacked, by `lax.scan`; so are the states."""
+
+        def step(x, inputs):
+            n, part = inputs
+            params = part[0].params
+            _check_width(first, params, x.shape[-1])
+            y, state = self.layer(f"stack, layer {first}", x, n, part)
+            _check_width(first + 1, params, y.shape[-1])
+            return y, state
+
+        x, parts = match_varying((x, parts))
+        steps = first + jnp.arange(count, dtype=jnp.int32)
+        return lax.scan(step, x, (steps, parts))
+
+    def run(self, x: Array, first: int, count: int, parts) -> tuple[Array, Any]:
+        """Layers whose arrays are stacked; so are the states."""
+        if count >= LOOP_FROM:
+            return self.loop(x, first, count, parts)
+        x, states = self.one_by_one(x, first, _apart(parts, count))
+        return x, _stacked(states)
+
+
+def _runs(*form: Sequence) -> Iterator[list[int]]:
+    """Numbers of entries in a row that are equal but for the numbers in them."""
+
+    def kind(n: int):
+        part = tuple(column[n] for column in form)
+        leaves, structure = jax.tree.flatten(part)
+        own = n if part[0].stacked else None
+        arrays = [(getattr(a, "shape", 0), getattr(a, "dtype", 0)) for a in leaves]
+        return structure, arrays, own
+
+    for _, members in itertools.groupby(range(len(form[0])), kind):
+        yield list(members)
+
+
+def _stacked(trees: Sequence) -> Any:
+    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *trees)
+
+
+def _apart(tree: Any, count: int) -> list:
+    """The inverse of `_stacked`."""
+    return [jax.tree.map(operator.itemgetter(n), tree) for n in range(count)]
+
+
+def _normalized(op: str, x: Array, norm: Norm) -> Array:
+    """Layer norm over the features, computed in at least float32."""
+    given = {"scale": norm.scale, "bias": norm.bias}
+    arrays = {f"norm.{k}": v for k, v in given.items() if v is not None}
+    for name, value in arrays.items():
+        _checks.array(op, name, value)
+        _checks.shape(op, name, value, ("input",), x.shape[-1:])
+    _checks.same_dtype(op, {"x": x, **arrays})
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    centred = wide - wide.mean(-1, keepdims=True)
+    variance = jnp.square(centred).mean(-1, keepdims=True)
+    u = centred * lax.rsqrt(variance + _EPSILON) * norm.scale
+    return (u if norm.bias is None else u + norm.bias).astype(x.dtype)
+
+
+def _only_valid(x: Array, lengths, *, time_major: bool) -> Array:
+    """x, with zeros at the steps that do not count."""
+    batch = x.shape[1:-1] if time_major else x.shape[:-2]
+    lengths = jnp.asarray(lengths)
+    _checks.shape("stack", "lengths", lengths, ("*batch",), batch)
+    time = x.shape[0] if time_major else x.shape[-2]
+    counts = jnp.arange(time) < lengths[..., None]
+    counts = jnp.moveaxis(counts, -1, 0) if time_major else counts
+    return jnp.where(counts[..., None], x, 0)
+
+
+# ---- checks --------------------------------------------------------------------------
+
+
+def _check_layers(layers) -> list[Layer]:
+    if isinstance(layers, (Params, Layer)) or not isinstance(layers, (list, tuple)):
+        hint = "; put it in a list" if isinstance(layers, (Params, Layer)) else ""
+        raise ValueError(
+            "stack: layers must be a sequence of prnn_jax.Params or prnn_jax.Layer, "
+            f"got {type(layers).__name__}{hint}."
+        )
+    check(len(layers) > 0, "stack: layers must be at least one, got none.")
+    for n, layer in enumerate(layers):
+        inner = layer.params if isinstance(layer, Layer) else layer
+        check(
+            isinstance(inner, Params),
+            f"stack: layers[{n}] must be prnn_jax.Params, or prnn_jax.Layer with such "
+            f"params, got {type(inner).__name__}.",
+        )
+        norm = layer.norm if isinstance(layer, Layer) else None
+        check(
+            norm is None or isinstance(norm, Norm),
+            f"stack: norm of layers[{n}] must be prnn_jax.Norm(scale, bias) or None, "
+            f"got {type(norm).__name__}.",
+        )
+    return [e if isinstance(e, Layer) else Layer(e) for e in layers]
+
+
+def _size(n: int, layer: Layer) -> int:
+    """How many layers it is."""
+    if not layer.stacked:
+        return 1
+    sizes = {jnp.shape(array)[:1] for array in jax.tree.leaves(layer)}
+    if len(sizes) != 1 or min(sizes, default=()) < (1,):
+        listed = ", ".join(str(list(jnp.shape(a))) for a in jax.tree.leaves(layer))
+        raise ValueError(
+            f"stack: layers[{n}] is stacked, so all its arrays must have the same "
+            f"first axis, that of the layers, at least 1 long; got {listed}."
+        )
+    return sizes.pop()[0]
+
+
+def _check_form(name: str, given, sizes: list[int], layers: list[Layer]) -> list:
+    """A state for each entry of layers, None where there is none."""
+    if given is None:
+        return [None] * len(layers)
+    came = f"{len(given)}" if isinstance(given, (list, tuple)) else type(given).__name__
+    check(
+        isinstance(given, (list, tuple)) and len(given) == len(layers),
+        f"stack: {name} must be a sequence of {len(layers)} states (or None), one for "
+        f"each of layers, got {came}.",
+    )
+    for n, (state, size, layer) in enumerate(zip(given, sizes, layers, strict=True)):
+        for array in jax.tree.leaves(state) if layer.stacked else ():
+            check(
+                jnp.shape(array)[:1] == (size,),
+                f"stack: {name}[{n}] must begin with the axis of the {size} stacked "
+                f"layers, got {list(jnp.shape(array))}.",
+            )
+    return list(given)
+
+
+def _check_width(n: int, params: Params, width: int) -> None:
+    """The input of layer n must be as wide as what comes."""
+    shape = getattr(params[0], "shape", ())
+    if len(shape) < 2 or shape[-2] == width:
+        return  # what else is wrong, the layer itself says
+    source = "x" if n == 0 else f"the output of layer {n - 1}"
+    raise ValueError(
+        f"stack, layer {n}: w_ih must be for an input of {width} features, which is "
+        f"the width of {source}, got {list(shape)} (input {shape[-2]}). "
+        "Bidirectional layers give 2*hidden features, with "
+        'merge="sum" hidden.'
+    )

@@ -1,0 +1,385 @@
+"""Recurrent layers for Flax Linen, drop-in for `linen.RNN` around a cell.
+
+`LSTM(5)` stands for `nn.RNN(nn.OptimizedLSTMCell(5))`, and with `bidirectional=True`
+for `nn.Bidirectional` around two of them: the arguments and the order of carries and
+outputs are the same. What runs is `prnn_jax.lstm`, `slstm`, `gru` or `rnn`.
+
+`ScannedRNN` is the module that reinforcement learning has under this name: a recurrence
+whose state is replaced where an episode begins.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax import _flax, _flax_scanned, _weights
+from prnn_jax._flax import CellName, Initializer
+from prnn_jax._flax_carry import Carry
+from prnn_jax._ops import Activation, Implementation, Merge, Precision, Reserve
+
+try:
+    from flax import linen as nn
+    from flax.core import FrozenDict
+except ModuleNotFoundError as error:
+    raise ImportError(
+        'prnn_jax.linen needs Flax: pip install "prnn_jax[flax]".'
+    ) from error
+
+__all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN"]
+
+
+class _Layer(nn.Module):
+    """All that the layers share; a layer is a kind of cell and its options."""
+
+    features: int
+    kernel_init: Initializer = jax.nn.initializers.lecun_normal()
+    recurrent_kernel_init: Initializer = _flax.orthogonal
+    bias_init: Initializer = jax.nn.initializers.zeros
+    bidirectional: bool = False
+    merge: Merge = "concat"
+    heads: int | None = None
+    time_major: bool = False
+    return_carry: bool = False
+    reverse: bool = False
+    keep_order: bool = False
+    recurrent_dropout_rate: float = 0.0
+    zoneout_rate: float | tuple[float, ...] = 0.0
+    deterministic: bool | None = None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    carry_init: Initializer | None = None
+    reserve: Reserve = "fast"
+    precision: Precision = None
+    implementation: Implementation | None = None
+
+    _kind: ClassVar[_flax.Kind]
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: Array,
+        *,
+        initial_carry: Carry | None = None,
+        init_key: Array | None = None,
+        seq_lengths: Array | None = None,
+        resets: Array | None = None,
+        reset_carry: Carry | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        deterministic: bool | None = None,
+    ) -> Any:
+        """Runs the layer over whole sequences, as `linen.RNN` does.
+
+        Args:
+          inputs: `[*batch, time, in_features]`, any number of batch axes, also none;
+            `[time, *batch, in_features]` if time_major.
+          initial_carry: the state before the first step, each array
+            `[*batch, features]`: `(c, h)` for the LSTM, `(h, c, n, m)` for the sLSTM, h
+            for the others, and a pair of these, forward and backward, if bidirectional.
+            By default zeros, or what `carry_init` draws.
+          init_key: for carry_init; by default `jax.random.key(0)`.
+          seq_lengths: whole numbers `[*batch]`: how many steps of each row count, from
+            its beginning. The carry is that after the last step that counts, and
+            `reverse` begins there, as in `linen.RNN`. Other than there, outputs past
+            the end are zero, whether or not the carry is returned, and what inputs hold
+            there, NaN too, has no effect; a length of 0 leaves the initial carry.
+          resets: `[*batch, time]` (`[time, *batch]` if time_major), of any dtype: where
+            not zero, the state is replaced before that step, in the order of
+            processing, and no gradient crosses.
+          reset_carry: what it is replaced with, like initial_carry. By default zeros.
+          return_carry: overrides the layer's own, as do the next three.
+          time_major: overrides the layer's own.
+          reverse: overrides the layer's own.
+          keep_order: overrides the layer's own.
+          deterministic: to be given here or to the layer, if that has dropout or
+            zoneout; whose random numbers are those of `dropout`.
+
+        Returns:
+          `[*batch, time, features]`, every h (twice as wide if bidirectional and merged
+          by "concat"), or `(carry, outputs)` with return_carry. Both are in the dtype
+          of the computation.
+
+        Raises:
+          ValueError: shapes, dtypes or options do not fit; says what was expected.
+        """
+        options = self._options(
+            return_carry=return_carry,
+            time_major=time_major,
+            reverse=reverse,
+            keep_order=keep_order,
+        )
+        batch = options.batch(inputs)
+        in_features = jnp.shape(inputs)[-1]
+
+        def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
+            return self.param(name, lambda key: options.draw(init, key, rows, gates))
+
+        gates = self._kind.gates
+        params = _weights.join_biases(
+            param("w_ih", self.kernel_init, (in_features,), gates),
+            param("w_hh", self.recurrent_kernel_init, (options.width,), gates),
+            param("b_ih", self.bias_init, (), gates),
+            param("b_hn", self.bias_init, (), 1) if self._has_b_hn() else None,
+        )
+        if initial_carry is None and self.carry_init is not None:
+            init_key = jax.random.key(0) if init_key is None else init_key
+            initial_carry = self.initialize_carry(init_key, (*batch, in_features))
+        key = None
+        if options.noise:
+            is_off = nn.merge_param("deterministic", self.deterministic, deterministic)
+            key = None if is_off else self.make_rng("dropout")
+        return options.run(
+            inputs,
+            params,
+            initial_carry=initial_carry,
+            seq_lengths=seq_lengths,
+            resets=resets,
+            reset_carry=reset_carry,
+            key=key,
+        )
+
+    @nn.nowrap
+    def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> Carry:
+        """The carry before the first step, as Flax's cells make it.
+
+        Args:
+          rng: for carry_init.
+          input_shape: of one time step, `[*batch, in_features]`.
+
+        Returns:
+          A carry in param_dtype, with the structure that `__call__` describes.
+        """
+        options = self._options()
+        return options.initial_carry(input_shape, options.carries.keys(rng))
+
+    @nn.nowrap
+    def _options(self, **call: Any) -> _flax.Options:
+        """All options, with what a call overrides."""
+        return _flax.Options.of(
+            self,
+            kind=self._kind,
+            features_name="features",
+            cell_options=self._cell_options(),
+            **call,
+        )
+
+    @nn.nowrap
+    def _cell_options(self) -> dict[str, Any]:
+        """Arguments of the function that not all cells have."""
+        return {}
+
+    @nn.nowrap
+    def _has_b_hn(self) -> bool:
+        """Whether there is a bias that the GRU's r multiplies."""
+        return False
+
+
+class LSTM(_Layer):
+    r"""Long short-term memory over whole sequences; the equation is `prnn_jax.lstm`'s.
+
+    Drop-in for `nn.RNN(nn.LSTMCell(...))` and `nn.RNN(nn.OptimizedLSTMCell(...))`. A
+    carry is Flax's `(c, h)`, and if bidirectional a pair of them, forward and backward,
+    as `nn.Bidirectional` has it.
+
+    Outputs and carries are in the dtype of the computation. Those of Flax's layers are
+    in param_dtype where that is wider, because their carry starts in it.
+
+    Its parameters:
+
+    - w_ih `[in_features, 4*features]`, gates i f g o side by side
+    - w_hh `[features, 4*features]`
+    - b_ih `[4*features]`, the one bias of each gate
+
+    With heads, each has a leading axis for them, and features is here that of a head.
+    If bidirectional, each has a leading axis of 2: forward, backward.
+
+    Attributes:
+      features: size of the state.
+      kernel_init: of w_ih, called for each gate (and direction and head) with the shape
+        `[in_features, features]`.
+      recurrent_kernel_init: of w_hh, called likewise. By default each gate's matrix is
+        orthogonal, as in Linen's cells.
+      bias_init: of the biases, called likewise with `[features]`.
+      bidirectional: run both ways at once, as `nn.Bidirectional`.
+      merge: of a bidirectional layer's outputs: "concat" (forward first) or "sum".
+      heads: into how many independent recurrences the state is divided, all of which
+        read all of the input; a divisor of features. None for one, whose parameters
+        have no axis for it.
+      time_major: inputs and outputs are `[time, *batch, features]`.
+      return_carry: return `(carry, outputs)`.
+      reverse: run from the last step to the first.
+      keep_order: of a reversed layer's outputs: whether they are in the order of the
+        inputs. By default, as in Flax, they are in the order of processing (what is
+        past the end of a sequence stays there).
+      recurrent_dropout_rate: share of h that is zero where it enters the product with
+        w_hh, drawn once per call for all steps (Gal & Ghahramani 2016); the rest is
+        scaled up.
+      zoneout_rate: share of the state that stays as it is at a step, drawn for each
+        (Krueger et al. 2017). Or a tuple of such, in the order of the carry. A layer
+        that is deterministic takes the mean of old and new, weighted by the rate.
+      deterministic: neither dropout nor random zoneout, as in `nn.Dropout`: to be given
+        here or in the call if one of the rates is not 0.
+      dtype: of the computation; by default that of inputs and params together.
+      param_dtype: of the parameters.
+      carry_init: draws the carry where no initial_carry is given; zeros without it.
+      reserve: "fast" or "lean", as in `prnn_jax.lstm`.
+      precision: of matrix products, as in `jax.lax.dot`.
+      implementation: "native", "scan" or None, as in `prnn_jax.lstm`.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    _kind: ClassVar = _flax.LSTM
+
+
+class SLSTM(_Layer):
+    r"""sLSTM of the xLSTM over whole sequences; the equation is `prnn_jax.slstm`'s.
+
+    Flax has no such cell. A carry is `(h, c, n, m)`, and if bidirectional a pair of
+    them, forward and backward. Parameters and dtypes are as in `LSTM`, with gates
+    i f z o.
+
+    Attributes:
+      features: size of the state, and all other attributes of `LSTM`; zoneout_rate must
+        be 0, carry_init None.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    _kind: ClassVar = _flax.SLSTM
+
+
+class GRU(_Layer):
+    r"""Gated recurrent unit over whole sequences; the equations are `prnn_jax.gru`'s.
+
+    Drop-in for `nn.RNN(nn.GRUCell(...))`. A carry is h, and if bidirectional a pair of
+    them, forward and backward. As for dtypes, what `LSTM` says holds.
+
+    Its parameters, with leading axes as in `LSTM`:
+
+    - w_ih `[in_features, 3*features]`, gates r z n side by side
+    - w_hh `[features, 3*features]`
+    - b_ih `[3*features]`, the one bias of each gate
+    - b_hn `[features]` with recurrent_bias
+
+    Attributes:
+      features: size of the state, and all other attributes of `LSTM`.
+      reset_after: whether r multiplies the product `h w_hn + b_hn`, as in `nn.GRUCell`,
+        or h before it.
+      recurrent_bias: whether there is a b_hn, the bias that r multiplies; None for
+        whether reset_after, as `nn.GRUCell` has it.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    reset_after: bool = True
+    recurrent_bias: bool | None = None
+
+    _kind: ClassVar = _flax.GRU
+
+    @nn.nowrap
+    def _cell_options(self) -> dict[str, Any]:
+        return {"reset_after": self.reset_after}
+
+    @nn.nowrap
+    def _has_b_hn(self) -> bool:
+        has_b_hn = self.recurrent_bias
+        has_b_hn = self.reset_after if has_b_hn is None else has_b_hn
+        _flax.check_gru(self.reset_after, has_b_hn)
+        return has_b_hn
+
+
+class RNN(_Layer):
+    r"""Elman network over whole sequences; the equation is `prnn_jax.rnn`'s.
+
+    Drop-in for `nn.RNN(nn.SimpleCell(...))`, whose `residual=True` is `skip=1.0` here.
+    A carry is h, and if bidirectional a pair of them, forward and backward. Parameters
+    and dtypes are as in `LSTM`, with one gate.
+
+    Attributes:
+      features: size of the state, and all other attributes of `LSTM`.
+      activation: "tanh", "relu" or "clipped_relu", min(max(a, 0), cap).
+      cap: of the clipped ReLU.
+      skip: scale of the residual through time, inside the activation.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    activation: Activation = "tanh"
+    cap: float = 20.0
+    skip: float = 0.0
+
+    _kind: ClassVar = _flax.RNN
+
+    @nn.nowrap
+    def _cell_options(self) -> dict[str, Any]:
+        return {"activation": self.activation, "cap": self.cap, "skip": self.skip}
+
+
+_LAYERS: dict[CellName, Callable[..., Any]] = {
+    "gru": GRU,
+    "lstm": LSTM,
+    "rnn": RNN,
+    "slstm": SLSTM,
+}
+
+
+class ScannedRNN(nn.Module):
+    """A recurrence whose state is replaced where an episode begins.
+
+    Drop-in for a class of this name in reinforcement learning, `nn.scan` over a cell
+    and a `where`: `carry, y = module(carry, (x, resets))`, time-major. Its parameters
+    are those of the layer, under the name "layer".
+
+    Attributes:
+      features: size of the state; by default the carry's.
+      cell: "gru", "lstm", "rnn" or "slstm".
+      options: of the layer, e.g. `{"dtype": jnp.bfloat16}`.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    features: int | None = None
+    cell: CellName = "gru"
+    options: Mapping[str, Any] = FrozenDict()
+
+    initialize_carry = staticmethod(_flax_scanned.initialize_carry)
+
+    @nn.compact
+    def __call__(self, carry: Carry, x: tuple[Array, Array]) -> tuple[Carry, Array]:
+        """Runs the recurrence over some steps, one or more.
+
+        Args:
+          carry: the state before them, `[*batch, features]`: h for "gru" and "rnn",
+            `(c, h)` for "lstm", `(h, c, n, m)` for "slstm".
+          x: the inputs `[time, *batch, in_features]`, any number of batch axes, and
+            `resets [time, *batch]`, of any dtype: where not zero, the state is zero
+            before that step.
+
+        Returns:
+          The state after them, in the carry's dtype, and y `[time, *batch, features]`,
+          every h.
+
+        Raises:
+          ValueError: shapes or dtypes do not fit; says what was expected.
+        """
+        _flax_scanned.check_cell(self.cell)
+        features = self.features
+        layer = _LAYERS[self.cell](
+            _flax_scanned.hidden_size_of(carry) if features is None else features,
+            time_major=True,
+            return_carry=True,
+            name="layer",
+            **self.options,
+        )
+        return _flax_scanned.scan(layer, carry, x)

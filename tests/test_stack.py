@@ -1,0 +1,677 @@
+"""prnn_jax.stack against layers put together by hand, with the masks it says."""
+
+import functools
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import random
+from support import assert_as_accurate, assert_bitwise_equal, float64
+
+import prnn_jax
+from benchmarks import compile_time
+from prnn_jax import Layer, Norm, Params, _stack
+
+IN, HIDDEN, TIME, BATCH = 3, 6, 7, 2
+KEY = random.key(3)
+GATES = {"lstm": 4, "slstm": 4, "gru": 3, "rnn": 1}
+STATES = {"lstm": 2, "slstm": 4, "gru": 1, "rnn": 1}
+
+# Most of the time of these tests is compiling, of which optimisation is the most.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A stack: its layers' number and kind, and options of `stack`.
+
+    `of_cell` goes to the cell's function too.
+    """
+
+    cell: str = "lstm"
+    layers: int = 3
+    heads: int = 0
+    norm: bool = False
+    controls: bool = False
+    state: bool = False
+    key: bool = True
+    noise: dict[str, Any] = field(default_factory=dict)
+    of_cell: dict[str, Any] = field(default_factory=dict)
+    skip_connections: bool = False
+
+    def __str__(self) -> str:
+        flags = [n for n in ("norm", "controls", "state") if getattr(self, n)]
+        flags += ["skip_connections"] * self.skip_connections + ["eval"] * (
+            not self.key
+        )
+        heads = [f"heads{self.heads}"] * bool(self.heads)
+        return "-".join([self.cell, *heads, *flags, *self.noise, *self.of_cell])
+
+    @property
+    def directions(self) -> int:
+        return 1 + self.of_cell.get("bidirectional", False)
+
+    def arrays(self, dtype=np.float32, input_size: int = IN) -> dict[str, Any]:
+        """x, layers, and what else the stack takes as arrays."""
+        rng = np.random.default_rng(4)
+        lead = (2,) * (self.directions - 1)
+        heads = (self.heads,) * bool(self.heads)
+        hidden = HIDDEN // (self.heads or 1)
+        wide = GATES[self.cell] * hidden
+        width = HIDDEN * (self.directions if self._concat else 1)
+
+        def normal(*shape, scale=0.5):
+            drawn = scale * rng.standard_normal(shape)
+            return drawn.astype(np.float32).astype(dtype)
+
+        def layer(size):
+            params = Params(
+                normal(*lead, *heads, size, wide),
+                normal(*lead, *heads, hidden, wide),
+                normal(*lead, *heads, wide),
+                normal(*lead, *heads, wide),
+            )
+            norm = Norm(1 + normal(size), normal(size)) if self.norm else None
+            return Layer(params, norm)
+
+        def states():
+            count = STATES[self.cell]
+            arrays = [normal(*lead, BATCH, HIDDEN) for _ in range(count)]
+            if self.cell == "slstm":
+                arrays[2] = np.abs(arrays[2]) + 1  # n, which divides
+            return tuple(arrays) if count > 1 else arrays[0]
+
+        steps = (TIME, BATCH) if self.of_cell.get("time_major") else (BATCH, TIME)
+        arrays: dict[str, Any] = {
+            "x": normal(*steps, input_size, scale=1),
+            "layers": [
+                layer(size) for size in [input_size] + [width] * (self.layers - 1)
+            ],
+        }
+        if self.state:
+            arrays["state_0"] = [states() for _ in range(self.layers)]
+        if self.controls:
+            arrays["lengths"] = np.array([TIME, TIME - 3])
+            arrays["resets"] = (rng.random(steps) < 0.3).astype(np.int32)
+            arrays["reset_to"] = [states() for _ in range(self.layers)]
+        return arrays
+
+    @property
+    def _concat(self) -> bool:
+        return self.of_cell.get("merge", "concat") == "concat"
+
+    def run(self, arrays, **options) -> tuple:
+        """y and the states."""
+        return prnn_jax.stack(
+            self.cell,
+            **arrays,
+            key=KEY if self.key else None,
+            skip_connections=self.skip_connections,
+            **self.noise,
+            **{"implementation": "scan", **self.of_cell, **options},
+        )
+
+    def by_hand(self, arrays) -> tuple:
+        """The same from the cell's own function, layer by layer."""
+        x, states = arrays["x"], []
+        count = len(arrays["layers"])
+        nothing = [None] * count
+        for n, layer in enumerate(arrays["layers"]):
+            masks = self.masks(n, x, last=n == count - 1)
+            u = x if layer.norm is None else layer_norm(x, *layer.norm)
+            y, state = getattr(prnn_jax, self.cell)(
+                u,
+                layer.params,
+                arrays.get("state_0", nothing)[n],
+                lengths=arrays.get("lengths"),
+                resets=arrays.get("resets"),
+                reset_to=arrays.get("reset_to", nothing)[n],
+                recurrent_mask=masks["recurrent"],
+                **({} if self.cell == "slstm" else {"zoneout": masks["zoneout"]}),
+                implementation="scan",
+                **{k: v for k, v in self.of_cell.items() if k != "reserve"},
+            )
+            y = y * masks["dropout"]
+            if self.skip_connections and y.shape == x.shape:
+                if "lengths" in arrays:
+                    counts = np.arange(TIME) < arrays["lengths"][:, None]
+                    x = jnp.where(counts[:, :, None], x, 0)
+                y = y + x
+            x = y
+            states.append(state)
+        return x, tuple(states)
+
+    def masks(self, n: int, x, *, last: bool) -> dict[str, Any]:
+        """As the docstring of `stack` says they are drawn."""
+        zoneout = self.noise.get("zoneout", 0.0)
+        if not self.key:
+            return {"dropout": 1.0, "recurrent": None, "zoneout": zoneout or None}
+        keys = [random.fold_in(random.fold_in(KEY, n), kind) for kind in range(3)]
+
+        def draw(key, share, shape):
+            return random.bernoulli(key, np.float32(share), shape).astype(x.dtype)
+
+        width = HIDDEN * self.directions
+        lead = (2,) * (self.directions - 1)
+        masks: dict[str, Any] = {"dropout": 1.0, "recurrent": None, "zoneout": None}
+        if (rate := self.noise.get("dropout")) and not last:
+            shape = (*x.shape[:-1], width if self._concat else HIDDEN)
+            masks["dropout"] = draw(keys[0], 1 - rate, shape) / (1 - rate)
+        if rate := self.noise.get("recurrent_dropout"):
+            drawn = draw(keys[1], 1 - rate, (*lead, BATCH, HIDDEN))
+            masks["recurrent"] = drawn / (1 - rate)
+        if zoneout:
+            count = STATES[self.cell]
+            rates = zoneout if isinstance(zoneout, tuple) else (zoneout,) * count
+            masks["zoneout"] = tuple(
+                draw(random.fold_in(keys[2], i), rate, (*x.shape[:-1], width))
+                for i, rate in enumerate(rates)
+            )
+        return masks
+
+
+def layer_norm(x, scale, bias):
+    centred = x - jnp.mean(x, -1, keepdims=True)
+    return (
+        centred / jnp.sqrt(jnp.mean(centred**2, -1, keepdims=True) + 1e-5) * scale
+        + bias
+    )
+
+
+def gradients_of(run):
+    """y, the states, and gradients of all floating arrays, by some function of both."""
+
+    def of(arrays):
+        floats = {k: v for k, v in arrays.items() if k not in ("lengths", "resets")}
+        rest = {k: v for k, v in arrays.items() if k in ("lengths", "resets")}
+
+        def loss(floats):
+            out = run({**floats, **rest})
+            return sum(jnp.sum(jnp.sin(3 * a + 1)) for a in jax.tree.leaves(out)), out
+
+        grads, out = jax.grad(loss, has_aux=True)(floats)
+        return out, grads
+
+    return of
+
+
+def restack(tree: dict[str, Any], first: int) -> dict[str, Any]:
+    """The arrays of a stack with the layers from `first` on stacked."""
+
+    def join(parts):
+        return jax.tree.map(lambda *arrays: jnp.stack(arrays), *parts)
+
+    tree = dict(tree)
+    for name in {"layers", "state_0", "reset_to"} & set(tree):
+        joined = join(tree[name][first:])
+        if name == "layers":
+            joined = Layer(joined.params, joined.norm, stacked=True)
+        tree[name] = [*tree[name][:first], joined]
+    return tree
+
+
+def restack_out(out: tuple, first: int) -> tuple:
+    """What `stack` returns for stacked layers, from what it returns for the others."""
+    y, states = out
+    return y, tuple(restack({"state_0": states}, first)["state_0"])
+
+
+ALL = {"dropout": 0.3, "recurrent_dropout": 0.2, "zoneout": 0.25}
+CASES = [
+    Case(),
+    Case(norm=True, state=True, noise={"dropout": 0.5}),
+    Case(norm=True, controls=True, state=True, noise=ALL, skip_connections=True),
+    Case(norm=True, controls=True, key=False, noise=ALL, skip_connections=True),
+    Case(noise={"zoneout": (0.1, 0.4)}, of_cell={"reserve": "lean"}),
+    Case(
+        "gru",
+        state=True,
+        noise=ALL,
+        of_cell={"bidirectional": True, "time_major": True},
+    ),
+    Case(
+        "gru",
+        heads=2,
+        controls=True,
+        noise=ALL,
+        of_cell={"bidirectional": True, "reset_after": False},
+    ),
+    Case(
+        "rnn",
+        norm=True,
+        state=True,
+        noise=ALL,
+        skip_connections=True,
+        of_cell={
+            "bidirectional": True,
+            "merge": "sum",
+            "activation": "clipped_relu",
+            "cap": 0.8,
+            "skip": 0.5,
+        },
+    ),
+    Case(
+        "slstm",
+        heads=3,
+        controls=True,
+        state=True,
+        noise={"dropout": 0.3, "recurrent_dropout": 0.2},
+    ),
+]
+
+
+def values_of(run):
+    """As `gradients_of`, without the gradients."""
+    return lambda arrays: (run(arrays), {})
+
+
+def assert_close(ours, theirs, *, rounding: float = 1e-5) -> None:
+    """Equal up to the rounding of sums in another order: less than mistakes make."""
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
+        assert a.dtype == b.dtype
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=rounding, atol=rounding)
+
+
+@functools.cache
+def exact(case: Case, of) -> tuple:
+    """A case's arrays, and what comes of them by hand, in float64."""
+    arrays = case.arrays(np.float64)
+    return arrays, jit(of(case.by_hand))(arrays)
+
+
+def check(case: Case, of, *, stacked: bool) -> None:
+    """The stack gives what its layers give by hand, in float64."""
+    with float64():
+        arrays, (out, gradients) = exact(case, of)
+        if stacked:
+            arrays, out = restack(arrays, 1), restack_out(out, 1)
+            gradients = restack(gradients, 1)
+        assert_close(jit(of(case.run))(arrays), (out, gradients), rounding=1e-11)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_are_those_of_layers_by_hand(case):
+    check(case, values_of, stacked=False)
+
+
+@pytest.mark.parametrize("case", [CASES[n] for n in (2, 4, 5)], ids=str)
+def test_gradients_in_a_loop_are_those_of_layers_by_hand(case, monkeypatch):
+    monkeypatch.setattr(_stack, "LOOP_FROM", 2)
+    check(case, gradients_of, stacked=True)
+
+
+FORMS = Case("gru", norm=True, state=True, noise=ALL)
+
+
+@pytest.mark.parametrize("loop_from", [2, 100], ids=["loop", "one-by-one"])
+@pytest.mark.parametrize("stacked", [False, True], ids=["list", "stacked"])
+def test_every_form_gives_the_same(stacked, loop_from, monkeypatch):
+    monkeypatch.setattr(_stack, "LOOP_FROM", loop_from)
+    check(FORMS, gradients_of, stacked=stacked)
+
+
+@pytest.mark.parametrize(
+    ("case", "loop_from"),
+    [(CASES[2], 2), (Case("gru", controls=True, noise=ALL), 100)],
+    ids=["lstm-loop", "gru-one-by-one"],
+)
+def test_default_implementation_is_as_accurate(case, loop_from, monkeypatch):
+    monkeypatch.setattr(_stack, "LOOP_FROM", loop_from)
+
+    def run(implementation, dtype):
+        follow = functools.partial(case.run, implementation=implementation)
+        return jax.tree.map(np.asarray, jit(gradients_of(follow))(case.arrays(dtype)))
+
+    ours, scan = run(None, np.float32), run("scan", np.float32)
+    with float64():
+        exact = run("scan", np.float64)
+    assert_as_accurate(ours, scan, exact)
+
+
+# ---- masks ---------------------------------------------------------------------------
+
+
+def copying(count: int, width: int = 8):
+    """Layers that hand on what they get, where that is not negative."""
+    eye, zeros = jnp.eye(width), jnp.zeros((width, width))
+    return [Params(eye, zeros)] * count
+
+
+def copies(x, layers, *, key=None, **rates):
+    """Runs such layers."""
+
+    def run(x, layers, key):
+        options = {"activation": "relu", "implementation": "scan", **rates}
+        return prnn_jax.stack("rnn", x, layers, key=key, **options)
+
+    return jit(run)(x, layers, key)
+
+
+def test_dropout_is_between_layers():
+    x = jnp.ones((64, 16, 8))
+    one, _ = copies(x, copying(1), dropout=0.25, key=KEY)
+    np.testing.assert_array_equal(one, x)  # none after the last
+    two, _ = copies(x, copying(2), dropout=0.25, key=KEY)
+    kept = np.asarray(two) > 0
+    # 8192 draws: five times the standard deviation of their mean is 0.024.
+    assert abs(kept.mean() - 0.75) < 0.024
+    np.testing.assert_allclose(two[kept], 1 / 0.75)
+    three, _ = copies(x, copying(3), dropout=0.25, key=KEY)
+    both = (np.asarray(three) > 0).mean()
+    assert abs(both - 0.75**2) < 0.028  # each layer has a mask of its own
+
+
+def test_recurrent_dropout_is_the_same_at_all_steps():
+    # h' = x + mask * h with x = 1 at the first step only: mask^(t), t = 0, 1, 2, ...
+    width = 512
+    x = jnp.zeros((4, width)).at[0].set(1.0)
+    params = Params(jnp.eye(width), jnp.eye(width))
+    y, _ = copies(x, [params], recurrent_dropout=0.5, key=KEY)
+    dropped = np.asarray(y[1]) == 0
+    assert abs(dropped.mean() - 0.5) < 0.11  # five standard deviations
+    np.testing.assert_array_equal(y[:, dropped], x[:, dropped])
+    np.testing.assert_array_equal(
+        y[:, ~dropped], 2.0 ** np.arange(4)[:, None] + y[:, ~dropped] * 0
+    )
+
+
+def test_zoneout_keeps_old_values():
+    x = jnp.ones((1, 4096))
+    params = Params(jnp.eye(4096), jnp.zeros((4096, 4096)))
+    y, _ = copies(x, [params], zoneout=0.25, key=KEY)
+    assert set(np.unique(y)) == {0.0, 1.0}  # old and new
+    assert abs(np.mean(y == 0) - 0.25) < 0.034  # five standard deviations
+    mean, _ = copies(x, [params], zoneout=0.25)
+    np.testing.assert_array_equal(mean, 0.75)
+
+
+def test_equal_keys_equal_results():
+    def run(x):
+        return prnn_jax.stack(
+            "rnn", x, copying(3), **ALL, key=KEY, implementation="scan"
+        )
+
+    x = jnp.ones((3, 4, 8))
+    first = jax.jit(run)(x)
+    assert_bitwise_equal(jax.jit(run)(x), first)
+    assert_close(run(x), first)  # masks do not depend on jit
+
+
+def test_another_key_is_another_draw():
+    run = functools.partial(copies, jnp.ones((4, 4, 8)), copying(2), dropout=0.5)
+    assert not np.array_equal(run(key=KEY)[0], run(key=random.key(4))[0])
+    old, new = random.PRNGKey(3), random.key(3)
+    np.testing.assert_array_equal(run(key=old)[0], run(key=new)[0])
+
+
+def test_masks_do_not_depend_on_the_dtype():
+    run = functools.partial(copies, dropout=0.5, key=KEY)
+    x, layers = jnp.ones((4, 4, 8)), copying(2)
+    kept = np.asarray(run(x, layers)[0]) > 0
+    for dtype in (jnp.bfloat16, jnp.float16):
+        cast = jax.tree.map(lambda a, dtype=dtype: a.astype(dtype), (x, layers))
+        y, states = run(*cast)
+        assert y.dtype == states[1].dtype == dtype
+        np.testing.assert_array_equal(np.asarray(y) > 0, kept)
+    with float64():
+        cast = jax.tree.map(lambda a: a.astype(jnp.float64), (x, layers))
+        np.testing.assert_array_equal(np.asarray(run(*cast)[0]) > 0, kept)
+
+
+def test_without_a_key_nothing_is_drawn():
+    case = Case(key=False, noise={"dropout": 0.4, "recurrent_dropout": 0.4})
+    arrays = case.arrays()
+    plain = prnn_jax.stack("lstm", **arrays, implementation="scan")
+    assert_bitwise_equal(case.run(arrays), plain)
+    text = jax.jit(case.run).lower(arrays).as_text()
+    assert "threefry" not in text
+
+
+# ---- sequences -----------------------------------------------------------------------
+
+
+def test_padding_reaches_nothing():
+    case = Case(norm=True, controls=True, noise={"dropout": 0.3}, skip_connections=True)
+    arrays = case.arrays(input_size=HIDDEN)
+    spoiled = dict(arrays, x=arrays["x"].copy())
+    spoiled["x"][1, TIME - 3 :] = np.nan
+    run = jit(gradients_of(case.run))
+    clean, dirty = run(arrays), run(spoiled)
+    assert_bitwise_equal(dirty, clean)
+    assert np.isfinite(dirty[0][0]).all()
+    np.testing.assert_array_equal(dirty[0][0][1, TIME - 3 :], 0)
+
+
+@pytest.mark.parametrize("loop_from", [2, 100], ids=["loop", "one-by-one"])
+def test_a_sequence_cut_in_two(loop_from, monkeypatch):
+    monkeypatch.setattr(_stack, "LOOP_FROM", loop_from)
+    arrays = Case(norm=True).arrays()
+    x, layers = arrays["x"], arrays["layers"]
+    run = jit(functools.partial(prnn_jax.stack, "lstm", implementation="scan"))
+    first, state = run(x[:, :4], layers)
+    second, state = run(x[:, 4:], layers, state)
+    whole = run(x, layers)
+    joined = jnp.concatenate([first, second], 1), state
+    assert_close(joined, whole)
+
+
+def test_a_reset_begins_anew():
+    arrays = Case("gru", state=True).arrays()
+    resets = np.zeros((BATCH, TIME), bool)
+    resets[:, 4] = True
+    run = jit(functools.partial(prnn_jax.stack, "gru", implementation="scan"))
+    y, states = run(**arrays, resets=resets)
+    anew, last = run(arrays["x"][:, 4:], arrays["layers"])
+    assert_close((y[:, 4:], states), (anew, last))
+
+
+def test_some_states_may_be_none():
+    arrays = Case("gru", state=True, layers=6).arrays(input_size=HIDDEN)
+    given = [None, None, *arrays["state_0"][2:4], None, arrays["state_0"][5]]
+    zeros = [
+        np.zeros_like(s) if g is None else s
+        for g, s in zip(given, arrays["state_0"], strict=True)
+    ]
+    layers = arrays["layers"]
+    run = functools.partial(prnn_jax.stack, "gru", implementation="scan")
+    run = functools.partial(jit(run), arrays["x"], layers)
+    assert_close(run(given), run(zeros))
+
+
+def test_layers_of_different_widths():
+    rng = np.random.default_rng(0)
+    sizes = [IN, 4, 4, 9]
+    layers = [
+        Params(*(jnp.asarray(rng.standard_normal(s), jnp.float32) for s in shapes))
+        for shapes in (((i, 3 * h), (h, 3 * h)) for i, h in itertools.pairwise(sizes))
+    ]
+    x = jnp.asarray(rng.standard_normal((TIME, IN)), jnp.float32)
+    y, states = prnn_jax.stack("gru", x, layers, implementation="scan")
+    assert y.shape == (TIME, 9)
+    assert [s.shape for s in states] == [(4,), (4,), (9,)]
+
+
+# ---- transformations -----------------------------------------------------------------
+
+
+def test_vmap_over_rows_and_over_weights(monkeypatch):
+    monkeypatch.setattr(_stack, "LOOP_FROM", 2)
+    case = Case("gru", norm=True)
+    x, layers = case.arrays().values()
+    other = jax.tree.map(lambda a: 1.1 * a, layers)
+    keys = random.split(KEY, BATCH)
+
+    @jit
+    def run(x, layers, key):
+        return prnn_jax.stack("gru", x, layers, **ALL, key=key, implementation="scan")
+
+    def together(trees):
+        return jax.tree.map(lambda *arrays: jnp.stack(arrays), *trees)
+
+    rows = jax.vmap(run, (0, None, 0))(x, layers, keys)
+    each = [run(*row, key) for *row, key in zip(x, [layers] * BATCH, keys, strict=True)]
+    assert_close(rows, together(each))
+    members = jax.vmap(run, (None, 0, None))(x, together([layers, other]), KEY)
+    assert_close(members, together([run(x, layers, KEY), run(x, other, KEY)]))
+
+
+def test_a_hundred_layers_train():
+    rng = np.random.default_rng(0)
+    width, count = 8, 100
+
+    def uniform(*shape):
+        drawn = rng.uniform(-1, 1, shape) * width**-0.5
+        return jnp.asarray(drawn, jnp.float32)
+
+    first = Params(uniform(IN, 4 * width), uniform(width, 4 * width))
+    rest = Layer(
+        Params(
+            uniform(count - 1, width, 4 * width), uniform(count - 1, width, 4 * width)
+        ),
+        Norm(jnp.ones((count - 1, width)), jnp.zeros((count - 1, width))),
+        stacked=True,
+    )
+    x, target = uniform(BATCH, TIME, IN), uniform(BATCH, TIME, width)
+
+    @jit
+    def update(layers, key):
+        def loss(layers):
+            y, _ = prnn_jax.stack(
+                "lstm",
+                x,
+                layers,
+                dropout=0.05,
+                key=key,
+                skip_connections=True,
+                implementation="scan",
+            )
+            return jnp.mean((y - target) ** 2)
+
+        value, grads = jax.value_and_grad(loss)(layers)
+        layers = jax.tree.map(lambda p, g: p - 0.003 * g, layers, grads)
+        return value, layers
+
+    layers, losses = [first, rest], []
+    for n in range(8):
+        value, layers = update(layers, random.fold_in(KEY, n))
+        losses.append(float(value))
+    assert np.isfinite(losses).all()
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_a_deep_stack_is_no_larger_a_program():
+    def program(count: int, stacked: bool) -> str:
+        case = Case("gru", layers=count, norm=True, noise=ALL)
+        arrays = case.arrays(input_size=HIDDEN)
+        arrays = restack(arrays, 0) if stacked else arrays
+        return jax.jit(gradients_of(case.run)).lower(arrays).as_text()
+
+    def lines(count: int, stacked: bool) -> int:
+        return program(count, stacked).count("\n")
+
+    assert lines(40, True) == lines(10, True)
+    # Where they are to be stacked first, some lines for each array and its gradient.
+    arrays = len(jax.tree.leaves(Case(norm=True).arrays()["layers"][0]))
+    assert lines(40, False) - lines(10, False) < 30 * arrays * 10
+
+
+def test_the_benchmark_compiles_what_it_says():
+    def entry(form):
+        point = compile_time.Point(3, form, "forward", "scan")
+        measured = compile_time.measure(point, rounds=1)
+        assert list(measured["seconds"]) == [*compile_time.STAGES, "call"]
+        assert all(seconds >= 0 for seconds in measured["seconds"].values())
+        return measured
+
+    assert entry("list")["program_lines"] < entry("unrolled")["program_lines"]
+
+
+# ---- errors --------------------------------------------------------------------------
+
+
+def wrong(**changes):
+    arrays = Case(layers=6, norm=True, state=True).arrays(input_size=HIDDEN)
+    return {**arrays, **changes}
+
+
+PARAMS = [layer.params for layer in wrong()["layers"]]
+NARROW = PARAMS[0]._replace(w_ih=PARAMS[0].w_ih[:4])
+OTHER_DTYPE = PARAMS[0]._replace(w_hh=PARAMS[0].w_hh.astype(np.float16))
+SHORT_NORM = Norm(np.ones(5, np.float32))
+STACKED = restack(wrong(), 2)
+
+
+WRONG = [
+    ({"cell": "elman"}, "cell must be one of 'lstm', 'slstm', 'gru', 'rnn', got"),
+    ({"layers": PARAMS[0]}, "layers must be a sequence.*Params; put it in a list"),
+    ({"layers": []}, "layers must be at least one, got none"),
+    (
+        {"layers": [PARAMS[0], PARAMS[1][:2]]},
+        r"layers\[1\] must be .*Params.*got tuple",
+    ),
+    ({"layers": [Layer(PARAMS[0], np.ones(3))]}, r"norm of layers\[0\].*got ndarray"),
+    (
+        {"layers": [PARAMS[0], NARROW], "state_0": None},
+        r"layer 1: w_ih must be for an input of 6 features, which is the width of the "
+        r"output of layer 0, got \[4, 24\]",
+    ),
+    (
+        {"layers": [NARROW] * 6},
+        "layer 0: w_ih must be for an input of 6 features, which is the width of x",
+    ),
+    (
+        {"layers": [NARROW] * 6, "x": np.ones((2, 7, 4), np.float32)},
+        "layer 1: w_ih must be for an input of 6 features, .* layer 0",
+    ),
+    (
+        {"layers": [PARAMS[0], OTHER_DTYPE], "state_0": None},
+        "layer 1: all arrays must have the same dtype",
+    ),
+    (
+        {"layers": [Layer(PARAMS[0], SHORT_NORM)], "state_0": None},
+        r"layer 0: norm.scale must be \[input\] = \[6\], got \[5\]",
+    ),
+    (
+        {"state_0": wrong()["state_0"][:2]},
+        "state_0 must be a sequence of 6 states .*, one for each of layers, got 2",
+    ),
+    ({"state_0": np.zeros((6, 2, 6))}, "state_0 must be a sequence of 6.*got ndarray"),
+    (
+        {"state_0": [state[0] for state in wrong()["state_0"]]},
+        r"layer 0: state_0 must be \(h_0, c_0\)",
+    ),
+    (
+        {**STACKED, "state_0": [None, None, wrong()["state_0"][0]]},
+        r"state_0\[2\] must begin with the axis of the 4 stacked layers, got \[2, 6\]",
+    ),
+    (
+        {"layers": [Layer(PARAMS[0], stacked=True)], "state_0": None},
+        r"layers\[0\] is stacked.*same first axis.*\[6, 24\], \[6, 24\], \[24\]",
+    ),
+    ({"reset_to": wrong()["state_0"]}, "reset_to is given without resets"),
+    ({"dropout": 1.0}, "stack: dropout must be from 0 to below 1, got 1.0"),
+    ({"recurrent_dropout": jnp.ones(())}, "recurrent_dropout must be a Python number"),
+    ({"zoneout": 1.5}, "stack: zoneout must be from 0 to 1, got 1.5"),
+    ({"zoneout": (0.1, 0.1, 0.1)}, "zoneout must be a number or a tuple of 2.*got 3"),
+    ({"cell": "slstm", "zoneout": 0.1}, "zoneout must be 0 for the sLSTM"),
+    ({"skip_connections": 1}, "skip_connections must be True or False, got 1"),
+    ({"x": np.ones(6, np.float32)}, r"x must be \[\*batch, time, input\], got \[6\]"),
+    ({"lengths": np.ones(3, int)}, r"lengths must be \[\*batch\] = \[2\], got \[3\]"),
+    ({"lengths": np.array([8, 1])}, "lengths must be from 0 to time = 7, got 8"),
+    ({"implementation": "cuda"}, "stack: implementation must be one of"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_errors_say_where_and_what(changes, message):
+    arguments = {"cell": "lstm", "implementation": "scan", **wrong(), **changes}
+    with pytest.raises(
+        ValueError, match=f"^stack(, |: ).*{message.removeprefix('stack: ')}"
+    ):
+        prnn_jax.stack(**arguments)
