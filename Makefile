@@ -5,7 +5,7 @@
 
 BIN = .venv/bin
 CXX_FILES = $(wildcard core/*.h cpu/*.h cpu/*.cc cuda/*.h cuda/*.cuh cuda/*.cc cuda/*.cu \
-    ffi/*.h ffi/*.cc tests/native/*.cc benchmarks/gpu/*.h benchmarks/gpu/*.cu \
+    ffi/*.h ffi/*.cc tests/native/*.h tests/native/*.cc benchmarks/gpu/*.h benchmarks/gpu/*.cu \
     tests/emulator/*.h tests/emulator/*.cc tests/emulator/jax/*.cc)
 BUILT_FROM = pyproject.toml CMakeLists.txt $(filter-out tests/%,$(CXX_FILES))
 
@@ -45,8 +45,9 @@ venv: .venv/installed
 	  $(BIN)/python -m pip install --no-build-isolation -e ".[dev]"
 	@touch $@
 
+# A process for each core, up to four.
 test: venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 # XLA's CUDA plugin, for tests/test_cuda_aot.py: 400 MB to load. Apart, because JAX looks for a GPU
 # wherever it finds the plugin.

@@ -6,10 +6,10 @@
 import math
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.core import Tracer
 
 from prnn_jax import _checks
 from prnn_jax._arguments import Arguments, as_states
@@ -104,7 +104,7 @@ class _Native:
             "convert them, e.g. lengths.astype(jnp.int32).",
         )
         _checks.shape(op, "lengths", lengths, ("*batch",), given.batch)
-        if not isinstance(lengths, jax.core.Tracer) and lengths.size:
+        if not isinstance(lengths, Tracer) and lengths.size:
             known = np.asarray(lengths)
             least, most = int(known.min()), int(known.max())
             check(
@@ -174,7 +174,7 @@ class _Native:
         _checks.shape(self.op, name, value, names, self.given.state_shape)
 
 
-def _as_array(op: str, name: str, value) -> Array:
+def _as_array(op: str, name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple, int, float, bool)):
         value = np.asarray(value)
     check(

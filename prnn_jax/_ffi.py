@@ -102,8 +102,7 @@ def _backward_here(call: Call, *args):
         return run
 
     def scan_call(*args):
-        *primals, _, cotangents = args
-        return _scan.backward(call, primals, cotangents)
+        return _scan.backward(call, args[:5], args[-1])
 
     a_x, w_hh, *_ = args
     platforms = _platforms(call, a_x.dtype, w_hh.shape, backward=True)

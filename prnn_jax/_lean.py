@@ -7,6 +7,7 @@ exists of them.
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +38,11 @@ def backward(call: Call, primals, kept, cotangents):
     axis, time = call.time_axis, y.shape[call.time_axis]
     befores = _states_before(call, y, saved, state_0, controls)
 
-    # Two directions meet every time at different steps: they are one chunk.
-    chunks = 1 if call.bidirectional else max(min(MAX_CHUNKS, time // MIN_STEPS), 1)
+    # Two directions meet every time at different steps: they are one chunk. So is a
+    # sequence whose length is known only when the program runs.
+    chunks = 1
+    if isinstance(time, int) and not call.bidirectional:
+        chunks = max(min(MAX_CHUNKS, time // MIN_STEPS), 1)
     edges = [time * n // chunks for n in range(chunks + 1)]
     spans = list(itertools.pairwise(edges))
     spans = spans if call.reverse else spans[::-1]
@@ -47,7 +51,7 @@ def backward(call: Call, primals, kept, cotangents):
     dreset_to = None
     for first, last in spans:
 
-        def cut(x, first=first, last=last):
+        def cut(x: Any, first=first, last=last) -> Any:
             return None if x is None else lax.slice_in_dim(x, first, last, axis=axis)
 
         bent = _controls_of_chunk(controls, cut, first, last)

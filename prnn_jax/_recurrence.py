@@ -65,7 +65,8 @@ def _forward_rule(call: Call, *primals):
 def _backward_rule(call: Call, residuals, cotangents):
     primals, kept = residuals
     dy, dstate_n, _ = cotangents  # nothing but _backward depends on the saved values
-    *gradients, dreset_to = _backward(call, primals, kept, (dy, dstate_n))
+    out: Any = _backward(call, primals, kept, (dy, dstate_n))
+    *gradients, dreset_to = out
     return (*gradients, Controls(reset_to=dreset_to))
 
 
@@ -94,13 +95,13 @@ def _backward_backward_rule(call: Call, residuals, dd):
     # The backward pass is a function of the forward pass's arguments and cotangents;
     # what was kept is a function of those arguments. So its derivative is the scan's.
     primals, kept, cotangents = residuals
-    *floats, controls = primals
+    floats, controls = primals[:4], primals[4]
 
     def gradients(floats, reset_to, cotangents):
         def run(*arguments):
-            *floats, reset_to = arguments
-            bent = controls._replace(reset_to=reset_to)
-            return _scan.forward(call, *floats, bent)[:2]
+            bent = controls._replace(reset_to=arguments[4])
+            a_x, w_hh, b_hh, state_0, _ = arguments
+            return _scan.forward(call, a_x, w_hh, b_hh, state_0, bent)[:2]
 
         _, vjp = jax.vjp(run, *floats, reset_to)
         return vjp(cotangents)

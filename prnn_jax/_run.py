@@ -143,7 +143,8 @@ def run(
         # a_x is as large as the gates: it is made again, too.
         keep = jax.checkpoint_policies.save_only_these_names(SAVED)
         layer = jax.checkpoint(layer, policy=keep)
-    y, states = layer(*arrays)
+    out: Any = layer(*arrays)
+    y, states = out
     if call.bidirectional and arguments["merge"] == "sum":
         forward, backward = jnp.split(y, 2, -1)
         y = forward + backward

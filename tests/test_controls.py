@@ -311,7 +311,7 @@ def test_directions_are_summed(cell):
 
 
 def test_each_row_and_member_has_its_own_controls_under_vmap():
-    """Mapped data fold into the batch, mapped weights into the groups: one call each."""
+    """Mapped data go into the batch, mapped weights into the groups: one call each."""
     case = Case("lstm", 6, (3,), 9, 4, state=True)
     arrays = case.inputs()
     random = np.random.default_rng(3)
