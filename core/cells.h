@@ -101,6 +101,10 @@ struct Rnn {
     const Vec<1, F> da{d[0] * f.grad(now[0])};
     return {{F(skip) * da[0]}, da, da};
   }
+  template <class F>
+  PRNN_HD static Vec<1, F> made(Vec<1, F>, Vec<1, F> now, Vec<0, F>) {
+    return now;
+  }
 };
 
 // LSTM without peepholes (Hochreiter & Schmidhuber 1997, Gers et al. 2000), gate order i, f, g, o:
@@ -126,6 +130,10 @@ struct Lstm {
     const Vec<4, F> da{dc * g * sigmoid_grad(i), dc * prev[1] * sigmoid_grad(f),
                        dc * i * tanh_grad(g), d[0] * tanh_c * sigmoid_grad(o)};
     return {{F(0.0f), dc * f}, da, da};
+  }
+  template <class F>
+  PRNN_HD static Vec<2, F> made(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) {
+    return {now[0], reserve[1] * prev[1] + reserve[0] * reserve[2]};
   }
 };
 
@@ -165,6 +173,11 @@ struct Slstm {
                        d[0] * ratio * sigmoid_grad(o)};
     return {{F(0.0f), dc * f, dn * f, to_l}, da, da};
   }
+  template <class F>
+  PRNN_HD static Vec<4, F> made(Vec<4, F> prev, Vec<4, F> now, Vec<5, F> reserve) {
+    const F i = reserve[0], f = reserve[1], z = reserve[2];
+    return {now[0], f * prev[1] + i * z, f * prev[2] + i, now[3]};
+  }
 };
 
 // GRU with the reset gate after the product (as in cuDNN), gate order r, z, n:
@@ -186,6 +199,10 @@ struct Gru {
     const F dn = d[0] * (1.0f - z) * tanh_grad(n);
     const F dr = dn * a_hn * sigmoid_grad(r), dz = d[0] * (prev[0] - n) * sigmoid_grad(z);
     return {{d[0] * z}, {dr, dz, dn}, {dr, dz, dn * r}};
+  }
+  template <class F>
+  PRNN_HD static Vec<1, F> made(Vec<1, F>, Vec<1, F> now, Vec<4, F>) {
+    return now;
   }
 };
 
@@ -235,11 +252,16 @@ struct GruResetBefore {
 };
 
 // What an engine asks of a cell whose step is one product. A new cell is one struct like this.
+//
+// made() is for zoneout, which mixes the states that step() made with those before: it gives the
+// former, as far as step_grad() reads them, from what is kept. `now` holds them where any of them
+// is left in the mixture; but a c of which nothing is left has made an h all the same.
 template <class C>
 concept Cell = C::kPhases == 1 &&
                requires(C cell, Gates<C, float> a, State<C, float> s, Vec<C::kReserve, float> r) {
                  { cell.step(a, a, s) } -> std::same_as<Forward<C, float>>;
                  { cell.step_grad(s, s, s, r) } -> std::same_as<Backward<C, float>>;
+                 { cell.made(s, s, r) } -> std::same_as<State<C, float>>;
                };
 static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Rnn<TanhOrRelu>> && Cell<Lstm> &&
               Cell<Slstm> && Cell<Gru>);

@@ -64,8 +64,8 @@ struct Controls {
     }
   }
   // Its gradient: d, of the state after, becomes that of the cell's own result; `kept` goes on to
-  // the state before. `now`, the state after, becomes the cell's own result again; where all of
-  // it stays, any number will do, for its gradient is zero.
+  // the state before. `now`, the state after, becomes the cell's own result again, but where all of
+  // it stays.
   template <class State, class Io>
   PRNN_HD void zone_out_grad(State& d, State& now, State& kept, const State& prev,
                              const Shape& shape, std::int64_t g, std::int64_t t, std::int64_t b,

@@ -26,6 +26,11 @@
 //   exchanged  what the next step multiplies of them
 //   keep       writes the carry where carried() finds it; after the last step, the results
 //
+// And for engines that leave out the steps in which nothing happens, for all rows have ended:
+//
+//   first_step, end_step   of the steps there are for rows of at most so many
+//   skip                   in place of all the above, writes the zeros of a step that is left out
+//
 // Io tells how to read and write units: one at a time or a vector of them (cpu/simd.h). T is the
 // type of the arrays.
 #pragma once
@@ -42,7 +47,7 @@ struct ForwardArrays {
   const T *a_x, *w_hh, *b_hh;    // sequence [G·H]; [groups, H, G·H]; [groups, G·H]
   const T* state_0[kMaxStates];  // [batch, groups, H] each
   T* y;                          // sequence [H]
-  T* state_n[kMaxStates];        // also the store of the states that are not published
+  T* state_n[kMaxStates];        // where T is float, also the store of what is not published
   T* saved;                      // sequence [kept values·H]; null: keep nothing
   bool saves_reserve;            // else only the states
   Controls<T> controls;
@@ -50,6 +55,9 @@ struct ForwardArrays {
   // [2, batch, groups, H], by turns: what a step multiplies. For engines that read it from memory;
   // null where it is y.
   float* multiplied;
+  // [batch, groups, (S-1)·H], where T is not float: the states that are not published, which pass
+  // from step to step in float. Null for engines that keep them in registers.
+  float* carry;
 };
 
 template <class T = float>
@@ -57,23 +65,30 @@ struct BackwardArrays {
   const T *dy, *w_hh, *y, *saved;  // as in ForwardArrays
   const T *state_0[kMaxStates], *dstate_n[kMaxStates];
   T *da_x, *da_h;           // sequences [G·H]; one array where kSameGradient
-  T* dstate_0[kMaxStates];  // also the store of the gradient carried between steps
+  T* dstate_0[kMaxStates];  // where T is float, also the store of what is carried between steps
   Controls<T> controls;
   float* dreset_to[kMaxStates];  // [batch, groups, H] each; null where there are no resets
   float* multiplied;             // [2, batch, groups, G·H], as in ForwardArrays; null: da_h
+  float* carry;                  // [batch, groups, S·H], as in ForwardArrays
 
-  // In step s, d is the gradient of what the forward pass's `step` started from. If that had been
-  // replaced, it goes there and ends.
-  template <class State, class Io>
-  PRNN_HD void hand_to_reset(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t step,
-                             std::int64_t b, std::int64_t unit, State& d, Io io) const {
+  // Before the first step: nothing has gone to reset_to.
+  template <class Io>
+  PRNN_HD void no_resets_yet(const Shape& shape, std::int64_t g, std::int64_t b, std::int64_t unit,
+                             Io io) const {
     using F = typename Io::F;
-    if (dreset_to[0] == nullptr) return;
-    const bool resets = controls.resets_at(shape, g, step, b);
+    if (controls.resets == nullptr) return;
+    for (float* sum : dreset_to)
+      if (sum != nullptr) io.store(sum + shape.state_at(b, g) + unit, F(0.0f));
+  }
+  // d is the gradient of what the forward pass's `step` started from. If that had been replaced, it
+  // goes there and ends.
+  template <class State, class Io>
+  PRNN_HD void hand_to_reset(const Shape& shape, std::int64_t g, std::int64_t step, std::int64_t b,
+                             std::int64_t unit, State& d, Io io) const {
+    using F = typename Io::F;
+    if (!controls.resets_at(shape, g, step, b)) return;
     for (int n = 0; n < d.size(); ++n) {
       float* sum = dreset_to[n] + shape.state_at(b, g) + unit;
-      if (s == 0) io.store(sum, F(0.0f));
-      if (!resets) continue;
       io.store(sum, io.load(sum) + d[n]);
       d[n] = F(0.0f);
     }
@@ -120,6 +135,11 @@ struct PassBase {
                       int values) const {
     const std::int64_t all = shape.batch * shape.groups * shape.hidden;
     return multiplied + ((s & 1) * all + shape.state_at(b, g)) * values;
+  }
+  // Where one of a unit's N values lies that pass from step to step in float.
+  PRNN_HD float* carried_at(float* carry, std::int64_t g, std::int64_t b, std::int64_t unit, int n,
+                            int values) const {
+    return carry + shape.state_at(b, g) * values + n * shape.hidden + unit;
   }
   template <int N, class V>
   PRNN_HD Vec<N, F> load_values(const V* p, Io io) const {
@@ -207,7 +227,7 @@ struct ForwardPass : PassBase<C, Io, T> {
     carry[0] = io.load(has_ended ? at.state_n[0] + state
                                  : Base::h_before(at.y, at.state_0[0], g, s, b) + unit);
     for (int n = 1; n < C::kStates; ++n)
-      carry[n] = io.load((s == 0 ? at.state_0[n] : at.state_n[n]) + state);
+      carry[n] = s == 0 ? io.load(at.state_0[n] + state) : io.load(between_steps(g, b, unit, n));
     return carry;
   }
   PRNN_HD Vec<1, F> advance(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
@@ -238,11 +258,29 @@ struct ForwardPass : PassBase<C, Io, T> {
   PRNN_HD void keep(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                     const Carry& carry, Io io) const {
     const std::int64_t state = shape.state_at(b, g) + unit;
-    if (s + 1 >= shape.length(b, g)) io.store(at.state_n[0] + state, carry[0]);
-    for (int n = 1; n < C::kStates; ++n) io.store(at.state_n[n] + state, carry[n]);
+    const bool ends = s + 1 >= shape.length(b, g);
+    if (ends) io.store(at.state_n[0] + state, carry[0]);
+    for (int n = 1; n < C::kStates; ++n) {
+      if (std::is_same_v<T, float> || ends) io.store(at.state_n[n] + state, carry[n]);
+      if (!std::is_same_v<T, float> && at.carry != nullptr)
+        io.store(between_steps(g, b, unit, n), carry[n]);
+    }
+  }
+  PRNN_HD std::int64_t first_step(std::int64_t) const { return 0; }
+  PRNN_HD std::int64_t end_step(std::int64_t longest) const { return longest; }
+  PRNN_HD void skip(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
+                    Io io) const {
+    io.store(at.y + published_at(shape, g, s, b) + unit, F(0.0f));
   }
 
  private:
+  // Where the n-th state is that passes from step to step.
+  PRNN_HD float* between_steps(std::int64_t g, std::int64_t b, std::int64_t unit, int n) const {
+    if constexpr (std::is_same_v<T, float>)
+      return at.state_n[n] + shape.state_at(b, g) + unit;
+    else
+      return Base::carried_at(at.carry, g, b, unit, n - 1, C::kStates - 1);
+  }
   PRNN_HD void save(std::int64_t g, std::int64_t t, std::int64_t b, std::int64_t unit,
                     const Forward<C, F>& out, Io io) const {
     const int first = at.saves_reserve ? C::kReserve : 0;  // of the states
@@ -327,15 +365,17 @@ struct BackwardPass : PassBase<C, Io, T> {
   }
   PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                         Io io) const {
+    if (s == 0) at.no_resets_yet(shape, g, b, unit, io);
     Carry d;
     for (int n = 0; n < C::kStates; ++n)
-      d[n] = io.load((s == 0 ? at.dstate_n[n] : at.dstate_0[n]) + shape.state_at(b, g) + unit);
+      d[n] = s == 0 ? io.load(at.dstate_n[n] + shape.state_at(b, g) + unit)
+                    : io.load(between_steps(g, b, unit, n));
     return d;
   }
   PRNN_HD Gates<C, F> advance(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                               const Vec<1, F>& dh, const Inputs& in, Carry& d, Io io) const {
     d[0] = d[0] + at.controls.masked(dh[0], shape, g, b, unit, io);
-    at.hand_to_reset(shape, g, s, forward_step(shape, s) + 1, b, unit, d, io);
+    at.hand_to_reset(shape, g, forward_step(shape, s) + 1, b, unit, d, io);
     Backward<C, F> out{};
     if (s == shape.time) return out.da_h;
     const std::int64_t step = forward_step(shape, s);
@@ -343,8 +383,11 @@ struct BackwardPass : PassBase<C, Io, T> {
       State<C, F> prev = in.prev, now = in.now, kept{};
       d[0] = d[0] + in.dy;
       at.controls.replace(prev, shape, g, step, b, unit, io);
-      at.controls.zone_out_grad(d, now, kept, prev, shape, g, shape.time_at(g, step, b), b, unit,
-                                io);
+      if (at.controls.zoneout != nullptr) {
+        at.controls.zone_out_grad(d, now, kept, prev, shape, g, shape.time_at(g, step, b), b, unit,
+                                  io);
+        now = cell.made(prev, now, in.reserve);
+      }
       out = cell.step_grad(d, prev, now, in.reserve);
       d = out.prev;
       if (at.controls.zoneout != nullptr)
@@ -368,10 +411,31 @@ struct BackwardPass : PassBase<C, Io, T> {
                                 const Gates<C, F>& da_h, Io) const {
     return da_h;
   }
-  PRNN_HD void keep(std::int64_t g, std::int64_t, std::int64_t b, std::int64_t unit, const Carry& d,
-                    Io io) const {
+  PRNN_HD void keep(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
+                    const Carry& d, Io io) const {
     for (int n = 0; n < C::kStates; ++n)
-      io.store(at.dstate_0[n] + shape.state_at(b, g) + unit, d[n]);
+      if (std::is_same_v<T, float> || s == shape.time)
+        io.store(at.dstate_0[n] + shape.state_at(b, g) + unit, d[n]);
+      else
+        io.store(between_steps(g, b, unit, n), d[n]);
+  }
+
+  PRNN_HD std::int64_t first_step(std::int64_t longest) const { return shape.time - longest; }
+  PRNN_HD std::int64_t end_step(std::int64_t) const { return steps(); }
+  PRNN_HD void skip(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
+                    Io io) const {
+    const std::int64_t here = published_at(shape, g, s, b) + unit;
+    Base::store_values(at.da_h + here, Gates<C, F>{}, io);
+    if constexpr (!C::kSameGradient) Base::store_values(at.da_x + here, Gates<C, F>{}, io);
+  }
+
+ private:
+  // Where the gradient of the n-th state is that passes from step to step.
+  PRNN_HD float* between_steps(std::int64_t g, std::int64_t b, std::int64_t unit, int n) const {
+    if constexpr (std::is_same_v<T, float>)
+      return at.dstate_0[n] + shape.state_at(b, g) + unit;
+    else
+      return Base::carried_at(at.carry, g, b, unit, n, C::kStates);
   }
 };
 

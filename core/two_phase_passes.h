@@ -57,7 +57,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
     float* kept = between(g, b) + unit;
     if constexpr (kPhase == 0) {
       const auto out = cell.open(Base::template load_values<kOpen>(a_x, io), a_h, prev[0]);
-      io.store(kept, at.controls.masked(out.published, shape, g, b, unit, io));
+      io.store(kept, io.stored(at.controls.masked(out.published, shape, g, b, unit, io)));
       Base::store_values(kept + shape.hidden, out.kept, io);
     } else {
       Forward<C, F> out = cell.close(io.load(a_x + kOpen * shape.hidden), a_h[0], prev[0],
@@ -118,14 +118,15 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
                     const Vec<1, F>& product, Io io) const {
     if (kPhase == 1 && s == shape.time) return;
     const std::int64_t state = shape.state_at(b, g) + unit;
-    T* carry = at.dstate_0[0] + state;
-    Vec<1, F> d{io.load(kPhase == 0 && s == 0 ? at.dstate_n[0] + state : carry)};
+    float* carry = carried_at(g, b, unit);
+    Vec<1, F> d{kPhase == 0 && s == 0 ? io.load(at.dstate_n[0] + state) : io.load(carry)};
     const F through = at.controls.masked(product[0], shape, g, b, unit, io);
     if constexpr (kPhase == 0) {
       d[0] = d[0] + through;
-      at.hand_to_reset(shape, g, s, shape.time - s, b, unit, d, io);
+      if (s == 0) at.no_resets_yet(shape, g, b, unit, io);
+      at.hand_to_reset(shape, g, shape.time - s, b, unit, d, io);
     }
-    if (s == shape.time) return io.store(carry, d[0]);
+    if (s == shape.time) return io.store(at.dstate_0[0] + state, d[0]);
 
     const std::int64_t step = shape.time - 1 - s;  // of the forward pass
     const std::int64_t t = shape.time_at(g, step, b);
@@ -154,6 +155,12 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   }
 
  private:
+  PRNN_HD float* carried_at(std::int64_t g, std::int64_t b, std::int64_t unit) const {
+    if constexpr (std::is_same_v<T, float>)
+      return at.dstate_0[0] + shape.state_at(b, g) + unit;
+    else
+      return Base::carried_at(at.carry, g, b, unit, 0, 1);
+  }
   // Gradients of the gates from `gate` on.
   template <int N>
   PRNN_HD void publish(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t t,

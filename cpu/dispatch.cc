@@ -16,16 +16,27 @@ extern const Isa kIsa;
 namespace avx512 {
 extern const Isa kIsa;
 }
+namespace avx512_bf16 {
+extern const Products kDotProducts;
+}
 #endif
 
 const Isa* find_isa(const char* name) {
 #if PRNN_HAS_X86_ISAS
-  if (std::strcmp(name, "avx512") == 0 && __builtin_cpu_supports("avx512f") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl"))
-    return &avx512::kIsa;
+  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  if (std::strcmp(name, "avx512_bf16") == 0 && has_avx512 && __builtin_cpu_supports("avx512bf16")) {
+    static const Isa with_dot_products = [] {
+      Isa isa = avx512::kIsa;
+      isa.name = "avx512_bf16";
+      isa.bfloat16 = &avx512_bf16::kDotProducts;
+      return isa;
+    }();
+    return &with_dot_products;
+  }
+  if (std::strcmp(name, "avx512") == 0 && has_avx512) return &avx512::kIsa;
   if (std::strcmp(name, "avx2") == 0 && __builtin_cpu_supports("avx2") &&
-      __builtin_cpu_supports("fma"))
+      __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
     return &avx2::kIsa;
 #endif
   return std::strcmp(name, "portable") == 0 ? &portable::kIsa : nullptr;
@@ -35,7 +46,7 @@ const Isa& best_isa() {
   static const Isa& best = []() -> const Isa& {
     if (const char* wanted = std::getenv("PRNN_CPU_ISA"))
       if (const Isa* isa = find_isa(wanted)) return *isa;
-    for (const char* name : {"avx512", "avx2"})
+    for (const char* name : {"avx512_bf16", "avx512", "avx2"})
       if (const Isa* isa = find_isa(name)) return *isa;
     return portable::kIsa;
   }();

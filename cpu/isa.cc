@@ -4,6 +4,7 @@
 // Nothing here may be shared with code compiled for another processor: no standard containers or
 // algorithms, only templates over this namespace's types and always-inlined functions.
 #include "core/two_phase_passes.h"
+#include "cpu/io.h"
 #include "cpu/pack.h"
 #include "cpu/problem.h"
 #include "cpu/product.h"
@@ -15,18 +16,22 @@ namespace {
 
 PRNN_HD std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 PRNN_HD std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-PRNN_HD std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Calls f(pass) with the problem's pass as a type.
 template <class F>
 PRNN_HD void visit_pass(const Problem& p, F&& f) {
-  if (p.kind == Kind::kProjection) return f(ProjectionPass<Io>{p.shape, p.projection});
-  visit(p.cell, [&](auto cell) {
-    using C = decltype(cell);
-    if (p.kind == Kind::kForward)
-      f(ForwardPass<C, Io>{{cell, p.shape}, p.forward});
-    else
-      f(BackwardPass<C, Io>{{cell, p.shape}, p.backward});
+  if (p.kind == Kind::kProjection) return f(ProjectionPass<Io<float>>{p.shape, p.projection});
+  visit(p.dtype, [&](auto value) {
+    using T = decltype(value);
+    visit(p.cell, [&](auto cell) {
+      using C = decltype(cell);
+      if (p.kind == Kind::kForward)
+        f(ForwardPass<C, Io<T>, T>{{cell, p.shape},
+                                   __builtin_bit_cast(ForwardArrays<T>, p.forward)});
+      else
+        f(BackwardPass<C, Io<T>, T>{{cell, p.shape},
+                                    __builtin_bit_cast(BackwardArrays<T>, p.backward)});
+    });
   });
 }
 
@@ -42,8 +47,10 @@ int vectors_per_block(std::int64_t rows) {
 Blocking block(const Problem& problem, std::int64_t rows, int threads) {
   Blocking out{};
   visit_pass(problem, [&](const auto& pass) {
+    using T = typename std::remove_cvref_t<decltype(pass)>::Value;
     const std::int64_t unit_vectors = ceil_div(problem.shape.hidden, kWidth);
     out.phases = pass.kPhases;
+    out.weights_per_word = Packed<T>::kPerLine;
     out.rows = kMaxRows;
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
@@ -55,9 +62,9 @@ Blocking block(const Problem& problem, std::int64_t rows, int threads) {
       out.rows = allowed < out.rows ? allowed : out.rows;
       out.panels[p] = ceil_div(unit_vectors, out.vectors[p]);
       const std::int64_t line = (std::int64_t)products * kWidth;
-      out.panel_floats[p] = (1 + pass.depth(p)) * line * out.vectors[p];
-      out.phase_floats[p] = (1 + pass.depth(p)) * line * unit_vectors;
-      out.group_floats += out.phase_floats[p];
+      out.panel_words[p] = lines<T>(pass.depth(p)) * line * out.vectors[p];
+      out.phase_words[p] = lines<T>(pass.depth(p)) * line * unit_vectors;
+      out.group_words += out.phase_words[p];
     }
   });
   return out;
@@ -77,8 +84,8 @@ PRNN_HD Units units_of(const Shape& shape, const Blocking& blocking, int phase,
 
 PRNN_HD std::int64_t panel_at(const Blocking& blocking, std::int64_t group, int phase,
                               std::int64_t panel) {
-  return group * blocking.group_floats + (phase == 0 ? 0 : blocking.phase_floats[0]) +
-         panel * blocking.panel_floats[phase];
+  return group * blocking.group_words + (phase == 0 ? 0 : blocking.phase_words[0]) +
+         panel * blocking.panel_words[phase];
 }
 
 void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, float* packed) {
@@ -93,64 +100,103 @@ void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, 
   });
 }
 
-// The products of `count` rows, then their steps. Rows without a product get zeros.
-template <int kPhase, class Pass>
-PRNN_HD void advance_rows(const Pass& pass, const float* panel, const Units& units,
-                          std::int64_t group, std::int64_t step, const std::int64_t* rows,
-                          int count, bool multiply) {
+// Whether nothing bends the call's course, as in most calls: what is in float32 and plain has code
+// of its own, for looking after each control costs a tenth of a short step.
+template <class Pass>
+PRNN_HD bool is_plain(const Pass& pass) {
+  if constexpr (!std::is_same_v<typename Pass::Value, float>)
+    return false;
+  else if constexpr (requires { pass.at.controls; })
+    return pass.shape.lengths == nullptr && pass.at.controls.zoneout == nullptr &&
+           pass.at.multiplied == nullptr && !pass.at.controls.change_product_input();
+  else
+    return true;
+}
+// The products of `count` rows, then their steps. Rows without a product get zeros. Not inlined:
+// it is most of the engine's code.
+template <int kPhase, bool kPlain, class Pass>
+[[gnu::noinline]] void advance_rows(const Pass& shared, const Products& product, const float* panel,
+                                    Units units, std::int64_t group, std::int64_t step,
+                                    const std::int64_t* rows, int count, bool multiply) {
+  const Pass pass = shared;  // a copy, which no store below can change
+  if (kPlain && !is_plain(pass)) __builtin_unreachable();
   constexpr int kGates = Pass::products(kPhase);
   alignas(64) float products[kMaxRows * kMaxVectors * kWidth];
   const int vectors = kGates * units.vectors;
   if (multiply) {
     const float* inputs[kMaxRows] = {};
-    for (int r = 0; r < count; ++r) inputs[r] = pass.input(group, kPhase, step, rows[r]);
-    kProducts.at[count][vectors](panel, inputs, pass.depth(kPhase), products);
+#pragma GCC unroll 8
+    for (int r = 0; r < kMaxRows; ++r)
+      if (r < count) inputs[r] = pass.input(group, kPhase, step, rows[r]);
+    product.at[count][vectors](panel, inputs, pass.depth(kPhase), products);
   } else {
     __builtin_memset(products, 0, sizeof(float) * count * vectors * kWidth);
   }
-  const Io whole{kWidth};
-  for (int r = 0; r < count; ++r)
+  using UnitIo = Io<typename Pass::Value>;
+  const UnitIo whole{kWidth};
+  for (int r = 0; r < count; ++r) {
+    const std::int64_t row = rows[r];
     for (int v = 0; v < units.vectors; ++v) {
       Vec<kGates, Simd> of_unit;
       for (int gate = 0; gate < kGates; ++gate)
         of_unit[gate] = whole.load(products + ((r * kGates + gate) * units.vectors + v) * kWidth);
       const std::int64_t unit = units.first + v * kWidth;
-      const Io io{(int)min(kWidth, pass.shape.hidden - unit)};
-      pass.template step<kPhase>(group, step, rows[r], unit, of_unit, io);
+      const UnitIo io{(int)min(kWidth, pass.shape.hidden - unit)};
+      pass.template step<kPhase>(group, step, row, unit, of_unit, io);
     }
+  }
 }
 
 // Rows in blocks: those that have a product by themselves, so that a row that has ended costs next
 // to nothing.
 template <int kPhase, class Pass>
-PRNN_HD void advance_panel(const Pass& pass, int block, const float* panel, const Units& units,
-                           std::int64_t group, std::int64_t step, const Part& part) {
+PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const float* panel,
+                           const Units& units, std::int64_t group, std::int64_t step,
+                           const Part& part) {
+  const auto advance = [&](auto is_plain, const std::int64_t* rows, int count, bool multiply) {
+    advance_rows<kPhase, is_plain.value>(pass, *blocking.products, panel, units, group, step, rows,
+                                         count, multiply);
+  };
+  const std::bool_constant<std::is_same_v<typename Pass::Value, float>> plain;
+  const std::false_type bent;
   std::int64_t with[kMaxRows], without[kMaxRows];
+  if (pass.shape.lengths == nullptr) {  // rows are all alike
+    const bool multiplies = pass.multiplies(group, kPhase, step, part.first_row);
+    std::int64_t blocks = ceil_div(part.last_row - part.first_row, blocking.rows);
+    for (std::int64_t b = part.first_row; b < part.last_row; --blocks) {
+      const int count = (int)ceil_div(part.last_row - b, blocks);
+      for (int r = 0; r < count; ++r) with[r] = b++;
+      if (is_plain(pass))
+        advance(plain, with, count, multiplies);
+      else
+        advance(bent, with, count, multiplies);
+    }
+    return;
+  }
   int count_with = 0, count_without = 0;
   std::int64_t left = 0;
   for (std::int64_t b = part.first_row; b < part.last_row; ++b)
     left += pass.multiplies(group, kPhase, step, b);
   // Of nearly equal size.
-  std::int64_t blocks = ceil_div(left, block);
+  std::int64_t blocks = ceil_div(left, blocking.rows);
   std::int64_t size = blocks > 0 ? ceil_div(left, blocks) : 0;
   for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
     if (pass.multiplies(group, kPhase, step, b)) {
       with[count_with++] = b;
       if (count_with < size) continue;
-      advance_rows<kPhase>(pass, panel, units, group, step, with, count_with, true);
+      advance(bent, with, count_with, true);
       left -= count_with;
       count_with = 0;
       blocks -= 1;
       size = blocks > 0 ? ceil_div(left, blocks) : 0;
     } else {
       without[count_without++] = b;
-      if (count_without < block) continue;
-      advance_rows<kPhase>(pass, panel, units, group, step, without, count_without, false);
+      if (count_without < blocking.rows) continue;
+      advance(bent, without, count_without, false);
       count_without = 0;
     }
   }
-  if (count_without > 0)
-    advance_rows<kPhase>(pass, panel, units, group, step, without, count_without, false);
+  if (count_without > 0) advance(bent, without, count_without, false);
 }
 
 template <int kPhase, class Pass>
@@ -162,7 +208,7 @@ void advance_phase(const Pass& pass, const Blocking& blocking, const float* pack
       const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
       const Units units = units_of(pass.shape, blocking, kPhase, n);
       const float* panel = packed + panel_at(blocking, g, kPhase, n);
-      advance_panel<kPhase>(pass, blocking.rows, panel, units, g, step, part);
+      advance_panel<kPhase>(pass, blocking, panel, units, g, step, part);
     }
 }
 
@@ -175,19 +221,33 @@ void advance(const Problem& problem, const Blocking& blocking, const float* pack
   });
 }
 
+void advance_all(const Problem& problem, const Blocking& blocking, const float* packed, Part part) {
+  part.first_panel = 0;
+  visit_pass(problem, [&](const auto& pass) {
+    for (std::int64_t step = 0; step < pass.steps(); ++step) {
+      part.last_panel = blocking.panels[0];
+      advance_phase<0>(pass, blocking, packed, part, step);
+      if constexpr (std::remove_cvref_t<decltype(pass)>::kPhases > 1) {
+        part.last_panel = blocking.panels[1];
+        advance_phase<1>(pass, blocking, packed, part, step);
+      }
+    }
+  });
+}
+
 void begin(const Problem& problem, std::int64_t first_row, std::int64_t last_row) {
   visit_pass(problem, [&](const auto& pass) {
     for (std::int64_t b = first_row; b < last_row; ++b)
       for (std::int64_t g = 0; g < pass.shape.groups; ++g)
         for (std::int64_t unit = 0; unit < pass.shape.hidden; unit += kWidth)
-          pass.begin(g, b, unit, Io{(int)min(kWidth, pass.shape.hidden - unit)});
+          pass.begin(g, b, unit, {(int)min(kWidth, pass.shape.hidden - unit)});
   });
 }
 
 template <class F>
 PRNN_HD void map(const float* in, float* out, std::int64_t n, F f) {
   for (std::int64_t i = 0; i < n; i += kWidth) {
-    const Io io{(int)min(kWidth, n - i)};
+    const Io<float> io{(int)min(kWidth, n - i)};
     io.store(out + i, f(io.load(in + i)));
   }
 }
@@ -210,7 +270,20 @@ void exp_all(const float* in, float* out, std::int64_t n) {
 }  // namespace
 
 extern const Isa kIsa;
-const Isa kIsa{PRNN_STRING(PRNN_ISA), kWidth,   kRegisters,      block,  pack, begin, advance,
-               sigmoid_all,           tanh_all, log_sigmoid_all, exp_all};
+const Isa kIsa{PRNN_STRING(PRNN_ISA),
+               kWidth,
+               kRegisters,
+               &kProducts<Widening<float>>,
+               &kProducts<Widening<Bfloat16>>,
+               &kProducts<Widening<Float16>>,
+               block,
+               pack,
+               begin,
+               advance,
+               advance_all,
+               sigmoid_all,
+               tanh_all,
+               log_sigmoid_all,
+               exp_all};
 
 }  // namespace prnn::PRNN_ISA

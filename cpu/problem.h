@@ -1,5 +1,6 @@
 // A native call on the CPU, and how its work is cut.
 #pragma once
+#include "core/dtype.h"
 #include "core/passes.h"
 
 namespace prnn {
@@ -14,23 +15,33 @@ struct ProjectionArrays {
 
 struct Problem {
   Kind kind;
+  Dtype dtype;
   CellSpec cell;
   Shape shape;
-  ForwardArrays<> forward;  // one of the three, by kind
-  BackwardArrays<> backward;
-  ProjectionArrays projection;
+  ForwardArrays<void> forward;  // one of the three, by kind
+  BackwardArrays<void> backward;
+  ProjectionArrays projection;  // of float32
 };
 
-inline constexpr int kMaxPhases = 2;
+inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 16;
+
+// Multiplies some rows, `depth` floats each, by a panel of packed weights (cpu/product.h).
+using Product = void (*)(const float* panel, const float* const* rows, std::int64_t depth,
+                         float* out);
+// By the number of rows and of vectors; null where there would be too few registers.
+struct Products {
+  Product at[kMaxRows + 1][kMaxVectors + 1];
+};
 
 // The packed weights of each phase are cut into panels of `vectors` SIMD vectors of units.
 struct Blocking {
   int rows;                         // of the batch, multiplied at once
   int vectors[kMaxPhases];          // of units per panel
   std::int64_t panels[kMaxPhases];  // per group
-  // Floats: of a full panel, of all panels of a group's phase, of all of a group.
-  std::int64_t panel_floats[kMaxPhases], phase_floats[kMaxPhases], group_floats;
-  int phases;
+  // Words of 4 bytes: of a full panel, of all panels of a group's phase, of all of a group.
+  std::int64_t panel_words[kMaxPhases], phase_words[kMaxPhases], group_words;
+  int phases, weights_per_word;
+  const Products* products;
 };
 
 // Some of the work of one step: what one thread does.
@@ -43,6 +54,7 @@ struct Part {
 struct Isa {
   const char* name;
   int width, registers;
+  const Products *float32, *bfloat16, *float16;  // by what the weights are
   // The blocking where a thread works on `rows` rows of the batch at a time, and `threads` of
   // them share the units of a step.
   Blocking (*block)(const Problem&, std::int64_t rows, int threads);
@@ -53,6 +65,8 @@ struct Isa {
   // One phase of one step.
   void (*advance)(const Problem&, const Blocking&, const float* packed, const Part&,
                   std::int64_t step, int phase);
+  // All steps of the part's groups and rows, whatever panels it names.
+  void (*advance_rows)(const Problem&, const Blocking&, const float* packed, Part);
   // out[n] = sigmoid(in[n]), and so on: lets the tests measure their error.
   using Map = void (*)(const float* in, float* out, std::int64_t n);
   Map sigmoid, tanh, log_sigmoid, exp;

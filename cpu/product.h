@@ -1,45 +1,77 @@
 // The multiply-add: rows of published values times a panel of packed weights.
 //
 // A panel holds the weights of some units, `vectors` SIMD vectors wide, in the order they are
-// read: [1 + depth][vectors][kWidth], the first line being what the sums start from (the bias).
+// read: lines of `vectors` · kWidth words of 4 bytes. The first line is what the sums start from
+// (the bias, in float); each that follows has the weights of one k, or, in a 16-bit format, of two.
 // Each sum is taken in runs of kRun, in the order of k, whatever the blocking: results do not
 // depend on how the work is cut. The runs keep the rounding error of long sums down: it grows
 // with depth^(3/4) instead of depth.
 #pragma once
-#include "cpu/simd.h"
+#include "cpu/pack.h"
+#include "cpu/problem.h"
 
 namespace prnn::PRNN_ISA {
 
-inline constexpr int kMaxRows = 8, kMaxVectors = 16, kRun = 64;
+inline constexpr int kRun = 64;
 
-// out[row][vector][kWidth] = panel[0] + Σ_k rows[row][k] panel[1 + k]
-template <int kRows, int kVectors>
+// Multiplies weights of type T as they are packed, or widened to float in registers.
+template <class T>
+struct Widening {
+  static constexpr int kPerLine = Packed<T>::kPerLine;
+
+  // kRows rows from `first` on.
+  template <int kRows>
+  struct Rows {
+    const float* at[kRows];
+    PRNN_HD Rows(const float* const* rows, std::int64_t first, std::int64_t) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) at[r] = rows[r] + first;
+    }
+  };
+
+  // sum += rows[k] · the line that has k, and the same for its second k, if that is below `end`.
+  template <int kRows, int kVectors>
+  PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
+                               std::int64_t end, FloatVector (&sum)[kRows][kVectors]) {
+    add_part<0>(line, rows, k, sum);
+    if constexpr (kPerLine == 2)
+      if (k + 1 < end) add_part<1>(line, rows, k + 1, sum);
+  }
+
+ private:
+  template <int kPart, int kRows, int kVectors>
+  PRNN_HD static void add_part(const float* line, const Rows<kRows>& rows, std::int64_t k,
+                               FloatVector (&sum)[kRows][kVectors]) {
+    FloatVector weight[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v)
+      weight[v] = Packed<T>::template widened<kPart, kVectors>(line, v);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const FloatVector h = rows.at[r][k] - FloatVector{};
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += h * weight[v];
+    }
+  }
+};
+
+// out[row][vector][kWidth] = panel[0] + Σ_k rows[row][k] weights[k]
+template <class Format, int kRows, int kVectors>
 void product(const float* panel, const float* const* rows, std::int64_t depth, float* out) {
   FloatVector sum[kRows][kVectors];
-  const float* row[kRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-    row[r] = rows[r];
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v)
       __builtin_memcpy(&sum[r][v], panel + v * kWidth, sizeof(FloatVector));
   }
+  panel += kVectors * kWidth;
   for (std::int64_t first = 0; first < depth; first += kRun) {
-    const std::int64_t end = depth - first < kRun ? depth : first + kRun;
+    const std::int64_t count = depth - first < kRun ? depth - first : kRun;
+    const typename Format::template Rows<kRows> of_run(rows, first, count);
     FloatVector run[kRows][kVectors] = {};
-    for (std::int64_t k = first; k < end; ++k) {
-      panel += kVectors * kWidth;
-      FloatVector weight[kVectors];
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v)
-        __builtin_memcpy(&weight[v], panel + v * kWidth, sizeof(FloatVector));
-#pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const FloatVector h = row[r][k] - FloatVector{};
-#pragma GCC unroll 16
-        for (int v = 0; v < kVectors; ++v) run[r][v] += h * weight[v];
-      }
-    }
+    for (std::int64_t k = 0; k < count; k += Format::kPerLine, panel += kVectors * kWidth)
+      Format::add_line(panel, of_run, k, count, run);
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
@@ -52,8 +84,6 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
       __builtin_memcpy(out + (r * kVectors + v) * kWidth, &sum[r][v], sizeof(FloatVector));
 }
 
-using Product = void (*)(const float*, const float* const*, std::int64_t, float*);
-
 // How many rows a block of so many vectors may have: sums, one line of weights and a broadcast
 // value stay in registers.
 constexpr int max_rows(int vectors) {
@@ -61,25 +91,22 @@ constexpr int max_rows(int vectors) {
   return rows < 1 ? 1 : rows > kMaxRows ? kMaxRows : rows;
 }
 
-template <int kRows, int kVectors>
+template <class Format, int kRows, int kVectors>
 constexpr Product product_or_null() {
-  if constexpr (kRows <= max_rows(kVectors)) return product<kRows, kVectors>;
+  if constexpr (kRows <= max_rows(kVectors)) return product<Format, kRows, kVectors>;
   return nullptr;
 }
-
-struct ProductTable {
-  Product at[kMaxRows + 1][kMaxVectors + 1];
-};
-template <int kRows, int... kVectors>
-constexpr void fill_row(ProductTable& table) {
-  ((table.at[kRows][kVectors] = product_or_null<kRows, kVectors>()), ...);
+template <class Format, int kRows, int... kVectors>
+constexpr void fill_row(Products& products) {
+  ((products.at[kRows][kVectors] = product_or_null<Format, kRows, kVectors>()), ...);
 }
-template <int... kRows>
-constexpr ProductTable make_products() {
-  ProductTable table{};
-  (fill_row<kRows, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16>(table), ...);
-  return table;
+template <class Format, int... kRows>
+constexpr Products make_products() {
+  Products products{};
+  (fill_row<Format, kRows, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16>(products), ...);
+  return products;
 }
-inline constexpr ProductTable kProducts = make_products<1, 2, 3, 4, 5, 6, 7, 8>();
+template <class Format>
+inline constexpr Products kProducts = make_products<Format, 1, 2, 3, 4, 5, 6, 7, 8>();
 
 }  // namespace prnn::PRNN_ISA

@@ -9,6 +9,7 @@ namespace prnn {
 template <class Io>
 struct ProjectionPass {
   using F = typename Io::F;
+  using Value = float;
   static constexpr int kPhases = 1;
   Shape shape;  // batch: rows of x; hidden: columns of w
   ProjectionArrays at;
@@ -19,6 +20,7 @@ struct ProjectionPass {
     return at.w[k * shape.hidden + column];
   }
   PRNN_HD float bias(std::int64_t, int, std::int64_t column, int) const { return at.b[column]; }
+  PRNN_HD std::int64_t steps() const { return 1; }
   PRNN_HD bool multiplies(std::int64_t, int, std::int64_t, std::int64_t) const { return true; }
   PRNN_HD void begin(std::int64_t, std::int64_t, std::int64_t, Io) const {}
   PRNN_HD const float* input(std::int64_t, int, std::int64_t, std::int64_t row) const {

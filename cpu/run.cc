@@ -37,8 +37,9 @@ CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
   CpuPlan out{};
   out.cache_bytes = cache_bytes_per_thread();
   const Blocking whole = isa.block(problem, shape.batch, threads);
-  out.weight_bytes = whole.group_floats * static_cast<std::int64_t>(sizeof(float));
-  const double work = static_cast<double>(whole.group_floats) * shape.groups * shape.batch;
+  out.weight_bytes = whole.group_words * 4;
+  const double work =
+      static_cast<double>(whole.group_words) * whole.weights_per_word * shape.groups * shape.batch;
 
   // Rows need no meeting, but every thread reads all weights: right where they stay in its cache.
   const bool weights_stay = out.weight_bytes <= out.cache_bytes * 3 / 4;
@@ -75,6 +76,18 @@ namespace {
 
 constexpr std::int64_t kWidestVector = 16, kAlignment = 64;
 
+const Products* products_of(const Isa& isa, Dtype weights) {
+  switch (weights) {
+    case Dtype::kFloat32:
+      return isa.float32;
+    case Dtype::kBfloat16:
+      return isa.bfloat16;
+    case Dtype::kFloat16:
+      return isa.float16;
+  }
+  __builtin_unreachable();
+}
+
 std::int64_t state_floats(const Shape& shape) { return shape.batch * shape.groups * shape.hidden; }
 
 std::int64_t between_floats(const Problem& p) {
@@ -82,10 +95,18 @@ std::int64_t between_floats(const Problem& p) {
   return phases == 1 ? 0 : 3 * state_floats(p.shape);
 }
 
-// By turns, what steps multiply, where that is not y.
+// By turns, what steps multiply, where that is not y or da_h itself.
 std::int64_t multiplied_floats(const Problem& p) {
-  const bool has_own = p.forward.controls.change_product_input();
-  return p.kind == Kind::kForward && has_own ? 2 * state_floats(p.shape) : 0;
+  const bool is_forward = p.kind == Kind::kForward, is_half = p.dtype != Dtype::kFloat32;
+  const bool has_own = is_half || (is_forward && p.forward.controls.change_product_input());
+  if (!has_own) return 0;
+  return 2 * (is_forward ? 1 : numbers(p.cell).gates) * state_floats(p.shape);
+}
+
+// What passes from step to step, where the results are no place for it.
+std::int64_t carry_floats(const Problem& p) {
+  if (p.dtype == Dtype::kFloat32) return 0;
+  return (numbers(p.cell).states - (p.kind == Kind::kForward ? 1 : 0)) * state_floats(p.shape);
 }
 
 }  // namespace
@@ -94,30 +115,39 @@ std::int64_t workspace_floats(const Problem& p) {
   if (p.kind == Kind::kProjection)
     return ceil_div(p.shape.hidden, kWidestVector) * kWidestVector * (1 + p.projection.input_size) +
            kAlignment / 4;
-  const std::int64_t gates = visit(p.cell, [](auto cell) { return decltype(cell)::kGates; });
   const std::int64_t units = ceil_div(p.shape.hidden, kWidestVector) * kWidestVector;
-  const std::int64_t lines = gates * p.shape.hidden + std::max<std::int64_t>(gates, kMaxPhases);
-  return p.shape.groups * lines * units + between_floats(p) + multiplied_floats(p) + kAlignment / 4;
+  // An instruction set may pack float16 as floats.
+  const std::int64_t per_word = p.dtype == Dtype::kBfloat16 ? 2 : 1;
+  const std::int64_t lines = numbers(p.cell).gates * (1 + ceil_div(p.shape.hidden, per_word));
+  return p.shape.groups * lines * units + between_floats(p) + multiplied_floats(p) +
+         carry_floats(p) + kAlignment / 4;
 }
 
 void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   const Shape& shape = problem.shape;
   const CpuPlan plan = prnn::plan(isa, problem, pool.threads());
-  const Blocking& blocking = plan.blocking;
+  Blocking blocking = plan.blocking;
+  blocking.products = products_of(isa, problem.dtype);
   float* packed = reinterpret_cast<float*>(
       ceil_div(reinterpret_cast<std::intptr_t>(workspace), kAlignment) * kAlignment);
-  problem.forward.between = packed + shape.groups * blocking.group_floats;
-  if (multiplied_floats(problem) > 0) {
-    problem.forward.multiplied = problem.forward.between + between_floats(problem);
-    isa.begin(problem, 0, shape.batch);
+  if (problem.kind != Kind::kProjection) {
+    float* between = packed + shape.groups * blocking.group_words;
+    float* multiplied = between + between_floats(problem);
+    float* carry = multiplied + multiplied_floats(problem);
+    problem.forward.between = between;
+    problem.forward.carry = problem.backward.carry = carry;
+    if (multiplied_floats(problem) > 0) {
+      problem.forward.multiplied = problem.backward.multiplied = multiplied;
+      isa.begin(problem, 0, shape.batch);
+    }
   }
 
   const std::int64_t panels = shape.groups * (blocking.panels[0] + blocking.panels[1]);
   parallel_for(pool, plan.threads, panels,
                [&](std::int64_t i) { isa.pack(problem, blocking, i, packed); });
 
-  const std::int64_t steps = shape.time + (problem.kind == Kind::kBackward ? 1 : 0);
   if (plan.split == Split::kUnits) {
+    const std::int64_t steps = shape.time + (problem.kind == Kind::kBackward ? 1 : 0);
     parallel_steps(pool, plan.threads, steps * blocking.phases,
                    [&](std::int64_t n, int member, int members) {
                      const int phase = static_cast<int>(n % blocking.phases);
@@ -135,12 +165,8 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   const std::int64_t slices = ceil_div(shape.batch, plan.rows_per_part);
   parallel_for(pool, plan.threads, shape.groups * slices, [&](std::int64_t i) {
     const std::int64_t group = i / slices, row = i % slices * plan.rows_per_part;
-    Part part{group, group + 1, row, std::min(shape.batch, row + plan.rows_per_part), 0, 0};
-    for (std::int64_t s = 0; s < steps; ++s)
-      for (int phase = 0; phase < blocking.phases; ++phase) {
-        part.last_panel = blocking.panels[phase];
-        isa.advance(problem, blocking, packed, part, s, phase);
-      }
+    const std::int64_t end = std::min(shape.batch, row + plan.rows_per_part);
+    isa.advance_rows(problem, blocking, packed, {group, group + 1, row, end, 0, 0});
   });
 }
 

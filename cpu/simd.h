@@ -54,39 +54,4 @@ PRNN_HD Simd select(Mask m, Simd yes, Simd no) { return m.v ? yes.v : no.v; }
 PRNN_HD IntVector bits(Simd a) { return (IntVector)a.v; }
 PRNN_HD Simd from_bits(IntVector i) { return (FloatVector)i; }
 
-// How the passes read and write memory: `lanes` units at a time, kWidth of them except at the end
-// of a row. Lanes past the end read as zero and are not written.
-struct Io {
-  using F = Simd;
-  int lanes;
-
-  PRNN_HD Simd stored(Simd a) const { return a; }  // as it reads after a store and a load
-  PRNN_HD Simd load(const float* p) const {
-    FloatVector v{};
-    if (lanes == kWidth) {
-      __builtin_memcpy(&v, p, sizeof v);
-      return v;
-    }
-#if defined(__AVX512F__)
-    return (FloatVector)_mm512_maskz_loadu_ps((__mmask16)((1u << lanes) - 1), p);
-#else
-    for (int n = 0; n < kWidth; ++n)
-      if (n < lanes) v[n] = p[n];
-    return v;
-#endif
-  }
-  PRNN_HD void store(float* p, Simd a) const {
-    if (lanes == kWidth) {
-      __builtin_memcpy(p, &a.v, sizeof a.v);
-      return;
-    }
-#if defined(__AVX512F__)
-    _mm512_mask_storeu_ps(p, (__mmask16)((1u << lanes) - 1), (__m512)a.v);
-#else
-    for (int n = 0; n < kWidth; ++n)
-      if (n < lanes) p[n] = a.v[n];
-#endif
-  }
-};
-
 }  // namespace prnn::PRNN_ISA

@@ -1,6 +1,6 @@
-// XLA's calls into the CPU engine: those of ffi/decode.h, in float32, and
+// XLA's calls into the CPU engine: those of ffi/decode.h, and, in float32,
 //   prnn_project   x [rows, input], w [input, columns], b [columns] -> a [rows, columns], workspace
-#include <bit>
+#include <optional>
 
 #include "cpu/run.h"
 #include "ffi/decode.h"
@@ -21,13 +21,23 @@ class XlaThreadPool : public ThreadPool {
   ffi::ThreadPool pool_;
 };
 
+std::optional<Dtype> dtype_of(ffi::DataType dtype) {
+  if (dtype == ffi::DataType::F32) return Dtype::kFloat32;
+  if (dtype == ffi::DataType::BF16) return Dtype::kBfloat16;
+  if (dtype == ffi::DataType::F16) return Dtype::kFloat16;
+  return std::nullopt;
+}
+
 ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
-  if (call.dtype != ffi::DataType::F32)
-    return ffi::Error::InvalidArgument("prnn_jax: the CPU engine takes float32");
+  const auto dtype = dtype_of(call.dtype);
+  if (!dtype)
+    return ffi::Error::InvalidArgument(
+        "prnn_jax: the CPU engine takes float32, bfloat16 and float16");
+  p.dtype = *dtype;
   p.cell = call.cell;
   p.shape = call.shape;
-  p.forward = std::bit_cast<ForwardArrays<>>(call.forward);
-  p.backward = std::bit_cast<BackwardArrays<>>(call.backward);
+  p.forward = call.forward;
+  p.backward = call.backward;
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   if (auto error = check_workspace(call, workspace_floats(p) * kFloat); error.failure())
     return error;

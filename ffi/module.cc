@@ -55,11 +55,20 @@ nb::dict cuda_targets() {
   return out;
 }
 
+std::optional<Dtype> dtype_named(const std::string& name) {
+  if (name == "float32") return Dtype::kFloat32;
+  if (name == "bfloat16") return Dtype::kBfloat16;
+  if (name == "float16") return Dtype::kFloat16;
+  return std::nullopt;
+}
+
 // How the CPU engine would run a call with `threads` threads.
 nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch,
-                  std::int64_t groups, std::int64_t hidden, bool backward, int threads) {
+                  std::int64_t groups, std::int64_t hidden, bool backward, int threads,
+                  const std::string& dtype) {
   Problem p{};
   p.cell.kind = cell_kind(cell).value();
+  p.dtype = dtype_named(dtype).value();
   p.shape = {time, batch, groups, hidden, false, false, false};
   p.kind = backward ? Kind::kBackward : Kind::kForward;
   const Isa& isa = best_isa();
@@ -72,6 +81,7 @@ nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch
   out["rows_per_block"] = plan.blocking.rows;
   out["units_per_panel"] = plan.blocking.vectors[0] * isa.width;
   out["weight_bytes"] = plan.weight_bytes;
+  out["weight_bits"] = 32 / plan.blocking.weights_per_word;
   out["cache_bytes"] = plan.cache_bytes;
   return out;
 }
@@ -85,6 +95,14 @@ const Isa& isa_named(const std::string& name) {
   return *isa;
 }
 
+// A function of floats as the instruction set `isa` computes it.
+template <Isa::Map Isa::* kMap>
+void bind_map(nb::module_& m, const char* name) {
+  m.def(name, [](const std::string& isa, FloatArray in, FloatResult out) {
+    (isa_named(isa).*kMap)(in.data(), out.data(), static_cast<std::int64_t>(in.size()));
+  });
+}
+
 }  // namespace
 }  // namespace prnn
 
@@ -95,12 +113,10 @@ NB_MODULE(_prnn, m) {
   m.def("cuda_targets", cuda_targets);
   bind_planner(m);
   m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a, "backward"_a,
-        "threads"_a);
+        "threads"_a, "dtype"_a = "float32");
   m.def("has_isa", [](const std::string& name) { return find_isa(name.c_str()) != nullptr; });
-  m.def("sigmoid", [](const std::string& isa, FloatArray in, FloatResult out) {
-    isa_named(isa).sigmoid(in.data(), out.data(), static_cast<std::int64_t>(in.size()));
-  });
-  m.def("tanh", [](const std::string& isa, FloatArray in, FloatResult out) {
-    isa_named(isa).tanh(in.data(), out.data(), static_cast<std::int64_t>(in.size()));
-  });
+  bind_map<&Isa::sigmoid>(m, "sigmoid");
+  bind_map<&Isa::tanh>(m, "tanh");
+  bind_map<&Isa::log_sigmoid>(m, "log_sigmoid");
+  bind_map<&Isa::exp>(m, "exp");
 }

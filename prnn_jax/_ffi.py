@@ -24,6 +24,8 @@ from prnn_jax._sharding import projection, recurrent, varying_axes
 #: Platforms that have a native engine, as `lax.platform_dependent` names them.
 PLATFORMS = ("cpu", "cuda") if native.cuda_targets() else ("cpu",)
 
+#: What the CPU engine takes.
+CPU_DTYPES = "float32", "bfloat16", "float16"
 #: The names of all native calls.
 TARGETS = tuple(sorted({*native.cpu_targets(), *native.cuda_targets()}))
 
@@ -121,7 +123,7 @@ def _project_here(call: Call, x, w, b):
 def _platforms(call: Call, dtype, w_hh_shape, *, backward: bool) -> list[str]:
     """Those whose engine can run the call."""
     groups, hidden, _ = w_hh_shape
-    able = ["cpu"] if dtype == jnp.float32 else []
+    able = ["cpu"] if jnp.dtype(dtype).name in CPU_DTYPES else []
     if "cuda" in PLATFORMS and not _cuda.refusal(
         call, dtype, groups, hidden, backward=backward
     ):
@@ -221,22 +223,28 @@ def _workspace(
             call, sizes, controls, like.dtype, backward=backward
         )
         return _result(like, (size,), jnp.uint8)
-    size = _workspace_floats(call, sizes, controls)
+    size = _workspace_floats(call, sizes, controls, like.dtype, backward)
     return _result(like, (size,), jnp.float32)
 
 
-def _workspace_floats(call: Call, sizes: Sizes, controls: Controls) -> int:
+def _workspace_floats(
+    call: Call, sizes: Sizes, controls: Controls, dtype, backward: bool
+) -> int:
     """As cpu/run.cc's workspace_floats: packed weights and what steps pass on.
 
     Arithmetic on shapes alone: programs can be compiled and exported on any host.
     """
     gates, hidden = call.table.gates, sizes.hidden
     units = -(-hidden // 16) * 16
-    total = sizes.groups * units * (gates * hidden + max(gates, 2)) + 16
+    per_word = 2 if dtype == jnp.bfloat16 else 1
+    total = sizes.groups * units * gates * (1 - hidden // -per_word) + 16
     state = sizes.batch * sizes.groups * hidden
     if call.table.product_inputs:
         total += 3 * state
-    if controls.changes_product_input:
+    if dtype != jnp.float32:  # what is multiplied and what is carried, in float32
+        multiplied = gates if backward else 1
+        total += (2 * multiplied + call.table.states - (not backward)) * state
+    elif controls.changes_product_input and not backward:
         total += 2 * state
     return total
 

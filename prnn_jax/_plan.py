@@ -12,7 +12,7 @@ from prnn_jax._call import Call
 from prnn_jax._native import native
 
 #: What the native engines take, by platform as `lax.platform_dependent` names it.
-_DTYPES = {"cpu": ("float32",), "cuda": _cuda.DTYPES}
+_DTYPES = {"cpu": _ffi.CPU_DTYPES, "cuda": _cuda.DTYPES}
 
 _UNPROVEN = "the CUDA engine has been compiled and emulated, and never run on a GPU"
 
@@ -58,13 +58,15 @@ class Plan:
       engine: "native" or "scan".
       platform: "cpu", "gpu", ...
       reasons: why this engine, and why cut this way.
-      instruction_set: of the CPU engine: "avx512", "avx2" or "portable".
+      instruction_set: of the CPU engine: "avx512_bf16", "avx512", "avx2" or
+        "portable".
       split: how the CPU engine spreads work: "rows" of the batch, or hidden "units"
         (threads meet after every step).
       threads: how many may work on a call.
       rows_per_block: rows of the batch multiplied at once.
       units_per_panel: hidden units whose weights are read together.
       weight_bytes: packed recurrent weights of one group.
+      weight_bits: of a weight as the CPU engine packs it.
       device: of the CUDA engine, and all that follows: the GPU planned for.
       exchange: how the blocks of a team tell each other h: within one "block", through
         the shared memory of a "cluster", or through global memory in a "grid".
@@ -94,6 +96,7 @@ class Plan:
     rows_per_block: int | None = None
     units_per_panel: int | None = None
     weight_bytes: int | None = None
+    weight_bits: int | None = None
     device: str | None = None
     exchange: str | None = None
     tile: tuple[int, int] | None = None
@@ -116,7 +119,8 @@ class Plan:
                 f"instruction set: {self.instruction_set}",
                 f"threads: {self.threads}, split by {self.split}",
                 f"block: {self.rows_per_block} rows x {self.units_per_panel} units",
-                f"packed weights: {(self.weight_bytes or 0) / 1024:.0f} KiB per group",
+                f"packed weights: {(self.weight_bytes or 0) / 1024:.0f} KiB per group, "
+                f"{self.weight_bits} bits each",
             ]
         if self.device:
             lines += [f"device: {self.device}"]
@@ -199,7 +203,7 @@ def explain(
     engine, reason = engine_for(call, dtype, platform)
     if engine == "scan":
         return Plan(engine, platform, (reason,))
-    return _on_cpu(call, sizes, training, platform, reason)
+    return _on_cpu(call, sizes, dtype, training, platform, reason)
 
 
 def _lowered(platform: str) -> str:
@@ -216,12 +220,24 @@ def _precision(precision: lax.Precision | str | None) -> lax.Precision | None:
 
 
 def _on_cpu(
-    call: Call, sizes: dict[str, int], training: bool, platform: str, reason: str
+    call: Call,
+    sizes: dict[str, int],
+    dtype,
+    training: bool,
+    platform: str,
+    reason: str,
 ) -> Plan:
     batch, groups = sizes["batch"], sizes["groups"]
     threads = len(os.sched_getaffinity(0))
     plan = native.cpu_plan(
-        call.cell, sizes["time"], batch, groups, sizes["hidden_size"], training, threads
+        call.cell,
+        sizes["time"],
+        batch,
+        groups,
+        sizes["hidden_size"],
+        training,
+        threads,
+        jnp.dtype(dtype).name,
     )
     cache = plan["cache_bytes"]
     weights = f"{plan['weight_bytes'] / 1024:.0f} KiB of packed weights"
@@ -246,6 +262,7 @@ def _on_cpu(
                 "rows_per_block",
                 "units_per_panel",
                 "weight_bytes",
+                "weight_bits",
             )
         },
     )

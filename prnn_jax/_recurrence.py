@@ -98,9 +98,8 @@ def _backward_backward_rule(call: Call, residuals, dd):
     floats, controls = primals[:4], primals[4]
 
     def gradients(floats, reset_to, cotangents):
-        def run(*arguments):
-            bent = controls._replace(reset_to=arguments[4])
-            a_x, w_hh, b_hh, state_0, _ = arguments
+        def run(a_x, w_hh, b_hh, state_0, reset_to):
+            bent = controls._replace(reset_to=reset_to)
             return _scan.forward(call, a_x, w_hh, b_hh, state_0, bent)[:2]
 
         _, vjp = jax.vjp(run, *floats, reset_to)

@@ -8,7 +8,7 @@ from support import assert_as_accurate, named, oracle, run_python, scan
 import prnn_jax
 from prnn_jax import _ffi
 
-ISAS = ("avx512", "avx2", "portable")
+ISAS = ("avx512_bf16", "avx512", "avx2", "portable")
 
 # Around the widths of 4, 8 and 16 floats, and rows around those of a block.
 CASES = [

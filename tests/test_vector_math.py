@@ -1,4 +1,4 @@
-"""sigmoid and tanh of the CPU engine, in units in the last place (ulp) of float32."""
+"""The CPU engine's functions, in units in the last place (ulp) of float32."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,17 @@ import pytest
 from prnn_jax import _ffi
 
 ISAS = [name for name in ("avx512", "avx2", "portable") if _ffi.native.has_isa(name)]
-BOUNDS_ULP = {"sigmoid": 3.0, "tanh": 3.0}  # as stated in cpu/vector_math.h
-#: Below it sigmoid stays at e^-87.3, which is nearly the smallest normal float.
+# As stated in cpu/vector_math.h.
+BOUNDS_ULP = {"sigmoid": 3.0, "tanh": 3.0, "exp": 2.0, "log_sigmoid": 3.0}
+#: What is defined and exact enough over all floats stays in a range and never falls.
+RANGES = {
+    "sigmoid": (0, 1),
+    "tanh": (-1, 1),
+    "exp": (0, np.inf),
+    "log_sigmoid": (-np.inf, 0),
+}
+#: Below it sigmoid and exp stay at e^-87.3, nearly the smallest normal float; exp stays
+#: at e^87.3 above the opposite.
 LOWEST = np.float32(-87.3)
 SMALLEST_NORMAL = np.finfo(np.float32).tiny
 
@@ -16,7 +25,11 @@ def exact(name: str, x: np.ndarray) -> np.ndarray:
     x = x.astype(np.float64)
     if name == "tanh":
         return np.tanh(x)
+    if name == "exp":
+        return np.exp(x)
     e = np.exp(-np.abs(x))  # no overflow, and no digits lost on either side
+    if name == "log_sigmoid":
+        return np.minimum(x, 0) - np.log1p(e)
     return np.where(x < 0, e / (1 + e), 1 / (1 + e))
 
 
@@ -47,7 +60,8 @@ def sweep() -> np.ndarray:
 @pytest.mark.parametrize("name", BOUNDS_ULP)
 def test_error_over_all_magnitudes(name, isa):
     x = sweep()
-    x = x[x >= LOWEST] if name == "sigmoid" else x
+    x = x[x >= LOWEST] if name in ("sigmoid", "exp") else x
+    x = x[x <= -LOWEST] if name in ("exp", "log_sigmoid") else x
     errors = errors_ulp(name, isa, x)
     worst = int(np.argmax(errors))
     assert errors[worst] <= BOUNDS_ULP[name], f"{errors[worst]:.2f} ulp at {x[worst]!r}"
@@ -70,6 +84,12 @@ def test_error_over_all_magnitudes(name, isa):
         ("tanh", -1e30, -1.0),
         ("tanh", 10.0, 1.0),
         ("tanh", 1e-20, 1e-20),
+        ("exp", 0.0, 1.0),
+        ("exp", -0.0, 1.0),
+        ("exp", 1e-20, 1.0),
+        ("log_sigmoid", 0.0, -np.log(np.float32(2))),
+        ("log_sigmoid", 30.0, -np.exp(np.float32(-30))),
+        ("log_sigmoid", -1e30, -1e30),
     ],
 )
 def test_special_values(name, isa, x, y):
@@ -97,10 +117,13 @@ def test_nan_gives_nan(name, isa):
 def test_values_stay_in_range_and_do_not_fall(name, isa):
     x = np.sort(sweep())
     y = ours(name, isa, x)
-    assert y.min() >= {"sigmoid": 0, "tanh": -1}[name]
-    assert y.max() <= 1
-    # A step back is within the error on either side, of values of up to 1.
-    assert np.diff(y).min() >= -2 * BOUNDS_ULP[name] * 2**-24
+    lowest, highest = RANGES[name]
+    assert y.min() >= lowest
+    assert y.max() <= highest
+    # A step back is within the error on either side.
+    back = 2 * BOUNDS_ULP[name] * np.spacing(np.abs(y[1:].astype(np.float32)))
+    least = np.finfo(np.float32).eps if name in ("sigmoid", "tanh") else 0
+    assert (np.diff(y) >= -np.maximum(back, least)).all()
 
 
 @pytest.mark.parametrize("isa", ISAS)

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <limits>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,7 +16,9 @@
 namespace {
 
 using prnn::CellKind;
+using prnn::Dtype;
 using Floats = std::vector<float>;
+using Bytes = std::vector<char>;
 
 class Threads : public prnn::ThreadPool {
  public:
@@ -37,74 +39,156 @@ Floats wave(std::int64_t size, float frequency, float scale) {
   for (std::int64_t i = 0; i < size; ++i) out[i] = scale * std::sin(frequency * (i + 1));
   return out;
 }
-Floats unwritten(std::int64_t size) {
-  return Floats(size, std::numeric_limits<float>::quiet_NaN());
+
+// Of numbers well within a format's range: float's upper half, or 10 bits below the exponent.
+std::uint16_t narrow(float v, Dtype dtype) {
+  std::uint32_t bits;
+  std::memcpy(&bits, &v, sizeof bits);
+  if (dtype == Dtype::kBfloat16) return static_cast<std::uint16_t>(bits >> 16);
+  const std::uint32_t exponent = bits >> 23 & 0xff, sign = bits >> 16 & 0x8000;
+  if (exponent < 113) return static_cast<std::uint16_t>(sign);
+  return static_cast<std::uint16_t>(sign | (exponent - 112) << 10 | (bits >> 13 & 0x3ff));
+}
+bool is_finite(const Bytes& bytes, Dtype dtype) {
+  if (dtype == Dtype::kFloat32) {
+    Floats values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    for (float v : values)
+      if (!std::isfinite(v)) return false;
+    return true;
+  }
+  const std::uint16_t exponent = dtype == Dtype::kBfloat16 ? 0x7f80 : 0x7c00;
+  std::vector<std::uint16_t> values(bytes.size() / 2);
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  for (std::uint16_t v : values)
+    if ((v & exponent) == exponent) return false;
+  return true;
 }
 
-struct Results {
-  std::vector<Floats> arrays;
+// The calls of one kind: a dtype, with or without all controls.
+struct Kind {
+  Dtype dtype;
+  bool bent;
 };
 
-// Forward and backward pass of one call.
-Results run(const prnn::CellSpec& cell, const prnn::Shape& s, int threads) {
-  const prnn::CellNumbers n = prnn::numbers(cell);
-  const std::int64_t state = s.batch * s.groups * s.hidden, sequence = state * s.time;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(s.hidden));
-  const Floats a_x = wave(sequence * n.gates, 1.3f, 1.0f),
-               b = wave(s.groups * n.gates * s.hidden, 0.9f, 0.3f);
-  const Floats w = wave(s.groups * s.hidden * n.gates * s.hidden, 0.7f, scale);
-  const Floats h_0 = wave(state, 2.1f, 0.5f), c_0 = wave(state, 1.7f, 0.5f);
-  Results out;
-  out.arrays = {unwritten(sequence),
-                unwritten(state),
-                unwritten(state),
-                unwritten(sequence * n.saved),
-                unwritten(sequence * n.gates),
-                unwritten(sequence * n.gates),
-                unwritten(state),
-                unwritten(state)};
-  Floats &y = out.arrays[0], &h_n = out.arrays[1], &c_n = out.arrays[2], &saved = out.arrays[3];
-  Floats &da_x = out.arrays[4], &da_h = out.arrays[5], &dh_0 = out.arrays[6];
-  Floats& dc_0 = out.arrays[7];
+// Arrays of exactly the size, all of the dtype but what Buffers::unwritten_floats gives.
+class Buffers {
+ public:
+  explicit Buffers(Dtype dtype) : dtype_(dtype) {}
+  const void* wave(std::int64_t size, float frequency, float scale, float offset = 0.0f) {
+    const Floats values = ::wave(size, frequency, scale);
+    Bytes& out = make(size * width());
+    for (std::int64_t i = 0; i < size; ++i) {
+      const float value = values[i] + offset;
+      const std::uint16_t half = narrow(value, dtype_);
+      std::memcpy(out.data() + i * width(), width() == 4 ? static_cast<const void*>(&value) : &half,
+                  width());
+    }
+    return out.data();
+  }
+  // All bits set, which is NaN in every format.
+  void* unwritten(std::int64_t size) { return make(size * width()).data(); }
+  float* unwritten_floats(std::int64_t size) {
+    return reinterpret_cast<float*>(make(size * 4).data());
+  }
+  const Bytes& of(const void* data) const {
+    for (const auto& bytes : all_)
+      if (bytes->data() == data) return *bytes;
+    std::abort();
+  }
 
+ private:
+  std::int64_t width() const { return dtype_ == Dtype::kFloat32 ? 4 : 2; }
+  Bytes& make(std::int64_t bytes) {
+    all_.push_back(std::make_unique<Bytes>(bytes, static_cast<char>(0xff)));
+    return *all_.back();
+  }
+  Dtype dtype_;
+  std::vector<std::unique_ptr<Bytes>> all_;
+};
+
+struct Result {
+  Bytes bytes;
+  Dtype dtype;
+  bool is_complete;  // written everywhere
+};
+
+// Forward and backward pass of one call: y first.
+std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, int threads) {
+  const prnn::CellNumbers n = prnn::numbers(cell);
+  const std::int64_t rows = s.batch * s.groups, state = rows * s.hidden, sequence = state * s.time;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(s.hidden));
+  constexpr float kFrequencies[] = {2.1f, 1.7f, 1.5f, 1.1f};  // of the states
+  Buffers buffers(kind.dtype);
+  std::vector<std::int32_t> lengths(rows);
+  std::vector<std::uint8_t> resets(rows * s.time);
+  for (std::int64_t i = 0; i < rows; ++i) lengths[i] = static_cast<std::int32_t>(i % (s.time + 1));
+  for (std::size_t i = 0; i < resets.size(); ++i) resets[i] = i % 3 == 1;
+
+  prnn::Controls<void> controls{};
+  if (kind.bent) {
+    s.lengths = lengths.data();
+    controls.resets = resets.data();
+    for (int i = 0; i < n.states; ++i)
+      controls.reset_to[i] = buffers.wave(state, 1.9f + i, 0.5f, i == 2 ? 1.0f : 0.0f);
+    controls.mask = buffers.wave(state, 0.3f, 1.0f);
+    if (cell.kind != CellKind::kSlstm)
+      controls.zoneout = buffers.wave(sequence * n.states, 0.4f, 0.2f, 0.3f);
+  }
   Threads pool(threads);
   prnn::Problem p{};
-  p.kind = prnn::Kind::kForward;
   p.cell = cell;
   p.shape = s;
-  p.forward = {a_x.data(),
-               w.data(),
-               b.data(),
-               {h_0.data(), c_0.data()},
-               y.data(),
-               {h_n.data(), c_n.data()},
-               n.saved > 0 ? saved.data() : nullptr,
-               nullptr};
-  Floats workspace = unwritten(prnn::workspace_floats(p));
-  prnn::run(prnn::best_isa(), p, pool, workspace.data());
-
+  p.dtype = kind.dtype;
+  auto& forward = p.forward;
+  forward.a_x = buffers.wave(sequence * n.gates, 1.3f, 1.0f);
+  forward.w_hh = buffers.wave(s.groups * s.hidden * n.gates * s.hidden, 0.7f, scale);
+  forward.b_hh = buffers.wave(s.groups * n.gates * s.hidden, 0.9f, 0.3f);
+  forward.y = buffers.unwritten(sequence);
+  forward.saved = n.saved > 0 ? buffers.unwritten(sequence * n.saved) : nullptr;
+  forward.saves_reserve = true;
+  forward.controls = controls;
+  auto& backward = p.backward;
+  backward.dy = forward.y;
+  backward.w_hh = forward.w_hh;
+  backward.y = forward.y;
+  backward.saved = forward.saved;
+  backward.da_x = buffers.unwritten(sequence * n.gates);
+  backward.da_h = n.same_gradient ? backward.da_x : buffers.unwritten(sequence * n.gates);
+  backward.controls = controls;
+  for (int i = 0; i < n.states; ++i) {
+    forward.state_0[i] = buffers.wave(state, kFrequencies[i], 0.5f, i == 2 ? 1.0f : 0.0f);
+    forward.state_n[i] = buffers.unwritten(state);
+    backward.state_0[i] = backward.dstate_n[i] = forward.state_0[i];
+    backward.dstate_0[i] = buffers.unwritten(state);
+    if (kind.bent) backward.dreset_to[i] = buffers.unwritten_floats(state);
+  }
+  const auto workspace = [&] { return buffers.unwritten_floats(prnn::workspace_floats(p)); };
+  p.kind = prnn::Kind::kForward;
+  prnn::run(prnn::best_isa(), p, pool, workspace());
   p.kind = prnn::Kind::kBackward;
-  const bool same = prnn::visit(cell, [](auto c) { return decltype(c)::kSameGradient; });
-  p.backward = {y.data(),
-                w.data(),
-                y.data(),
-                saved.data(),
-                {h_0.data(), c_0.data()},
-                {h_0.data(), c_0.data()},
-                da_x.data(),
-                same ? da_x.data() : da_h.data(),
-                {dh_0.data(), dc_0.data()}};
-  workspace = unwritten(prnn::workspace_floats(p));
-  prnn::run(prnn::best_isa(), p, pool, workspace.data());
-  if (same) da_h.clear();
-  if (n.states == 1) c_n.clear(), dc_0.clear();
-  return out;
+  prnn::run(prnn::best_isa(), p, pool, workspace());
+
+  std::vector<Result> results;
+  const auto add = [&](const void* data, bool is_complete = true) {
+    if (data != nullptr) results.push_back({buffers.of(data), kind.dtype, is_complete});
+  };
+  add(forward.y);
+  add(forward.saved, !kind.bent);  // nothing is kept of steps that do not count
+  add(backward.da_x);
+  add(backward.da_h);
+  for (int i = 0; i < n.states; ++i) {
+    add(forward.state_n[i]);
+    add(backward.dstate_0[i]);
+    if (kind.bent) results.push_back({buffers.of(backward.dreset_to[i]), Dtype::kFloat32, true});
+  }
+  return results;
 }
 
-void fail(const std::string& what, const prnn::Shape& s, int cell) {
-  std::printf("FAILED: %s (cell %d, T%d B%d N%d H%d)\n", what.c_str(), cell,
-              static_cast<int>(s.time), static_cast<int>(s.batch), static_cast<int>(s.groups),
-              static_cast<int>(s.hidden));
+void fail(const std::string& what, const prnn::Shape& s, int cell, Kind kind) {
+  std::printf("FAILED: %s (cell %d, dtype %d%s, T%d B%d N%d H%d)\n", what.c_str(), cell,
+              static_cast<int>(kind.dtype), kind.bent ? ", bent" : "", static_cast<int>(s.time),
+              static_cast<int>(s.batch), static_cast<int>(s.groups), static_cast<int>(s.hidden));
   std::exit(1);
 }
 
@@ -146,24 +230,27 @@ int main() {
       {2, 21, 3, 16, true, true, false},  {4, 1, 1, 300, false, false, false},
       {3, 5, 2, 140, false, false, true},
   };
-  for (int kind = 0; kind <= static_cast<int>(CellKind::kGruResetBefore); ++kind) {
-    const prnn::CellSpec cell{static_cast<CellKind>(kind), kind < 2 ? 0.2f : 0.0f, 0.8f};
-    for (const prnn::Shape& s : shapes) {
-      const Results alone = run(cell, s, 1), shared = run(cell, s, 3);
-      for (std::size_t i = 0; i < alone.arrays.size(); ++i) {
-        const Floats &a = alone.arrays[i], &b = shared.arrays[i];
-        for (float value : a)
-          if (!std::isfinite(value)) fail("a result was not written", s, kind);
-        if (a.size() != b.size() ||
-            (!a.empty() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) != 0))
-          fail("results depend on the number of threads", s, kind);
+  const Kind kinds[] = {{Dtype::kFloat32, false},  {Dtype::kFloat32, true},
+                        {Dtype::kBfloat16, false}, {Dtype::kBfloat16, true},
+                        {Dtype::kFloat16, false},  {Dtype::kFloat16, true}};
+  for (int n = 0; n <= static_cast<int>(CellKind::kGruResetBefore); ++n) {
+    const prnn::CellSpec cell{static_cast<CellKind>(n), n < 2 ? 0.2f : 0.0f, 0.8f};
+    for (const Kind kind : kinds)
+      for (const prnn::Shape& s : shapes) {
+        const auto alone = run(cell, s, kind, 1), shared = run(cell, s, kind, 3);
+        for (std::size_t i = 0; i < alone.size(); ++i) {
+          if (alone[i].is_complete && !is_finite(alone[i].bytes, alone[i].dtype))
+            fail("a result was not written", s, n, kind);
+          if (alone[i].bytes != shared[i].bytes)
+            fail("results depend on the number of threads", s, n, kind);
+        }
+        const bool plain = s.groups == 1 && !s.time_major && !s.reverse && !kind.bent;
+        if (cell.kind != CellKind::kLstm || !plain || kind.dtype != Dtype::kFloat32) continue;
+        Floats y(alone[0].bytes.size() / sizeof(float));
+        std::memcpy(y.data(), alone[0].bytes.data(), alone[0].bytes.size());
+        // 1e-6: eight float32 roundings of values below 1, at these lengths.
+        if (!(lstm_error(s, y) < 1e-6)) fail("the LSTM differs from its equations", s, n, kind);
       }
-      const bool plain = s.groups == 1 && !s.time_major && !s.reverse;
-      // 1e-6: eight float32 roundings of values below 1, at these lengths.
-      if (kind == static_cast<int>(CellKind::kLstm) && plain &&
-          !(lstm_error(s, alone.arrays[0]) < 1e-6))
-        fail("the LSTM differs from its equations", s, kind);
-    }
   }
   std::printf("ok %s\n", prnn::best_isa().name);
 }

@@ -1,0 +1,53 @@
+// Products of bfloat16 weights by the instruction for them, AVX512-BF16: for processors that have
+// it, the rest of the engine being avx512's. Compiled with PRNN_ISA=avx512_bf16.
+#include "cpu/io.h"
+#include "cpu/product.h"
+
+namespace prnn::PRNN_ISA {
+namespace {
+
+// Takes the two weights of a word at once, and rows rounded to bfloat16, which they already are.
+struct Dot {
+  static constexpr int kPerLine = Packed<Bfloat16>::kPerLine;
+
+  template <int kRows>
+  struct Rows {
+    std::uint32_t pairs[kRows][kRun / 2];  // past the end of a row: zeros
+    PRNN_HD Rows(const float* const* rows, std::int64_t first, std::int64_t count) {
+      for (std::int64_t k = 0; k < count; k += 2 * kWidth)
+        for (int r = 0; r < kRows; ++r) {
+          const auto values = [&](std::int64_t from) __attribute__((always_inline)) {
+            const std::int64_t left = count - from;
+            const Io<float> io{left < 0 ? 0 : left < kWidth ? (int)left : kWidth};
+            return (__m512)io.load(rows[r] + first + from).v;
+          };
+          const auto both = _mm512_cvtne2ps_pbh(values(k + kWidth), values(k));
+          __builtin_memcpy(&pairs[r][k / 2], &both, sizeof both);
+        }
+    }
+  };
+
+  template <int kRows, int kVectors>
+  PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
+                               std::int64_t, FloatVector (&sum)[kRows][kVectors]) {
+    UintVector weights[kVectors];
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v)
+      __builtin_memcpy(&weights[v], line + v * kWidth, sizeof weights[v]);
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const UintVector h = rows.pairs[r][k / 2] - UintVector{};
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v)
+        sum[r][v] =
+            (FloatVector)_mm512_dpbf16_ps((__m512)sum[r][v], (__m512bh)h, (__m512bh)weights[v]);
+    }
+  }
+};
+
+}  // namespace
+
+extern const Products kDotProducts;
+const Products kDotProducts = kProducts<Dot>;
+
+}  // namespace prnn::PRNN_ISA

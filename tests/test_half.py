@@ -1,0 +1,411 @@
+"""bfloat16 and float16 on the CPU engine: arrays in 16 bits, arithmetic in float32."""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CELLS, Case
+from support import (
+    Program,
+    assert_bitwise_equal,
+    error_of,
+    named,
+    oracle,
+    run_python,
+    scan,
+)
+
+import prnn_jax
+from prnn_jax import _ffi
+
+DTYPES = "bfloat16", "float16"
+ISAS = "avx512_bf16", "avx512", "avx2", "portable"
+BEND = "lengths", "resets", "reset_to", "mask", "zoneout"
+
+
+@dataclass(frozen=True)
+class Half(Case):
+    """A case whose numbers are those of a 16-bit format, in whatever dtype."""
+
+    half: str = "bfloat16"
+
+    def __str__(self) -> str:
+        controls = "-".join(self.controls)
+        return "-".join(filter(None, [super().__str__(), self.half, controls]))
+
+    def inputs(self, dtype=None):
+        return self._rounded(super().inputs(self.half), dtype)
+
+    def bending(self, dtype=None):
+        return self._rounded(super().bending(self.half), dtype)
+
+    def cotangents(self, dtype=None):
+        return self._rounded(super().cotangents(self.half), dtype)
+
+    def _rounded(self, arrays, dtype):
+        def cast(a):
+            return a.astype(dtype or self.half) if a.dtype == self.half else a
+
+        return jax.tree.map(cast, arrays)
+
+
+def controls_of(cell: str) -> tuple[str, ...]:
+    return BEND[:-1] if cell == "slstm" else BEND
+
+
+def cases() -> list[Half]:
+    """Every cell plain and with all controls, and the other options of a call."""
+    found = []
+    for half in DTYPES:
+        for cell in CELLS:
+            found += [
+                Half(cell, 9, (5,), 17, state=True, half=half),
+                Half(
+                    cell, batch=(4,), state=True, controls=controls_of(cell), half=half
+                ),
+            ]
+        found += [
+            Half("lstm", 1, (1,), 1, 9, half=half),
+            Half("lstm", 33, (1,), 129, half=half),
+            Half("lstm", 9, (17,), 64, reverse=True, state=True, half=half),
+            Half("lstm", bidirectional=True, time_major=True, state=True, half=half),
+            Half("lstm", 40, (3,), lean=True, state=True, half=half),
+            Half("lstm", heads=3, hidden=32, half=half),
+            Half("gru", 7, (2,), 257, bidirectional=True, state=True, half=half),
+            Half("gru_reset_before", 3, (3,), 385, state=True, half=half),
+        ]
+    return found
+
+
+CASES = cases()
+
+
+def assert_as_accurate(ours, scan, oracle) -> None:
+    """Our largest error is at most twice that of the same scan in 16 bits."""
+    for name, exact in oracle.items():
+        value, of_scan = np.asarray(ours[name]), scan[name]
+        assert value.dtype == of_scan.dtype != exact.dtype, name
+        assert value.shape == of_scan.shape == exact.shape, name
+        assert np.isfinite(value.astype(np.float32)).all(), name
+        # Where there are few values the scan may be right by chance: one rounding of
+        # the largest.
+        slack = float(jnp.finfo(value.dtype).eps) / 2 * np.max(np.abs(exact), initial=0)
+        error, of_scan = error_of(value, exact), error_of(of_scan, exact)
+        assert error <= 2 * of_scan + slack, (
+            f"{name}: error {error:.3g}, the scan's is {of_scan:.3g}"
+        )
+
+
+def run(case: Half) -> tuple[dict, dict]:
+    forward = named(*case.forward("native")(case.inputs()))
+    return forward, case.gradient("native")(case.inputs(), case.cotangents())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_is_as_accurate_as_the_scan(case):
+    of_scan, exact = scan(case, case.half), oracle(case)
+    forward, gradients = run(case)
+    assert_as_accurate(forward, of_scan.forward, exact.forward)
+    assert_as_accurate(gradients, of_scan.gradients, exact.gradients)
+
+
+@pytest.mark.parametrize("case", CASES[:2] + CASES[-1:], ids=str)
+def test_one_native_call_each_way(case):
+    program = Program.of(case.gradient(), case.inputs(), case.cotangents())
+    assert program.calls == (1, 1) if not case.lean else (1, 4)
+    assert program.count("while") == 0
+
+
+# ---- what is carried -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_cell_state_is_carried_in_float32(dtype):
+    """i = 2^-12, g = tanh(10), f and o nearly 1: c grows by less than its rounding."""
+    time, hidden = 2000, 3
+    gates = np.full((4, hidden), 10.0)
+    gates[0] = -np.log(2.0**12 - 1)
+    gates[1] = 30.0
+    a_x = jnp.asarray(np.tile(gates.reshape(-1), (1, time, 1)), dtype)
+    w_hh = jnp.zeros((hidden, 4 * hidden), dtype)
+    c_0 = jnp.full((1, hidden), 0.75, dtype)
+    recurrence = functools.partial(prnn_jax.recurrence, "lstm", implementation="native")
+    _, (_, c_n) = recurrence(a_x, w_hh, (jnp.zeros_like(c_0), c_0))
+    with jax.enable_x64(True):
+        exact = 0.75 + time * float(jax.nn.sigmoid(np.float64(a_x[0, 0, 0])))
+    eps = float(jnp.finfo(dtype).eps)
+    np.testing.assert_allclose(np.asarray(c_n, np.float64), exact, rtol=eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_gradient_of_the_state_is_carried_in_float32(dtype):
+    """dc grows by a little in each step, and is handed back whole."""
+    time, hidden = 2000, 3
+    gates = np.zeros((4, hidden))
+    gates[0], gates[1], gates[3] = -30.0, 30.0, -8.0
+    a_x = jnp.asarray(np.tile(gates.reshape(-1), (1, time, 1)), dtype)
+    w_hh = jnp.zeros((hidden, 4 * hidden), dtype)
+    zero = jnp.zeros((1, hidden), dtype)
+
+    def total(c_0):
+        y, (_, c_n) = prnn_jax.recurrence(
+            "lstm", a_x, w_hh, (zero, c_0), implementation="native"
+        )
+        return y.sum(dtype=jnp.float32) + c_n.sum(dtype=jnp.float32)
+
+    eps = float(jnp.finfo(dtype).eps)
+    exact = 1 + time / (1 + np.exp(8.0))  # tanh'(0) = 1
+    dc_0 = np.asarray(jax.grad(total)(zero), np.float64)
+    np.testing.assert_allclose(dc_0, exact, rtol=2 * eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sequence_in_two_calls_sees_h_as_it_was_stored(dtype):
+    """The GRU carries nothing but h, so that where it is cut does not show."""
+    case = Half("gru", 8, (3,), 19, state=True, half=dtype)
+    arrays = case.inputs()
+    params = prnn_jax.Params(*(arrays[n] for n in ("w_ih", "w_hh", "b_ih", "b_hh")))
+    layer = functools.partial(prnn_jax.gru, params=params, implementation="native")
+    whole, _ = layer(arrays["x"], state_0=arrays["h_0"])
+    first, middle = layer(arrays["x"][:, :5], state_0=arrays["h_0"])
+    second, _ = layer(arrays["x"][:, 5:], state_0=middle)
+    assert_bitwise_equal(jnp.concatenate([first, second], 1), whole)
+
+
+# ---- numbers -------------------------------------------------------------------------
+
+
+def every_number(dtype: str) -> np.ndarray:
+    """But for what is subnormal in float32 too, which XLA's threads take for zero."""
+    numbers = np.arange(2**16, dtype=np.uint16).view(jnp.dtype(dtype))
+    magnitude = np.abs(numbers.astype(np.float32))
+    return numbers[~(magnitude < np.finfo(np.float32).tiny) | (magnitude == 0)]
+
+
+def identity(a_x: np.ndarray) -> jax.Array:
+    """Through the engine and back: ReLU of a and of -a, without weights."""
+    size = a_x.size
+    both = jnp.asarray(np.stack([a_x, -a_x])).reshape(2, 1, size)
+    w_hh = jnp.zeros((1, 1), a_x.dtype)
+    y, _ = prnn_jax.recurrence(
+        "rnn",
+        jnp.swapaxes(both, 0, 1).reshape(2 * size, 1, 1),
+        w_hh,
+        activation="relu",
+        implementation="native",
+    )
+    return np.asarray(y).reshape(2, size)
+
+
+SAVE = """
+import sys, numpy as np, prnn_jax, test_half
+isa, path = sys.argv[1:]
+plan = prnn_jax.explain("lstm", batch=1, time=1, hidden_size=1)
+assert plan.instruction_set == isa, plan
+test_half.save_results(path)
+"""
+
+#: Around the widths of 4, 8 and 16 floats, rows around those of a block, odd depths.
+SMALL = [
+    Half(cell, 4, (rows,), hidden, 3, state=True, half=half)
+    for half in DTYPES
+    for cell, rows, hidden in [
+        ("lstm", 1, 3),
+        ("lstm", 5, 17),
+        ("slstm", 9, 40),
+        ("gru", 2, 9),
+        ("gru_reset_before", 9, 31),
+        ("rnn_tanh_skip", 3, 97),
+        ("rnn_clipped_relu_skip", 4, 65),
+    ]
+]
+
+
+def save_results(path: str) -> None:
+    """With whatever instruction set this process has chosen."""
+    results = {}
+    for n, case in enumerate(SMALL):
+        for kind, arrays in zip(("forward", "gradients"), run(case), strict=True):
+            for name, a in arrays.items():
+                results[f"{n} {kind} {name}"] = np.asarray(a).view(np.uint16)
+    for dtype in DTYPES:
+        results[dtype] = identity(every_number(dtype)).view(np.uint16)
+    np.savez(path, **results)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_each_instruction_set(isa, tmp_path):
+    if not _ffi.native.has_isa(isa):
+        pytest.skip(f"this processor or build lacks {isa}")
+    path = str(tmp_path / "results.npz")
+    run_python(SAVE, isa, path, PRNN_CPU_ISA=isa)
+    results = np.load(path)
+    for n, case in enumerate(SMALL):
+        # Rounding carries some pre-activations over a ReLU's edge, where its gradient
+        # jumps.
+        kinds = ("forward",) if "relu" in case.cell else ("forward", "gradients")
+        for kind in kinds:
+            of_scan = getattr(scan(case, case.half), kind)
+            exact = getattr(oracle(case), kind)
+            ours = {
+                name: results[f"{n} {kind} {name}"].view(jnp.dtype(case.half))
+                for name in exact
+            }
+            assert_as_accurate(ours, of_scan, exact)
+    for dtype in DTYPES:
+        numbers, through = every_number(dtype), results[dtype].view(jnp.dtype(dtype))
+        is_nan = np.isnan(numbers.astype(np.float32))
+        for given, got in ((numbers, through[0]), (-numbers, through[1])):
+            positive = np.where(given > 0, given, np.zeros_like(given))
+            np.testing.assert_array_equal(got[~is_nan], positive[~is_nan])
+        assert np.isnan(through[:, is_nan].astype(np.float32)).all()
+
+
+ROUND = """
+import sys, numpy as np, jax.numpy as jnp, prnn_jax
+from test_half import DTYPES, rounding_of
+for dtype in DTYPES:
+    got, wanted = rounding_of(dtype)
+    np.testing.assert_array_equal(got, wanted)
+"""
+
+
+def rounding_of(dtype: str) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of two numbers as the engine rounds them, and as NumPy does."""
+    numbers = every_number(dtype)
+    numbers = numbers[np.isfinite(numbers.astype(np.float32))]
+    numbers = numbers[numbers > 0]
+    a, b = np.random.default_rng(5).choice(numbers, (2, 50_000))
+    # Of like size, so that sums are between two numbers.
+    with np.errstate(over="ignore"):
+        near = (a.astype(np.float32) * 1.37).astype(a.dtype)
+        alike = np.isfinite(near.astype(np.float32)) & (np.arange(a.size) % 2 == 0)
+        b = np.where(alike, near, b)
+        exact = a.astype(np.float32) + b.astype(np.float32)
+    y, _ = prnn_jax.recurrence(
+        "rnn",
+        jnp.asarray(a).reshape(-1, 1, 1),
+        jnp.zeros((1, 1), dtype),
+        jnp.asarray(b).reshape(-1, 1),
+        activation="relu",
+        skip=1.0,
+        implementation="native",
+    )
+    with np.errstate(over="ignore"):
+        wanted = exact.astype(jnp.dtype(dtype))
+    return np.asarray(y).reshape(-1).view(np.uint16), wanted.view(np.uint16)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_results_are_rounded_to_nearest_even(isa):
+    if not _ffi.native.has_isa(isa):
+        pytest.skip(f"this processor or build lacks {isa}")
+    run_python(ROUND, PRNN_CPU_ISA=isa)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("cell", ["lstm", "gru", "gru_reset_before"])
+def test_nan_stays_nan(cell, dtype):
+    case = Half(cell, 3, (2,), 5, half=dtype)
+    arrays = case.inputs()
+    arrays["x"] = arrays["x"].copy()
+    arrays["x"][0, 1] = np.nan
+    y, _ = case.forward("native")(arrays)
+    is_nan = np.isnan(np.asarray(y, np.float32))
+    assert is_nan[0, 1:].all()
+    assert not is_nan[0, 0].any()
+    assert not is_nan[1].any()
+
+
+# ---- determinism ---------------------------------------------------------------------
+
+#: Large enough for the engine to spread them over threads, by rows and by units.
+SPREAD = [
+    Half(cell, 5, (rows,), hidden, state=True, half=half)
+    for half in DTYPES
+    for cell, rows, hidden in [
+        ("lstm", 5, 129),
+        ("lstm", 3, 513),
+        ("gru_reset_before", 3, 385),
+        ("gru", 1, 769),
+    ]
+]
+
+DIGEST = """
+import hashlib, os
+if os.environ.get("TEST_CORES") == "1":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import jax, numpy as np
+from test_determinism import recurrence_and_gradient
+from test_half import SPREAD, recurrence_results
+for case in SPREAD:
+    digest = hashlib.sha256()
+    for leaf in recurrence_results(case):
+        digest.update(leaf.tobytes())
+    print(case, digest.hexdigest())
+"""
+
+
+def recurrence_results(case: Half) -> list[np.ndarray]:
+    """Native results alone: products outside are XLA's, and may depend on threads."""
+    arrays, cotangents = case.inputs(), case.cotangents()
+    random = np.random.default_rng(3)
+    a_x = random.standard_normal((*case.order, case.table.gates * case.hidden))
+    states = tuple(arrays[f"{n}_0"] for n in ("h", "c")[: case.table.states])
+
+    def run(a_x, states):
+        y, state = prnn_jax.recurrence(
+            case.cell.split("_")[0],
+            a_x,
+            arrays["w_hh"],
+            states if len(states) > 1 else states[0],
+            arrays["b_hh"],
+            implementation="native",
+            **case.table.options,
+        )
+        return y, state if isinstance(state, tuple) else (state,)
+
+    @jax.jit
+    def both(a_x, states, cotangents):
+        out, vjp = jax.vjp(run, a_x, states)
+        return out, vjp(cotangents)
+
+    results = both(a_x.astype(case.half), states, cotangents)
+    return [np.ascontiguousarray(leaf) for leaf in jax.tree.leaves(results)]
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    alone = run_python(DIGEST, TEST_CORES="1", PJRT_NPROC="1")
+    assert alone.count("\n") == len(SPREAD)
+    assert run_python(DIGEST, PJRT_NPROC="3") == alone
+
+
+def test_a_row_of_a_batch_is_that_row_alone():
+    case = Half("lstm", 4, (11,), 33, 1, state=True)
+    arrays = case.inputs()
+    whole = case.forward("native")(arrays)
+    for first, last in ((0, 1), (9, 11), (3, 8)):
+        part = {
+            name: a[first:last] if name in ("x", "h_0", "c_0") else a
+            for name, a in arrays.items()
+        }
+        cut = jax.tree.map(lambda a, f=first, n=last: a[f:n], whole)
+        assert_bitwise_equal(case.forward("native")(part), cut)
+
+
+# ---- explain -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_explain_tells_how_weights_are_packed(dtype):
+    sizes = {"batch": 4, "time": 10, "hidden_size": 64, "platform": "cpu"}
+    plan = prnn_jax.explain("lstm", **sizes, dtype=dtype)
+    in_float32 = prnn_jax.explain("lstm", **sizes)
+    assert plan.engine == "native"
+    assert (plan.weight_bits, in_float32.weight_bits) == (16, 32) or dtype == "float16"
+    # The bias stays in float32.
+    assert plan.weight_bytes == 4 * 64 * (64 * plan.weight_bits // 8 + 4)
+    assert f"{plan.weight_bits} bits each" in str(plan)
