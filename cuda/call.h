@@ -15,13 +15,18 @@ struct CudaCall {
   void* workspace;
 };
 
-// Values published per unit and step, products per unit, and the length of a product.
+// Values published per unit and step, products per unit; and the cell's states.
 struct PassSizes {
-  int published, products;
+  int published, products, states;
 };
 inline PassSizes pass_sizes(CellKind cell, PassKind pass) {
-  const int gates = numbers({cell, 0, 0}).gates;
-  return pass == PassKind::kForward ? PassSizes{1, gates} : PassSizes{gates, 1};
+  const CellNumbers n = numbers({cell, 0, 0});
+  return pass == PassKind::kForward ? PassSizes{1, n.gates, n.states}
+                                    : PassSizes{n.gates, 1, n.states};
+}
+inline std::span<const Instance> instances(CellKind cell, PassKind pass) {
+  const PassSizes sizes = pass_sizes(cell, pass);
+  return instances(sizes.products, sizes.states);
 }
 
 // Whether the values that a grid's blocks exchange need a place of their own. Else they go through

@@ -7,6 +7,8 @@
 //      timing
 //   3  the cell's step, a thread per unit and batch row, which keeps the carry in registers
 //   4  publish
+//
+// Steps for which all rows of a job have ended are left out: nothing is multiplied or exchanged.
 #pragma once
 #include "cuda/exchange.cuh"
 
@@ -84,7 +86,7 @@ class Engine {
     const int end = static_cast<int>(jobs * (team + 1) / task_.teams);
     int group = -1;
     for (int n = static_cast<int>(jobs * team / task_.teams); n < end; ++n) {
-      const Job job{n / slices, n % slices * kTile.columns()};
+      const Job job = job_of(n / slices, n % slices * kTile.columns());
       if (job.group != group) {
         group = job.group;
         ptx::bar_sync();  // the bias of the group before is no longer read
@@ -98,6 +100,7 @@ class Engine {
   }
 
  private:
+  using Job = prnn::Job<Pass>;
   static constexpr int kColumns = kTile.columns(), kGranule = granule_units(kNumber);
   static constexpr int kElements = static_cast<int>(ceil_div(kUnits * kColumns, kThreads));
   using Io = UnitIo<kNumber>;
@@ -124,6 +127,23 @@ class Engine {
     return out;
   }
 
+  // Equal in all blocks of a team.
+  PRNN_DEVICE Job job_of(int group, int first_row) const {
+    const Pass& pass = task_.pass;
+    const int last_row = static_cast<int>(pass.shape.batch) - 1;
+    std::int64_t longest = pass.shape.lengths == nullptr ? pass.shape.time : 0;
+    if (pass.shape.lengths != nullptr) {
+#pragma unroll
+      for (int n = 0; n < kColumns; ++n) {
+        const int row = first_row + n < last_row ? first_row + n : last_row;
+        const std::int64_t length = pass.shape.length(row, group);
+        longest = length > longest ? length : longest;
+      }
+    }
+    return {group, first_row, static_cast<int>(pass.first_step(longest)),
+            static_cast<int>(pass.end_step(longest))};
+  }
+
   PRNN_DEVICE void load_bias(int group) const {
     for (int row = place_.thread; row < kTile.rows(); row += kThreads) {
       const int unit = first_unit_ + row / Pass::kProducts;
@@ -136,26 +156,40 @@ class Engine {
     const Pass& pass = task_.pass;
     Carry carry[kElements];
     Inputs inputs[kElements] = {};
+    skip(job, 0, job.first_step);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const Element at = element(job, e);
       carry[e] = {};
       if (at.exists) {
         carry[e] = pass.carried(job.group, 0, at.row, at.unit, Io{});
-        if (pass.steps() > 0) inputs[e] = pass.fetch(job.group, 0, at.row, at.unit, Io{});
+        if (job.first_step < job.end_step)
+          inputs[e] = pass.fetch(job.group, job.first_step, at.row, at.unit, Io{});
       }
       if constexpr (Pass::kStartsPublished) publish(job, at, -1, {carry[e][0]});
     }
     if (Pass::kStartsPublished) exchange_.leave(-1);
 
 #pragma unroll 1
-    for (int s = 0; s < pass.steps(); ++s) step(job, s, carry, inputs);
+    for (int s = job.first_step; s < job.end_step; ++s) step(job, s, carry, inputs);
 
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const Element at = element(job, e);
-      if (at.exists) pass.keep(job.group, pass.steps() - 1, at.row, at.unit, carry[e], Io{});
+      if (at.exists) pass.keep(job.group, job.end_step - 1, at.row, at.unit, carry[e], Io{});
     }
+    skip(job, job.end_step, static_cast<int>(pass.steps()));
+  }
+
+  // Steps [from, to), none of which is one of the job's.
+  PRNN_DEVICE void skip(const Job& job, int from, int to) const {
+#pragma unroll 1
+    for (int s = from; s < to; ++s)
+#pragma unroll
+      for (int e = 0; e < kElements; ++e) {
+        const Element at = element(job, e);
+        if (at.exists) task_.pass.skip(job.group, s, at.row, at.unit, Io{});
+      }
   }
 
   PRNN_DEVICE void step(const Job& job, int s, Carry (&carry)[kElements],
@@ -166,14 +200,14 @@ class Engine {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const Element at = element(job, e);
-      if (at.exists && s + 1 < pass.steps())
+      if (at.exists && s + 1 < job.end_step)
         next[e] = pass.fetch(job.group, s + 1, at.row, at.unit, Io{});
     }
 
     float sums[kTile.m_tiles][kTile.n_tiles][4] = {};
     exchange_.arrive(s);
     ptx::bar_warp_sync();  // mma wants the warp together
-    if (s > 0 || Pass::kStartsPublished) weights_.multiply(exchange_, sums);
+    if (job.reads(s)) weights_.multiply(exchange_, sums);
     sums_.write(s, place_, sums);
     ptx::bar_sync();  // every warp's partial sums are there
 

@@ -1,5 +1,5 @@
 // How the blocks of a team tell each other what they publish. Step s reads what step s - 1
-// published; the initial values count as published by step -1. An exchange gives
+// published; forward, the initial values count as published by step -1. An exchange gives
 //
 //   begin    a job starts: all threads of the team, together
 //   arrive   what step s reads is on its way or there
@@ -12,9 +12,15 @@
 
 namespace prnn {
 
-// What an exchange must know of a job.
+// The whole sequence of one group and some rows of the batch, from the first of them on; of its
+// steps, those in which any of the rows takes part.
+template <class Pass>
 struct Job {
-  int group, first_row;  // of the batch
+  int group, first_row;
+  int first_step, end_step;
+
+  // Whether step s, one of these, reads values.
+  PRNN_DEVICE bool reads(int s) const { return s > first_step || Pass::kStartsPublished; }
 };
 
 // What the block and the cluster exchange share: values in shared memory, two buffers in turn:
@@ -62,7 +68,7 @@ class BlockExchange : public SharedValues<Pass, kNumber, kTile> {
   PRNN_DEVICE BlockExchange(const Task<Pass>&, const SharedLayout& layout, const Place& place)
       : Values(layout, place) {}
 
-  PRNN_DEVICE void begin(const Job&) { ptx::bar_sync(); }
+  PRNN_DEVICE void begin(const Job<Pass>&) { ptx::bar_sync(); }
   PRNN_DEVICE void arrive(int s) { Values::read_from(s); }
   PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
     if (which == 0)
@@ -87,7 +93,6 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
       : Values(layout, place),
         blocks_(task.blocks),
         leader_(place.thread == 0),
-        steps_(static_cast<int>(task.pass.steps())),
         bytes_(static_cast<std::uint32_t>(kTile.columns() * Pass::kPublished * task.padded *
                                           sizeof(typename Pass::Value))) {
     barriers_ = reinterpret_cast<ptx::MBarrier*>(ptx::shared() + static_cast<int>(layout.barriers));
@@ -99,14 +104,15 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
   }
 
   // All blocks have made their barriers, and nobody reads the job before any more.
-  PRNN_DEVICE void begin(const Job&) {
+  PRNN_DEVICE void begin(const Job<Pass>& job) {
+    job_ = job;
     ptx::bar_sync();
     ptx::barrier_cluster_arrive();
     ptx::barrier_cluster_wait();
     if (Pass::kStartsPublished) expect(0);
   }
   PRNN_DEVICE void arrive(int s) {
-    if (s > 0 || Pass::kStartsPublished) {
+    if (job_.reads(s)) {
       const int parity = static_cast<int>(s & 1);
       std::uint32_t turns = 0;
       while (!ptx::mbarrier_try_wait_parity(barriers_ + parity, phases_ >> parity & 1))
@@ -118,7 +124,7 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
   }
   // The lanes that hold the granule share out the blocks it goes to.
   PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
-    if (s + 1 == steps_) return;
+    if (s + 1 == job_.end_step) return;
     const char* to = Values::buffer(s + 1) + Values::value_at(column, value);
     ptx::MBarrier* barrier = barriers_ + ((s + 1) & 1);
     for (int rank = which; rank < blocks_; rank += granule_units(kNumber))
@@ -135,12 +141,12 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
  private:
   // The barrier's phase before was waited for at step s - 2.
   PRNN_DEVICE void expect(int s) const {
-    if (leader_ && s < steps_) ptx::mbarrier_arrive_expect_tx(barriers_ + (s & 1), bytes_);
+    if (leader_ && s < job_.end_step) ptx::mbarrier_arrive_expect_tx(barriers_ + (s & 1), bytes_);
   }
 
   int blocks_;
   bool leader_;
-  int steps_;
+  Job<Pass> job_;
   std::uint32_t bytes_, phases_ = 0;
   ptx::MBarrier* barriers_;
 };
@@ -159,7 +165,7 @@ class GridExchange {
     shape_.lengths = nullptr;  // all steps are exchanged
   }
 
-  PRNN_DEVICE void begin(const Job& job) {
+  PRNN_DEVICE void begin(const Job<Pass>& job) {
     job_ = job;
     ptx::bar_sync();
     const std::int64_t depth_bytes = Pass::kPublished * task_.padded * sizeof(Value);
@@ -174,12 +180,12 @@ class GridExchange {
               static_cast<std::int64_t>(sizeof(Value));
   }
   PRNN_DEVICE void arrive(int s) {
-    if (s == 0 && !Pass::kStartsPublished) return;  // nothing comes
+    if (!job_.reads(s)) return;
 #pragma unroll
     for (int n = 0; n < kTile.n_tiles; ++n) {
       // Short, for this is on the way from one step to the next; two tiles have no registers for
       // it.
-      if (kTile.n_tiles == 1 && s > 1) {
+      if (kTile.n_tiles == 1 && s > job_.first_step + 1) {
         from_[n] += stride_;
       } else {
         const Value* row = row_published(s - 1, job_.first_row + 8 * n + place_.row);
@@ -243,7 +249,7 @@ class GridExchange {
   const Task<Pass>& task_;
   Place place_;
   Shape shape_;  // of the mailbox
-  Job job_;
+  Job<Pass> job_;
   int end_[kTile.n_tiles];  // k blocks of which this lane has a part
   const char* from_[kTile.n_tiles];
   std::int64_t stride_;  // bytes from a step's values to the next one's

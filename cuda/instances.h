@@ -28,10 +28,15 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
   return false;
 }
 
+template <class Pass>
+constexpr std::span<const Instance> instances_of() {
+  return instances(Pass::kProducts, Pass::Carry::size());
+}
+
 // Calls f.operator()<kExchange, kTile>(task) if that instance is the one wanted.
-template <Number kNumber, int kProducts, std::size_t kIndex, class Task, class F>
-bool visit_if(const Instance& wanted, const Task& task, F&& f) {
-  constexpr Instance kInstance = instances(kProducts)[kIndex];
+template <Number kNumber, std::size_t kIndex, class Pass, class F>
+bool visit_if(const Instance& wanted, const Task<Pass>& task, F&& f) {
+  constexpr Instance kInstance = instances_of<Pass>()[kIndex];
   if constexpr (is_compiled(kInstance, kNumber)) {
     if (kInstance == wanted) {
       f.template operator()<kInstance.exchange, kInstance.tile>(task);
@@ -58,9 +63,8 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
       task.mailbox = static_cast<Value*>(task.output_is_mailbox ? const_cast<void*>(output)
                                                                 : mailbox.separate);
       return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
-        return (visit_if<kNumber, Pass::kProducts, kIndex>({plan.exchange, plan.tile}, task, f) ||
-                ...);
-      }(std::make_index_sequence<instances(Pass::kProducts).size()>{});
+        return (visit_if<kNumber, kIndex>({plan.exchange, plan.tile}, task, f) || ...);
+      }(std::make_index_sequence<instances_of<Pass>().size()>{});
     };
     if (call.pass == PassKind::kForward) {
       const auto at = std::bit_cast<ForwardArrays<Value>>(call.forward);

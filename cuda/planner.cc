@@ -236,7 +236,7 @@ std::optional<Plan> choose(const std::vector<Candidate>& candidates) {
 // ---- why ----
 
 bool fits(const Request& request, const Device& device) {
-  const auto all = instances(Work(request).products);
+  const auto all = instances(request.cell, request.pass);
   return std::any_of(all.begin(), all.end(), [&](const Instance& instance) {
     Candidate candidate{instance, std::nullopt, ""};
     Plan plan;
@@ -341,7 +341,7 @@ Planning plan(const Request& request, const Device& device) {
   out.is_valid = out.reason.empty();
   if (out.is_valid) out.reason = unsupported(request, device);
   if (!out.reason.empty()) return out;
-  for (const Instance& instance : instances(Work(request).products))
+  for (const Instance& instance : instances(request.cell, request.pass))
     if (is_compiled(instance, request.number))
       out.candidates.push_back(consider(request, device, instance));
   out.best = choose(out.candidates);

@@ -97,9 +97,10 @@ struct SharedLayout {
   }
 };
 
-// What is compiled for a pass with so many products per unit: forward, the cell's gates; backward,
-// one. Chosen so that weights fill the registers without a spill (the table in cuda/README.md), and
-// rows fill the tiles: 16 rows are 4 units of 4 gates, 48 rows are 16 units of 3.
+// What is compiled for a pass with so many products per unit (forward, the cell's gates; backward,
+// one), of a cell with so many states. Chosen so that weights fill the registers without a spill
+// (the table in cuda/README.md), and rows fill the tiles: 16 rows are 4 units of 4 gates, 48 rows
+// are 16 units of 3.
 struct Instance {
   Exchange exchange;
   Tile tile;
@@ -120,21 +121,36 @@ inline constexpr Instance kFourProducts[] = {
     {Exchange::kGrid, {4, 3, 2, 1, 3}},  {Exchange::kCluster, {4, 5, 1, 2, 1}},
     {Exchange::kBlock, {4, 3, 1, 8, 1}},
 };
-constexpr std::span<const Instance> instances(int products) {
+// For a cell of many states, which are few users' and many instructions: one of each exchange, for
+// the grid that which holds the largest layers.
+inline constexpr Instance kOneProductManyStates[] = {
+    {Exchange::kGrid, {1, 16, 1, 1, 8}},
+    {Exchange::kCluster, {2, 10, 1, 1, 1}},
+    {Exchange::kBlock, {1, 8, 1, 8, 1}},
+};
+inline constexpr Instance kFourProductsManyStates[] = {
+    {Exchange::kGrid, {4, 4, 1, 1, 4}},
+    {Exchange::kCluster, {4, 5, 1, 2, 1}},
+    {Exchange::kBlock, {4, 3, 1, 8, 1}},
+};
+constexpr std::span<const Instance> instances(int products, int states) {
+  const bool many = states > 2;
   switch (products) {
     case 1:
-      return kOneProduct;
+      return many ? std::span<const Instance>(kOneProductManyStates) : kOneProduct;
     case 3:
       return kThreeProducts;
     case 4:
-      return kFourProducts;
+      return many ? std::span<const Instance>(kFourProductsManyStates) : kFourProducts;
   }
   return {};
 }
 
-// float32 products, each three of TF32, leave no registers for a second tile of columns.
+// float32 products, each three of TF32, leave no registers for a second tile of columns, nor for a
+// GRU's four tiles of rows.
 constexpr bool is_compiled(const Instance& instance, Number number) {
-  return number != Number::kFloat32 || instance.tile.n_tiles == 1;
+  return number != Number::kFloat32 ||
+         (instance.tile.n_tiles == 1 && instance.tile != Tile{4, 5, 1, 1, 4});
 }
 
 }  // namespace prnn

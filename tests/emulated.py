@@ -16,11 +16,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from cases import Case
+from support import error_of, named
 
 from prnn_jax import _cuda, _ffi
 
 ROOT = Path(__file__).parent.parent
+EXCHANGES = "block", "cluster", "grid"
 NUMBERS = ("kBfloat16", "kFloat16", "kTf32", "kFloat32")
 OPTIONS = "-std=c++20", "-O1", "-fPIC", "-Wall", "-Wextra", "-Werror"
 KERNELS = ("-Wno-unknown-pragmas",)  # they tell nvcc what to unroll
@@ -110,8 +115,8 @@ def emulation(monkeypatch: pytest.MonkeyPatch):
     """All native calls run emulated within; programs compiled before do not."""
 
     def by_platform(call, platforms, native_call, scan_call, args):
-        del call
-        return (native_call("cuda") if "cuda" in platforms else scan_call)(*args)
+        native = "cuda" in platforms and call.implementation != "scan"
+        return (native_call("cuda") if native else scan_call)(*args)
 
     # Not in a context of their own: a test may set the same again, and all must be
     # undone in one order.
@@ -123,3 +128,27 @@ def emulation(monkeypatch: pytest.MonkeyPatch):
     yield Emulation()
     monkeypatch.undo()
     jax.clear_caches()
+
+
+def results(case: Case, dtype: str):
+    """(y and states, gradients) of a case by the native engine."""
+
+    @jax.jit
+    def run(arrays, cotangents):
+        out, vjp = jax.vjp(lambda a: case.run(a, "native"), arrays)
+        return named(*out), vjp(cotangents)[0]
+
+    return jax.block_until_ready(run(case.inputs(dtype), case.cotangents(dtype)))
+
+
+def assert_as_accurate_as(ours, of_scan, exact, dtype: str) -> None:
+    """At most twice the error of a scan in `dtype`, or a few roundings of it."""
+    epsilon = float(jnp.finfo(dtype).eps)
+    for name, value in ours.items():
+        largest = np.max(np.abs(exact[name]), initial=0)
+        error, bound = (error_of(v, exact[name]) for v in (value, of_scan[name]))
+        assert np.isfinite(np.asarray(value, np.float32)).all(), name
+        assert error <= 2 * bound + 4 * epsilon * largest, (
+            f"{name}: error {error:.3g}, the scan's in {dtype} is {bound:.3g} "
+            f"(largest value {largest:.3g})"
+        )

@@ -9,12 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CELLS, Case
-from emulated import emulation
-from support import assert_bitwise_equal, error_of, named, oracle, scan
+from emulated import EXCHANGES, assert_as_accurate_as, emulation, results
+from support import assert_bitwise_equal, oracle, scan
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++")
 
-EXCHANGES = "block", "cluster", "grid"
 NATIVE_CELLS = [cell for cell in CELLS if cell != "gru_reset_before"]
 
 
@@ -22,30 +21,6 @@ NATIVE_CELLS = [cell for cell in CELLS if cell != "gru_reset_before"]
 def emulated(monkeypatch):
     with emulation(monkeypatch) as session:
         yield session
-
-
-def results(case: Case, dtype: str):
-    """(y and states, gradients) of a case by the native engine."""
-
-    @jax.jit
-    def run(arrays, cotangents):
-        out, vjp = jax.vjp(lambda a: case.run(a, "native"), arrays)
-        return named(*out), vjp(cotangents)[0]
-
-    return jax.block_until_ready(run(case.inputs(dtype), case.cotangents(dtype)))
-
-
-def assert_as_accurate_as(ours, of_scan, exact, dtype: str) -> None:
-    """At most twice the error of a scan in `dtype`, or a few roundings of it."""
-    epsilon = float(jnp.finfo(dtype).eps)
-    for name, value in ours.items():
-        largest = np.max(np.abs(exact[name]), initial=0)
-        error, bound = (error_of(v, exact[name]) for v in (value, of_scan[name]))
-        assert np.isfinite(np.asarray(value, np.float32)).all(), name
-        assert error <= 2 * bound + 4 * epsilon * largest, (
-            f"{name}: error {error:.3g}, the scan's in {dtype} is {bound:.3g} "
-            f"(largest value {largest:.3g})"
-        )
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
@@ -166,7 +141,7 @@ def test_nan_goes_through_and_ends(emulated):
 def test_activations_kept_for_the_backward_pass(emulated):
     """In bfloat16, bytes per unit and step, y included: what the paper's memory is."""
     time, rows, hidden = 6, 4, 32
-    for cell, most in (("lstm", 12), ("gru", 10), ("rnn_tanh", 2)):
+    for cell, most in (("lstm", 12), ("slstm", 18), ("gru", 10), ("rnn_tanh", 2)):
         case = Case(cell, time, (rows,), hidden, state=True)
         text = case.gradient("native").lower(
             case.inputs("bfloat16"), case.cotangents("bfloat16")
@@ -182,8 +157,7 @@ def test_activations_kept_for_the_backward_pass(emulated):
             for shape, kind in shapes
         ]
         *results_, workspace = sizes
-        states = 2 if cell == "lstm" else 1
-        kept = sum(results_) - states * rows * hidden * 2
+        kept = sum(results_) - case.table.states * rows * hidden * 2
         assert kept == most * time * rows * hidden, cell
         assert workspace <= kept
 

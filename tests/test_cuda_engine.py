@@ -50,15 +50,16 @@ def _planner(variant: str) -> list[Path]:
 
 
 def compiled(variant: str, instances: str, edits: tuple[Edit, ...] = ()) -> Path:
-    """The program with some instances; of a copy of cuda/ where there are edits."""
+    """The program with some instances; of copied sources where there are edits."""
     folder = Path(tempfile.mkdtemp(dir=_folder.name))
     options = [*OPTIONS[variant], f'-DPRNN_COMPILED="{instances}"']
     if edits:
-        for source in sorted((ROOT / "cuda").glob("*.*h")):  # .h, .cuh
-            (folder / "cuda").mkdir(exist_ok=True)
-            shutil.copy(source, folder / "cuda")
+        for part in "core", "cuda":
+            (folder / part).mkdir()
+            for source in sorted((ROOT / part).glob("*.*h")):  # .h, .cuh
+                shutil.copy(source, folder / part)
         for edit in edits:
-            path = folder / "cuda" / edit.file
+            path = folder / (edit.file if "/" in edit.file else f"cuda/{edit.file}")
             text = path.read_text()
             assert text.count(edit.old) == 1, f"{edit.file} has changed: {edit.old!r}"
             path.write_text(text.replace(edit.old, edit.new))

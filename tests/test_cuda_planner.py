@@ -21,7 +21,7 @@ from prnn_jax._plan import engine_for
 
 H200, MIG = "NVIDIA H200", "NVIDIA H200 MIG 1g.18gb"
 DEVICES = native.recorded_devices()
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+GATES = {"lstm": 4, "slstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float32_exact": 4}
 PASSES = "forward", "backward"
 EVERY = list(itertools.product(GATES, PASSES, BYTES))

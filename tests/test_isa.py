@@ -17,6 +17,7 @@ CASES = [
         ("lstm", 1, 3),
         ("lstm", 5, 17),
         ("lstm", 9, 40),
+        ("slstm", 5, 19),
         ("gru", 2, 9),
         ("gru", 9, 31),
         ("gru_reset_before", 3, 21),
@@ -69,12 +70,14 @@ def test_accuracy(isa, tmp_path):
 
 def test_the_best_is_taken_where_none_is_named(monkeypatch):
     monkeypatch.delenv("PRNN_CPU_ISA", raising=False)
-    best = next(isa for isa in ISAS if _ffi.native.has_isa(isa))
+    there = [isa for isa in ISAS if _ffi.native.has_isa(isa)]
     script = """
 import prnn_jax
 print(prnn_jax.explain("lstm", batch=1, time=1, hidden_size=1).instruction_set)
 """
-    assert run_python(script).strip() == best
+    best = run_python(script).strip()
+    # Which of the first two depends on how fast the processor's dot products are.
+    assert best in there[: 2 if there[0] == "avx512_bf16" else 1]
     # A name that this processor lacks is no error: the best is taken.
     assert run_python(script, PRNN_CPU_ISA="avx1024").strip() == best
 

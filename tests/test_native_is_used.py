@@ -14,7 +14,7 @@ from cases import CASES, SMALL, Case
 from support import Program, float64
 
 import prnn_jax
-from prnn_jax import _ffi, _projection
+from prnn_jax import _projection
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_calls_without_jit_use_it(monkeypatch):
     arrays = Case("rnn_tanh", 3, (2,), 4, 3).inputs()
     params = prnn_jax.Params(arrays["w_ih"], arrays["w_hh"])
     prnn_jax.rnn(arrays["x"], params, skip=0.123)
-    assert used == ["prnn_forward"] * len(_ffi.PLATFORMS)  # a branch for each
+    assert set(used) == {"prnn_forward"}
 
 
 @pytest.mark.parametrize("case", SMALL, ids=str)

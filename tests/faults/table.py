@@ -1,8 +1,8 @@
 """Mistakes in the CUDA engine, made on purpose, and the check that notices each.
 
 A mistake is one of `emulator/faults.h` (`fault=` among the options), one of the host or
-an edit of a file of cuda/: the text must be there exactly once, so that a change of the
-engine that makes an entry meaningless is a failure, too.
+an edit of a source: the text must be there exactly once, so that a change of the engine
+that makes an entry meaningless is a failure, too.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,8 @@ class Check:
 
 
 CHECKS = {
-    "value": Check("plain", r"result \d (differs by|has a NaN|has no NaN)"),
+    "value": Check("plain", r"(result|sum) \d (differs by|has a NaN|has no NaN)"),
+    "work": Check("plain", r"does \d+ products, \d+ are needed"),
     "deadlock": Check(
         "plain", r"deadlock: .*\n  block \d+ @ .* x \d+ \(\w+\.cuh:\d+\)"
     ),
@@ -28,7 +29,7 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class Edit:
-    file: str  # of cuda/
+    file: str  # of cuda/, or core/ and its name
     old: str
     new: str
 
@@ -45,12 +46,15 @@ class Fault:
 
 
 GRID = "lstm-forward-bf16-grid0"
+GRID_BACKWARD = "lstm-backward-bf16-grid0"
 CLUSTER = "lstm-forward-bf16-cluster3"
 BLOCK = "lstm-forward-bf16-block4"
 # Of these: small; several jobs for a team; rows that are no multiple of 16 bytes.
 SMALL = ("cases=*-T3-B3-*",)
 JOBS = ("cases=*-B14-*",)
 ALL = ("cases=*-H? *-H??",)
+LENGTHS = ("cases=*-lengths-*",)
+CONTROLS = ("cases=*-all-*",)
 
 
 def edit(name, check, compiled, options, file, old, new):
@@ -216,7 +220,7 @@ FAULTS = [
         CLUSTER,
         ALL,
         "exchange.cuh",
-        "if (s + 1 == steps_) return;",
+        "if (s + 1 == job_.end_step) return;",
         "",
     ),
     # Barriers and buffers within a block
@@ -245,8 +249,8 @@ FAULTS = [
         GRID,
         JOBS,
         "exchange.cuh",
-        "job_ = job;\n    ptx::bar_sync();",
-        "job_ = job;",
+        "ptx::bar_sync();\n    const std::int64_t depth_bytes",
+        "const std::int64_t depth_bytes",
     ),
     edit(
         "bias_written_while_it_is_read",
@@ -372,6 +376,116 @@ FAULTS = [
         "tile.h",
         "return round_up(hidden, 16 / value_bytes(number));",
         "return round_up(hidden, 8 / value_bytes(number));",
+    ),
+    # Lengths, resets, masks
+    edit(
+        "resets_and_masks_not_exchanged",
+        "value",
+        GRID,
+        CONTROLS,
+        "engine.cuh",
+        "if (at.exists) exchanged = task_.pass.exchanged(",
+        "if (false) exchanged = task_.pass.exchanged(",
+    ),
+    edit(
+        "exchanged_values_in_the_output",
+        "value",
+        GRID,
+        CONTROLS,
+        "call.h",
+        "call.forward.controls.change_product_input();",
+        "false;",
+    ),
+    edit(
+        "rows_that_turn_go_through_the_output",
+        "value",
+        GRID,
+        LENGTHS,
+        "call.h",
+        "call.shape.lengths != nullptr && (call.shape.reverse || "
+        "call.shape.bidirectional);",
+        "false;",
+    ),
+    edit(
+        "mask_not_applied_forward",
+        "value",
+        GRID,
+        CONTROLS,
+        "core/controls.h",
+        "return masked(h, shape, g, b, unit, io);",
+        "return h;",
+    ),
+    edit(
+        "mask_not_applied_backward",
+        "value",
+        GRID_BACKWARD,
+        CONTROLS,
+        "core/passes.h",
+        "d[0] = d[0] + at.controls.masked(dh[0], shape, g, b, unit, io);",
+        "d[0] = d[0] + dh[0];",
+    ),
+    edit(
+        "gradient_crosses_resets",
+        "value",
+        GRID_BACKWARD,
+        CONTROLS,
+        "core/passes.h",
+        "io.store(sum, io.load(sum) + d[n]);\n      d[n] = F(0.0f);",
+        "io.store(sum, io.load(sum) + d[n]);",
+    ),
+    edit(
+        "gradient_of_the_state_before_the_reset",
+        "value",
+        GRID_BACKWARD,
+        CONTROLS,
+        "core/passes.h",
+        "at.controls.replace(prev, shape, g, step, b, unit, io);",
+        "",
+    ),
+    edit(
+        "no_zeros_after_the_end",
+        "value",
+        CLUSTER,
+        LENGTHS,
+        "engine.cuh",
+        "skip(job, job.end_step, static_cast<int>(pass.steps()));",
+        "",
+    ),
+    edit(
+        "no_zeros_before_the_end",
+        "value",
+        GRID_BACKWARD,
+        LENGTHS,
+        "engine.cuh",
+        "skip(job, 0, job.first_step);",
+        "",
+    ),
+    edit(
+        "job_ends_with_its_first_row",
+        "value",
+        BLOCK,
+        LENGTHS,
+        "engine.cuh",
+        "const int row = first_row + n < last_row ? first_row + n : last_row;",
+        "const int row = n < last_row ? first_row : last_row;",
+    ),
+    edit(
+        "job_goes_on_after_its_end",
+        "work",
+        CLUSTER,
+        LENGTHS,
+        "engine.cuh",
+        "longest = length > longest ? length : longest;",
+        "longest = length < 0 ? length : pass.shape.time;",
+    ),
+    edit(
+        "reads_before_anything_is_published",
+        "deadlock",
+        GRID_BACKWARD,
+        LENGTHS,
+        "exchange.cuh",
+        "return s > first_step || Pass::kStartsPublished;",
+        "return s > 0 || Pass::kStartsPublished;",
     ),
     # Too inexact: is the comparison sharp?
     Fault("conversions_truncate", "value", GRID, (*JOBS, "fault=truncate")),

@@ -1,0 +1,180 @@
+// The arrays of a native call on a GPU, of the exact size, with inputs drawn from a seed.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <random>
+#include <vector>
+
+#include "native/cuda_cases.h"
+
+namespace prnn {
+
+// An array of the exact size, so that a sanitizer sees what lies beyond; filled with NaN first.
+template <class T>
+class Array {
+ public:
+  explicit Array(std::int64_t n)
+      : n_(n), data_(new (std::align_val_t{64}) T[static_cast<std::size_t>(n)]) {
+    forget();
+  }
+  T* get() const { return data_.get(); }
+  std::int64_t size() const { return n_; }
+  std::size_t bytes() const { return static_cast<std::size_t>(n_) * sizeof(T); }
+  std::vector<T> copy() const { return {get(), get() + n_}; }
+  void forget() { std::memset(static_cast<void*>(get()), 0xff, bytes()); }
+  // With value(i), rounded.
+  template <class F>
+  T* fill(F&& value) {
+    for (std::int64_t i = 0; i < n_; ++i) get()[i] = rounded(value(i));
+    return get();
+  }
+
+ private:
+  static T rounded(float v) {
+    if constexpr (std::is_same_v<T, float>) return v;
+    if constexpr (std::is_same_v<T, Bfloat16>) return Format<Number::kBfloat16>::from_float(v);
+    if constexpr (std::is_same_v<T, Float16>) return Format<Number::kFloat16>::from_float(v);
+  }
+  struct Free {
+    void operator()(T* p) const { ::operator delete[](p, std::align_val_t{64}); }
+  };
+  std::int64_t n_;
+  std::unique_ptr<T[], Free> data_;
+};
+
+template <class T>
+std::vector<std::vector<T>> copies(const std::vector<Array<T>>& arrays) {
+  std::vector<std::vector<T>> out;
+  for (const Array<T>& array : arrays) out.push_back(array.copy());
+  return out;
+}
+
+// The controls of a call, such that each rule comes up.
+template <class T>
+class ControlArrays {
+ public:
+  ControlArrays(const Case& c, std::mt19937& random) {
+    const std::string_view which = c.controls;
+    const auto below = [&](unsigned n) { return static_cast<int>(random() % n); };
+    const Shape& s = c.shape;
+    const auto time = static_cast<unsigned>(s.time);
+    if (!which.empty())
+      // The first rows all end early; of later ones, those of one group are empty.
+      for (std::int64_t b = 0; b < s.batch; ++b)
+        for (std::int64_t g = 0; g < s.groups; ++g)
+          lengths.push_back(b < 8 ? below(time - 1) : g == 1 ? 0 : below(time + 1));
+    if (which != "all") return;
+    for (std::int64_t i = 0; i < s.batch * s.time * s.groups; ++i)
+      resets.push_back(static_cast<std::uint8_t>(below(3) == 0));
+    const std::int64_t state = s.batch * s.groups * s.hidden;
+    const std::int64_t states = numbers(cell_spec(c.cell)).states;
+    // Powers of two, so that it is the same where they enter a product.
+    constexpr float kMask[] = {0, 0.5f, 1, 2}, kStays[] = {0, 0.125f, 0.1875f, 1};
+    mask.emplace_back(state).fill([&](auto) { return kMask[below(4)]; });
+    zoneout.emplace_back(state * s.time * states).fill([&](auto) { return kStays[below(4)]; });
+  }
+  // Of the rest, reset_to is an input like state_0.
+  void give(Shape& shape, Controls<void>& to) const {
+    if (!lengths.empty()) shape.lengths = lengths.data();
+    if (!resets.empty()) to.resets = resets.data();
+    if (!mask.empty()) to.mask = mask[0].get();
+    if (!zoneout.empty()) to.zoneout = zoneout[0].get();
+  }
+
+ private:
+  std::vector<std::int32_t> lengths;
+  std::vector<std::uint8_t> resets;
+  std::vector<Array<T>> mask, zoneout;  // one, or none
+};
+
+// All arrays of a call.
+template <class T>
+struct Data {
+  std::mt19937 random{7};
+  std::vector<Array<T>> inputs, results;
+  std::vector<Array<float>> sums;  // results that are floats in any format
+  ControlArrays<T> controls;
+  std::vector<Array<T>> workspace;  // one
+  CudaCall call;
+
+  Data(const Case& c, const CellSpec& cell, bool with_nan)
+      : controls(c, random), call{c.pass, cell, c.number, c.shape, {}, {}, nullptr} {
+    const CellNumbers numbers = prnn::numbers(cell);
+    const Shape& s = c.shape;
+    const std::int64_t state = s.batch * s.groups * s.hidden, sequence = state * s.time;
+    const bool is_lean = std::string_view(c.controls) == "lengths";
+    const auto input = [&](std::int64_t n, float scale) {
+      std::uniform_real_distribution<float> uniform(-scale, scale);
+      return inputs.emplace_back(n).fill([&](auto) { return uniform(random); });
+    };
+    // The n-th state. What divides is not near 0, but it may be 0 in the beginning.
+    const auto input_state = [&](int n, bool is_first) {
+      std::uniform_real_distribution<float> uniform(-0.8f, 0.8f);
+      const bool divides = cell.kind == CellKind::kSlstm && n == 2;
+      return inputs.emplace_back(state).fill([&](auto) {
+        const float v = uniform(random);
+        return !divides ? v : is_first && v < -0.4f ? 0.0f : 0.5f + std::fabs(v);
+      });
+    };
+    // In one row of the batch, where there are others.
+    const auto with_one_nan = [&](T* values) {
+      if (with_nan) std::memset(static_cast<void*>(values), 0xff, sizeof(T));
+      return values;
+    };
+    const auto output = [&](std::int64_t n) { return results.emplace_back(n).get(); };
+    const float weight = 1.5f / std::sqrt(static_cast<float>(s.hidden));
+    const std::int64_t weights = s.groups * s.hidden * numbers.gates * s.hidden;
+    if (c.pass == PassKind::kForward) {
+      auto& at = call.forward;
+      at.a_x = input(sequence * numbers.gates, 1.0f);
+      at.w_hh = input(weights, weight);
+      at.b_hh = input(s.groups * numbers.gates * s.hidden, 0.5f);
+      for (int n = 0; n < numbers.states; ++n) at.state_0[n] = with_one_nan(input_state(n, true));
+      at.y = output(sequence);
+      for (int n = 0; n < numbers.states; ++n) at.state_n[n] = output(state);
+      at.saves_reserve = !is_lean;
+      const int saved = is_lean ? numbers.states - 1 : numbers.saved;
+      if (saved > 0) at.saved = output(sequence * saved);
+      controls.give(call.shape, at.controls);
+      if (at.controls.resets != nullptr)
+        for (int n = 0; n < numbers.states; ++n) at.controls.reset_to[n] = input_state(n, true);
+    } else {
+      auto& at = call.backward;
+      at.w_hh = input(weights, weight);
+      at.y = input(sequence, 0.8f);
+      if (numbers.saved > 0) {
+        std::uniform_real_distribution<float> uniform(-0.9f, 0.9f);
+        const auto divides = [&](std::int64_t value) {  // the n of the sLSTM
+          return cell.kind == CellKind::kSlstm && value % numbers.saved == Slstm::kReserve + 1;
+        };
+        at.saved = inputs.emplace_back(sequence * numbers.saved).fill([&](std::int64_t i) {
+          const float v = uniform(random);
+          return divides(i / s.hidden) ? 0.5f + std::fabs(v) : v;
+        });
+      }
+      for (int n = 0; n < numbers.states; ++n) at.state_0[n] = input_state(n, false);
+      at.dy = input(sequence, 1.0f);
+      for (int n = 0; n < numbers.states; ++n) at.dstate_n[n] = with_one_nan(input(state, 1.0f));
+      at.da_x = output(sequence * numbers.gates);
+      at.da_h = numbers.same_gradient ? at.da_x : output(sequence * numbers.gates);
+      for (int n = 0; n < numbers.states; ++n) at.dstate_0[n] = output(state);
+      controls.give(call.shape, at.controls);
+      if (at.controls.resets != nullptr)
+        for (int n = 0; n < numbers.states; ++n) {
+          at.controls.reset_to[n] = input_state(n, false);
+          at.dreset_to[n] = sums.emplace_back(state).get();
+        }
+    }
+    const auto bytes = workspace_bytes(call);
+    call.workspace = workspace.emplace_back(bytes / static_cast<std::int64_t>(sizeof(T))).get();
+  }
+  void forget() {
+    for (Array<T>& result : results) result.forget();
+    for (Array<float>& sum : sums) sum.forget();
+    workspace[0].forget();
+  }
+};
+
+}  // namespace prnn

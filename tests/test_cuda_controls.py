@@ -1,0 +1,139 @@
+"""The CUDA engine in the emulator: lengths, resets, masks, zoneout, heads."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CONTROLS, Case
+from emulated import EXCHANGES, assert_as_accurate_as, emulation, results
+from support import assert_bitwise_equal, oracle, scan
+
+import prnn_jax
+
+pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++")
+
+WITHOUT_ZONEOUT = tuple(name for name in CONTROLS if name != "zoneout")
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    with emulation(monkeypatch) as session:
+        yield session
+
+
+def controls_of(cell: str) -> tuple[str, ...]:
+    """All that the cell's function takes."""
+    return WITHOUT_ZONEOUT if cell == "slstm" else CONTROLS
+
+
+def check(case: Case, dtype: str) -> None:
+    """Results and gradients, of all arrays, are as accurate as the scan's."""
+    with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
+        forward, gradients = results(case, dtype)
+    of_scan, exact = scan(case, dtype), oracle(case)
+    assert_as_accurate_as(forward, of_scan.forward, exact.forward, dtype)
+    assert_as_accurate_as(gradients, of_scan.gradients, exact.gradients, dtype)
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("cell", ["lstm", "slstm", "gru", "rnn_tanh_skip"])
+def test_all_together(emulated, cell, dtype, exchange):
+    """In one native call each way."""
+    controls = controls_of(cell)
+    case = Case(cell, 6, (4,), 37, bidirectional=True, state=True, controls=controls)
+    emulated.use(exchange=exchange)
+    check(case, dtype)
+    assert emulated.ran == [f"forward:{exchange}", f"backward:{exchange}"]
+
+
+# H of whole granules: whether values go through the output is the controls' affair.
+def bent(cell: str, *controls: str, **options) -> Case:
+    return Case(cell, 5, (4,), 40, state=True, controls=controls, **options)
+
+
+EACH = [
+    bent("lstm", "lengths"),
+    bent("lstm", "lengths", reverse=True),
+    bent("gru", "lengths", bidirectional=True),
+    bent("rnn_tanh", "lengths", bidirectional=True, reverse=True, time_major=True),
+    bent("lstm", "resets"),
+    bent("gru", "resets", "reset_to", reverse=True),
+    bent("slstm", "resets", "reset_to", time_major=True),
+    bent("lstm", "mask"),
+    bent("gru", "mask", bidirectional=True),
+    bent("lstm", "zoneout"),
+    bent("rnn_tanh", "zoneout", reverse=True),
+    # A row's steps more than one tile of rows has.
+    Case("lstm", 4, (21,), 40, state=True, controls=WITHOUT_ZONEOUT),
+    Case("lstm", 5, (2, 2), 13, heads=3, state=True, controls=CONTROLS),
+    Case("slstm", 5, (3,), 16, heads=4, bidirectional=True, controls=WITHOUT_ZONEOUT),
+    Case("gru", 5, (3,), 16, heads=2, state=True),
+    Case("lstm", 5, (3,), 24, lean=True, state=True, controls=CONTROLS),
+    Case("slstm", 5, (3,), 24, lean=True, reverse=True, controls=WITHOUT_ZONEOUT),
+    Case("gru", 5, (3,), 24, lean=True, bidirectional=True, controls=CONTROLS),
+]
+
+
+@pytest.mark.parametrize("case", EACH, ids=str)
+def test_each(emulated, case):
+    emulated.use(exchange="grid")
+    check(case, "bfloat16")
+    assert emulated.ran == ["forward:grid", "backward:grid"]
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_full_lengths_change_nothing(emulated, exchange):
+    """To the bit; lengths of 0 leave the state, and y is zero."""
+    case = Case("lstm", 4, (3,), 40, state=True)
+    arrays = case.inputs("bfloat16")
+    params = prnn_jax.Params(*(arrays[n] for n in ("w_ih", "w_hh", "b_ih", "b_hh")))
+    state_0 = arrays["h_0"], arrays["c_0"]
+
+    @jax.jit
+    def run(lengths):
+        return prnn_jax.lstm(
+            arrays["x"], params, state_0, lengths=lengths, implementation="native"
+        )
+
+    emulated.use(exchange=exchange)
+    assert_bitwise_equal(run(jnp.full(3, 4)), run(None))
+    y, state = run(jnp.zeros(3, jnp.int32))
+    np.testing.assert_array_equal(y, np.zeros_like(y))
+    assert_bitwise_equal(state, state_0)
+    y, _ = run(jnp.array([1, 0, 2]))
+    np.testing.assert_array_equal(y[0, 1:], np.zeros_like(y[0, 1:]))
+    assert_bitwise_equal(y[0, 0], run(None)[0][0, 0])
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+def test_nan_in_the_padding_reaches_nothing(emulated, exchange):
+    """Neither from a_x, which the engine reads, nor from the cotangents."""
+    lengths, time, hidden = np.array([2, 0, 5, 3]), 5, 40
+    random = np.random.default_rng(3)
+    counts = np.arange(time)[None, :, None] < lengths[:, None, None]
+
+    def array(*shape):
+        return jnp.asarray(random.standard_normal(shape) / 4, jnp.bfloat16)
+
+    a_x, dy = array(4, time, 3 * hidden), array(4, time, hidden)
+    w_hh, dh = array(hidden, 3 * hidden), array(4, hidden)
+
+    @jax.jit
+    def run(a_x, dy):
+        out, vjp = jax.vjp(
+            lambda a_x, w_hh: prnn_jax.recurrence(
+                "gru", a_x, w_hh, lengths=lengths, implementation="native"
+            ),
+            a_x,
+            w_hh,
+        )
+        return out, vjp((dy, dh))
+
+    emulated.use(exchange=exchange)
+    clean = run(jnp.where(counts, a_x, 0), jnp.where(counts, dy, 0))
+    spoilt = run(jnp.where(counts, a_x, jnp.nan), jnp.where(counts, dy, jnp.nan))
+    assert_bitwise_equal(spoilt, clean)
+    assert len(emulated.ran) == 4
