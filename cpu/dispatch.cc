@@ -46,7 +46,14 @@ const Isa& best_isa() {
   static const Isa& best = []() -> const Isa& {
     if (const char* wanted = std::getenv("PRNN_CPU_ISA"))
       if (const Isa* isa = find_isa(wanted)) return *isa;
-    for (const char* name : {"avx512_bf16", "avx512", "avx2"})
+#if PRNN_HAS_X86_ISAS
+    // AMD's processors do two multiply-adds of bfloat16 in the time of one of float (Zen 5: 490
+    // GFLOP/s against 240). On an Intel Xeon with AMX, widening in registers took 0.7 to 0.9 of
+    // the time where weights come from the second-level cache, and the same elsewhere.
+    if (__builtin_cpu_is("amd"))
+      if (const Isa* isa = find_isa("avx512_bf16")) return *isa;
+#endif
+    for (const char* name : {"avx512", "avx2"})
       if (const Isa* isa = find_isa(name)) return *isa;
     return portable::kIsa;
   }();
