@@ -57,7 +57,7 @@ class NaiveRun {
   }
   // Whether the state is replaced before step s, forward, of a row.
   bool resets(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return controls_.resets != nullptr && s < shape().length(b, g) &&
+    return controls_.resets != nullptr && s >= 0 && s < shape().length(b, g) &&
            controls_.resets[shape().row_at(b, shape().time_at(g, s, b), g)] != 0;
   }
   float reset_to(int n, std::int64_t g, std::int64_t b, std::int64_t unit) const {
