@@ -248,7 +248,13 @@ class Layer(eqx.Module):
 
 def _drawn_apart(draw: Callable, count: int) -> Callable:
     """`draw` with a leading axis of so many, each with a key of its own."""
-    return lambda key: jax.vmap(draw)(jax.random.split(key, count))
+
+    def several(key: Array):
+        # One by one: what XLA makes of a vmap over keys takes seconds to compile.
+        drawn = [draw(key) for key in jax.random.split(key, count)]
+        return jax.tree.map(lambda *arrays: jnp.stack(arrays), *drawn)
+
+    return several
 
 
 def check_sequence(name: str, xs: Array, input_size: int, *, time_major: bool) -> None:

@@ -121,7 +121,9 @@ def _project_here(call: Call, x, w, b):
 
 
 def _platforms(call: Call, dtype, w_hh_shape, *, backward: bool) -> list[str]:
-    """Those whose engine can run the call."""
+    """Those whose engine can run the call, and may."""
+    if call.implementation == "scan":
+        return []
     groups, hidden, _ = w_hh_shape
     able = ["cpu"] if jnp.dtype(dtype).name in CPU_DTYPES else []
     if "cuda" in PLATFORMS and not _cuda.refusal(

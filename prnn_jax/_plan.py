@@ -160,7 +160,7 @@ def explain(
     """Which engine a call would use on this machine, or on a GPU named, how, and why.
 
     Args:
-      cell: "lstm", "gru" or "rnn".
+      cell: "lstm", "slstm", "gru" or "rnn".
       batch: rows, all batch axes together.
       time: steps.
       hidden_size: units of a group.
@@ -180,7 +180,7 @@ def explain(
     Raises:
       ValueError: an unknown cell or device, or a size below 1.
     """
-    _checks.one_of("explain", "cell", cell, ("lstm", "gru", "rnn"))
+    _checks.one_of("explain", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
     sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
     for name, size in (*sizes.items(), ("max_sms", 1 if max_sms is None else max_sms)):
         _checks.check(size >= 1, f"explain: {name} must be at least 1, got {size}.")

@@ -560,7 +560,7 @@ def test_the_platform_of_a_call(monkeypatch):
         for platform in ("gpu", "cuda"):
             assert engine_for(call, dtype, platform)[0] == "native"
     assert engine_for(call, "float64", "gpu")[0] == "scan"
-    assert engine_for(call, "bfloat16", "cpu")[0] == "scan"
+    assert engine_for(call, "bfloat16", "cpu")[0] == "native"
     engine, reason = engine_for(Call("gru_reset_before"), "float32", "gpu")
     assert engine == "scan"
     assert "reset_after=False" in reason

@@ -99,9 +99,9 @@ SHAPES = {
         lambda: prnn_jax.lstm(zeros(*X), params(lead=(3,)), bidirectional=True),
         ("lstm: w_hh must be [2, hidden, 4*hidden] = [2, 8, 32], got [3, 8, 32]",),
     ),
-    "two ways, but not bidirectional": (
-        lambda: prnn_jax.lstm(zeros(*X), params(lead=TWO)),
-        ("lstm: w_hh must be [hidden, 4*hidden] with hidden >= 1, got [2, 8, 32]",),
+    "heads of two ways, but not bidirectional": (
+        lambda: prnn_jax.lstm(zeros(*X), params(lead=(*TWO, 3))),
+        ("lstm: w_hh must be [hidden, 4*hidden] with hidden >= 1, got [2, 3, 8, 32]",),
     ),
     "bidirectional with one state": (
         lambda: prnn_jax.gru(
@@ -212,15 +212,15 @@ OPTIONS = {
         lambda: prnn_jax.lstm(zeros(*X), params(), implementation="cudnn"),
         ("lstm: implementation must be one of None, 'native', 'scan', got 'cudnn'",),
     ),
-    "native for bfloat16": (
+    "native for float8": (
         lambda: prnn_jax.rnn(
-            zeros(*X, dtype="bfloat16"),
-            jax.tree.map(lambda p: p.astype("bfloat16"), params(1)),
+            zeros(*X, dtype="float8_e4m3fn"),
+            jax.tree.map(lambda p: p.astype("float8_e4m3fn"), params(1)),
             implementation="native",
         ),
         (
             'rnn: implementation="native" is not available',
-            "float32, not bfloat16",
+            "float16, not float8_e4m3fn",
             'implementation="scan" always runs',
         ),
     ),
@@ -246,7 +246,7 @@ OPTIONS = {
     ),
     "another cell": (
         lambda: prnn_jax.recurrence("qrnn", zeros(2, 7, H), zeros(H, H)),
-        ("recurrence: cell must be one of 'lstm', 'gru', 'rnn', got 'qrnn'",),
+        ("recurrence: cell must be one of 'lstm', 'slstm', 'gru', 'rnn', got 'qrnn'",),
     ),
     "another precision": (
         lambda: prnn_jax.lstm(zeros(*X), params(), precision="exact"),
@@ -254,7 +254,7 @@ OPTIONS = {
     ),
     "explain: another cell": (
         lambda: prnn_jax.explain("rnn_tanh", batch=1, time=1, hidden_size=1),
-        ("explain: cell must be one of 'lstm', 'gru', 'rnn', got 'rnn_tanh'",),
+        ("explain: cell must be one of 'lstm', 'slstm', 'gru', 'rnn', got 'rnn_tanh'",),
     ),
     "explain: no units": (
         lambda: prnn_jax.explain("gru", batch=1, time=1, hidden_size=0),

@@ -16,6 +16,7 @@ from support import assert_bitwise_equal
 
 from prnn_jax import _ffi
 from prnn_jax._call import Call
+from prnn_jax._controls import NONE
 
 CASES = [
     *SMALL,
@@ -62,7 +63,7 @@ def native_calls(monkeypatch):
             reverse=case.reverse,
             bidirectional=case.bidirectional,
             time_major=case.time_major,
-            save=True,
+            save="all",
             skip=options.get("skip", 0.0),
             cap=options.get("cap", np.inf),
         )
@@ -82,18 +83,19 @@ def native_calls(monkeypatch):
         arguments = random_like((sequence(gates), w_hh, b_hh, states))
 
         def forward(*args):
-            _ffi._forward_native(call, *args)
+            _ffi._forward_native(call, *args, NONE)
             return tuple(written)
 
-        def backward(*args):
-            _ffi._backward_native(call, *args)
+        def backward(w_hh, state_0, kept, cotangents):
+            primals = w_hh, state_0, NONE
+            _ffi._backward_native(call, primals, kept, cotangents)
             return tuple(written)
 
         def project(*args):
             _ffi._project_native(*args)
             return tuple(written)
 
-        y, _, saved = _ffi._forward_native(call, *arguments)
+        y, _, saved = _ffi._forward_native(call, *arguments, NONE)
         cotangents = random_like((sequence(1), states))
         of_backward = (arguments[1], arguments[3], (y, saved), cotangents)
         return {
@@ -136,7 +138,7 @@ def test_what_was_in_memory_does_not_matter(case, direction, native_calls):
 @pytest.mark.parametrize("shape", [(1, 1, 1), (33, 5, 36), (40, 17, 64)], ids=str)
 def test_nor_in_the_input_projection(shape, native_calls):
     rows, inputs, columns = shape
-    sizes = {"x": (rows, inputs), "w": (inputs, columns), "b": (columns,)}
+    sizes = {"x": (1, rows, inputs), "w": (inputs, columns), "b": (columns,)}
     arguments = random_like(
         [jax.ShapeDtypeStruct(shape, "float32") for shape in sizes.values()]
     )
@@ -161,7 +163,7 @@ def sequence_sizes(text: str) -> set[int]:
 def test_inference_writes_no_reserve(case):
     inference = case.forward().lower(case.inputs()).as_text()
     training = case.gradient().lower(case.inputs(), case.cotangents()).as_text()
-    saved = {"lstm": 5, "gru": 4, "gru_reset_before": 3}.get(case.cell, 0)
+    saved = {"lstm": 5, "slstm": 8, "gru": 4, "gru_reset_before": 3}.get(case.cell, 0)
     assert sequence_sizes(inference) == {9}
     assert sequence_sizes(training) == {9, saved * 9} - {0}
 
