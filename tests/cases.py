@@ -182,6 +182,14 @@ class Case:
         )
         return dy, tuple(dstate)
 
+    def state_of(self, arrays: dict[str, Array], pattern: str = "{}_0"):
+        """The state among a case's arrays as the function takes it, or None."""
+        names = [pattern.format(name) for name in STATES[: self.table.states]]
+        if names[0] not in arrays:
+            return None
+        states = tuple(arrays[name] for name in names)
+        return states if len(states) > 1 else states[0]
+
     def run(
         self, arrays: dict[str, Array], implementation: str | None = None
     ) -> tuple[Array, tuple[Array, ...]]:
@@ -190,20 +198,13 @@ class Case:
             arrays["w_ih"], arrays["w_hh"], arrays.get("b_ih"), arrays.get("b_hh")
         )
 
-        def state_of(pattern):
-            names = [pattern.format(name) for name in STATES[: self.table.states]]
-            if names[0] not in arrays:
-                return None
-            states = tuple(arrays[name] for name in names)
-            return states if len(states) > 1 else states[0]
-
         bending = self.bending(arrays["x"].dtype)
         if "reset_to" in self.controls:
-            bending["reset_to"] = state_of("reset_{}")
+            bending["reset_to"] = self.state_of(arrays, "reset_{}")
         y, state = self.table.function(
             arrays["x"],
             params,
-            state_of("{}_0"),
+            self.state_of(arrays),
             **self.table.options,
             **bending,
             reserve="lean" if self.lean else "fast",

@@ -19,7 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite("cases", "support")
 
-HANG_S = 600  # compiling the engine for an emulator takes its time on a slow machine
+HANG_S = 1200  # compiling an engine with sanitizers takes its time on a slow machine
 STDERR = pytest.StashKey[int]()
 
 

@@ -123,7 +123,7 @@ def test_a_row_of_a_batch_is_that_row_alone(cell, hidden):
         out, vjp = jax.vjp(native, a_x, state_0)
         return out, vjp(jax.tree.map(jnp.cos, out))
 
-    state_0 = (arrays["h_0"], arrays["c_0"]) if cell == "lstm" else arrays["h_0"]
+    state_0 = case.state_of(arrays)
     whole = run(a_x, state_0)
     # Other sizes are cut otherwise: alone, the last ones, a few in the middle.
     for first, last in ((0, 1), (9, 11), (3, 8)):

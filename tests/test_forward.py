@@ -148,7 +148,7 @@ def test_recurrence_takes_what_a_layer_projects(cell):
     case = Case(cell, state=True)
     arrays = case.inputs()
     a_x = arrays["x"] @ arrays["w_ih"] + arrays["b_ih"]
-    state_0 = (arrays["h_0"], arrays["c_0"]) if cell == "lstm" else arrays["h_0"]
+    state_0 = case.state_of(arrays)
     y, state = prnn_jax.recurrence(
         cell.removesuffix("_tanh"), a_x, arrays["w_hh"], state_0, arrays["b_hh"]
     )

@@ -136,8 +136,7 @@ def test_chunks_with_carried_state_are_one_call(cell, chunks):
             name, a_x, arrays["w_hh"], state, arrays["b_hh"], **case.table.options
         )
 
-    states = tuple(arrays[f"{name}_0"] for name in "hcnm" if f"{name}_0" in arrays)
-    state = states if len(states) > 1 else states[0]
+    state = case.state_of(arrays)
     y, state_n = run(a_x, state)
     parts = []
     for part in np.split(a_x, np.cumsum(chunks)[:-1], axis=1):

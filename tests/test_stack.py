@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import random
-from support import assert_as_accurate, assert_bitwise_equal, float64
+from support import assert_bitwise_equal, float64
 
 import prnn_jax
 from benchmarks import compile_time
 from prnn_jax import Layer, Norm, Params, _stack
 
-IN, HIDDEN, TIME, BATCH = 3, 6, 7, 2
+IN, HIDDEN, TIME, BATCH = 5, 6, 7, 2
 KEY = random.key(3)
 GATES = {"lstm": 4, "slstm": 4, "gru": 3, "rnn": 1}
 STATES = {"lstm": 2, "slstm": 4, "gru": 1, "rnn": 1}
@@ -321,17 +321,19 @@ def test_every_form_gives_the_same(stacked, loop_from, monkeypatch):
     [(CASES[2], 2), (Case("gru", controls=True, noise=ALL), 100)],
     ids=["lstm-loop", "gru-one-by-one"],
 )
-def test_default_implementation_is_as_accurate(case, loop_from, monkeypatch):
+def test_default_implementation_gives_the_same(case, loop_from, monkeypatch):
     monkeypatch.setattr(_stack, "LOOP_FROM", loop_from)
-
-    def run(implementation, dtype):
-        follow = functools.partial(case.run, implementation=implementation)
-        return jax.tree.map(np.asarray, jit(gradients_of(follow))(case.arrays(dtype)))
-
-    ours, scan = run(None, np.float32), run("scan", np.float32)
+    run = functools.partial(case.run, implementation=None)
+    ours = jit(gradients_of(run))(case.arrays())
     with float64():
-        exact = run("scan", np.float64)
-    assert_as_accurate(ours, scan, exact)
+        _, expected = exact(case, gradients_of)
+        expected = jax.tree.map(np.asarray, expected)
+    for a, b in zip(*map(jax.tree.leaves, (ours, expected)), strict=True):
+        assert a.dtype == np.float32
+        # Of one layer other tests say how accurate it is. Three of them, with norms,
+        # were seen to be off by 9 units in the last place of the largest value.
+        tolerance = 64 * np.finfo(np.float32).eps * np.abs(b).max()
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
 
 
 # ---- masks ---------------------------------------------------------------------------
