@@ -26,7 +26,7 @@ def compile_cxx(*args: str | Path) -> None:
 
 def run(*args: str | Path) -> subprocess.CompletedProcess:
     return subprocess.run(
-        args, capture_output=True, text=True, timeout=300, check=False
+        args, capture_output=True, text=True, timeout=900, check=False
     )
 
 
