@@ -14,7 +14,7 @@ from cases import CASES, SMALL, Case
 from support import Program, float64
 
 import prnn_jax
-from prnn_jax import _projection
+from prnn_jax import _lean, _projection
 
 
 @pytest.mark.parametrize(
