@@ -193,6 +193,23 @@ def commit() -> dict | None:
         return None
 
 
+def record(benchmark: str, load_before: float, *packages: str) -> dict:
+    """What a benchmark's file says beside its figures.
+
+    Args:
+      load_before: `load()` before the first measurement.
+      packages: whose versions matter besides JAX's and ours.
+    """
+    return {
+        "benchmark": benchmark,
+        "date": now(),
+        "device": device(None),
+        "versions": versions("jax", "jaxlib", *packages, "prnn_jax"),
+        "commit": commit(),
+        "load": {"before": load_before, "after": load()},
+    }
+
+
 def now() -> str:
     """The time, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")

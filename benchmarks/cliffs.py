@@ -164,18 +164,8 @@ def main(arguments: list[str] | None = None) -> None:
                 }
             )
     print(table(results))
-    harness.write_json(
-        options.out,
-        {
-            "benchmark": NAME,
-            "date": harness.now(),
-            "device": harness.device(None),
-            "versions": harness.versions("jax", "jaxlib", "prnn_jax"),
-            "commit": harness.commit(),
-            "load": {"before": before, "after": harness.load()},
-            "results": results,
-        },
-    )
+    record = {**harness.record(NAME, before), "results": results}
+    harness.write_json(options.out, record)
 
 
 if __name__ == "__main__":

@@ -127,15 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
         for size in options.hidden
     ]
     print(table(points))
-    results = {
-        "benchmark": NAME,
-        "date": harness.now(),
-        "device": harness.device(None),
-        "versions": harness.versions("jax", "jaxlib", "prnn_jax"),
-        "commit": harness.commit(),
-        "load": {"before": before, "after": harness.load()},
-        "points": points,
-    }
+    results = {**harness.record(NAME, before), "points": points}
     harness.write_json(options.out, results)
 
 

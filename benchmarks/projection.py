@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--budget-s", type=float, default=0.5)
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    points = []
+    points, before = [], harness.load()
     print("rows input columns   native µs  xla µs  ratio  used")
     for shape in SHAPES:
         point = measure_point(shape, options.budget_s)
@@ -73,14 +73,7 @@ def main() -> None:
         native, xla = (point["us"][name]["median"] for name in ("native", "xla"))
         ratio = point["ratio"]["median"]
         print(*shape, f"{native:.0f} {xla:.0f} {ratio:.2f} {point['used']}", flush=True)
-    results = {
-        "benchmark": NAME,
-        "date": harness.now(),
-        "device": harness.device(None),
-        "versions": harness.versions("jax", "jaxlib", "prnn_jax"),
-        "commit": harness.commit(),
-        "points": points,
-    }
+    results = {**harness.record(NAME, before), "points": points}
     harness.write_json(options.out, results)
 
 

@@ -208,12 +208,7 @@ def main(arguments: list[str] | None = None) -> None:
     # One GPU of many sends what a device here sends, all-reduces of scalars included.
     sent = max(point["all_reduce_bytes"] for point in weak)
     results = {
-        "benchmark": NAME,
-        "date": harness.now(),
-        "device": harness.device(None),
-        "versions": harness.versions("jax", "jaxlib", "flax", "optax", "prnn_jax"),
-        "commit": harness.commit(),
-        "load": {"before": before, "after": harness.load()},
+        **harness.record(NAME, before, "flax", "optax"),
         "strong": strong,
         "weak": weak,
         "model": modelled(sent, weak[0]["step_ms"]),

@@ -137,10 +137,11 @@ def check_arguments(
     time = x.shape[0] if call.time_major else x.shape[-2]
 
     columns, rows = gates * hidden, math.prod(batch)
-    one_way = ("2",) * (directions - 1)
-    units = "heads*hidden" if has_heads else "hidden"
-    state = (*one_way, "*batch", units), (*lead_sizes[: directions - 1], *batch)
-    state = state[0], (*state[1], (heads or 1) * hidden)
+    one_way = directions - 1  # axes of a state before those of the batch
+    state = (
+        (*lead[:one_way], "*batch", "heads*hidden" if has_heads else "hidden"),
+        (*lead_sizes[:one_way], *batch, (heads or 1) * hidden),
+    )
     bias = (*lead, wide), (*lead_sizes, columns)
     a_x_axes = (*steps, "*".join((*lead, wide)))
     expected = {
