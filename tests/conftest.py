@@ -19,7 +19,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite("cases", "support")
 
-# So that plans, and with them what the table of cases covers, are the same on every machine.
+# So that plans, and with them what the table covers, are the same on every machine.
 os.environ.setdefault("PRNN_CPU_CACHE_BYTES", str(1 << 20))
 
 HANG_S = 1200  # compiling an engine with sanitizers takes its time on a slow machine
