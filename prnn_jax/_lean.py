@@ -1,12 +1,13 @@
-"""The lean backward pass: gates are made again instead of being kept.
+"""The lean backward pass: what the cell needs is made again instead of being kept.
 
 Given the states before every step, the gates of all steps are one large product. It is
 made chunk by chunk of time, the last first, so that the gates of a chunk are all that
-exists of them.
+exists of them, and with it the input projection. That is done in a loop, in which all
+else is made, too: what does not depend on the cotangents XLA would find to be the
+forward pass's own, or worth making early, and keep it.
 """
 
-import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,10 +19,12 @@ from prnn_jax._before import before
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
+from prnn_jax._projection import Input, pre_activations
 from prnn_jax._scan import grouped_product
+from prnn_jax._sharding import aligned
 
-#: Into how many parts of nearly equal size a sequence is cut at most, and below how
-#: many steps a part is not worth a call.
+#: Into how many parts of equal size a sequence is cut at most, and below how many steps
+#: a part is not worth a call.
 MAX_CHUNKS, MIN_STEPS = 4, 16
 
 
@@ -29,72 +32,77 @@ def backward(call: Call, primals, kept, cotangents):
     """As `_ffi.backward`, from what a forward pass with save="states" kept.
 
     Returns:
-      The gradients, and what a forward pass with save="all" would have kept.
+      The gradients, and the reserve that a forward pass with save="all" would have
+      kept, where the gradient of w_hh needs it.
     """
-    a_x, w_hh, b_hh, state_0, controls = primals
+    controls = primals[-1]
+    dy, dstate_n = cotangents
+    gates = call.table.gates
+    all_saved = replace(call, save="all").saved
+
+    def buffers(values: int) -> Array:
+        # To be overwritten. As zeros it would exist from the beginning of the program.
+        return jnp.concatenate([dy] * values, -1)
+
+    da_x = buffers(gates)
+    da_h = () if call.table.same_gradient else (buffers(gates),)
+    reserve = (buffers(all_saved),) if call.table.product_inputs else ()
+    dreset_to = jax.tree.map(jnp.zeros_like, controls.reset_to)
+    dstate = aligned(call, dy, dstate_n)
+
+    def advance(chunk: _Chunk, carry):
+        dstate, sequences, dreset_to = carry
+        out = _backward_of_chunk(call, chunk, primals, kept, (dy, dstate))
+        (da_x, da_h, dstate, more), saved = out
+        parts = da_x, (da_h,) * len(sequences[1]), saved[: len(sequences[2])]
+        sequences = jax.tree.map(chunk.put, sequences, parts)
+        return dstate, sequences, jax.tree.map(jnp.add, dreset_to, more)
+
+    time = dy.shape[call.time_axis]
+    count, size, rest = _cutting(time)
+    carry = dstate, (da_x, da_h, reserve), dreset_to
+    if count:
+
+        def body(n, carry):
+            from_start = n if call.reverse else count - 1 - n
+            first = from_start * size + (0 if call.reverse else rest)
+            return advance(_Chunk(call, time, first, size), carry)
+
+        carry = lax.fori_loop(0, count, body, carry)
+    if not count or rest:  # the forward pass begins with the rest
+        first = count * size if call.reverse else 0
+        carry = advance(_Chunk(call, time, first, rest), carry)
+    dstate, (da_x, da_h, reserve), dreset_to = carry
+    return (da_x, da_h[0] if da_h else da_x, dstate, dreset_to), reserve
+
+
+def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
+    """The gradients that the chunk gives, and its reserve."""
+    source, w_hh, b_hh, state_0, controls = primals
     y, saved = kept
     dy, dstate = cotangents
     fast = replace(call, lean=False, save="all")
-    axis, time = call.time_axis, y.shape[call.time_axis]
-    befores = _states_before(call, y, saved, state_0, controls)
-
-    # Two directions meet every time at different steps: they are one chunk. So is a
-    # sequence whose length is known only when the program runs.
-    chunks = 1
-    if isinstance(time, int) and not call.bidirectional:
-        chunks = max(min(MAX_CHUNKS, time // MIN_STEPS), 1)
-    edges = [time * n // chunks for n in range(chunks + 1)]
-    spans = list(itertools.pairwise(edges))
-    spans = spans if call.reverse else spans[::-1]
-
-    parts: dict[int, tuple] = {}
-    dreset_to = None
-    for first, last in spans:
-
-        def cut(x: Any, first=first, last=last) -> Any:
-            return None if x is None else lax.slice_in_dim(x, first, last, axis=axis)
-
-        bent = _controls_of_chunk(controls, cut, first, last)
-        chunk_a_x, chunk_y = cut(a_x), cut(y)
-        chunk_befores = tuple(cut(state) for state in befores)
-        gates = _gates(fast, chunk_a_x, w_hh, b_hh, chunk_befores, bent)
-        # What the chunk begins with, in the order of processing.
-        begins = state_0
-        if (first, last) != spans[-1]:
-            begins = _first_states(call, chunk_befores, bent)
-        chunk = (chunk_a_x, w_hh, b_hh, begins, bent)
-        states = () if not saved else (cut(saved[0]),)
-        chunk_saved = (
-            (jnp.concatenate([*gates, *states], -1),) if gates or states else ()
-        )
-        chunk_kept = chunk_y, chunk_saved
-        da_x, da_h, dstate, dreset = _ffi.backward(
-            fast, chunk, chunk_kept, (cut(dy), dstate)
-        )
-        dreset_to = dreset if dreset_to is None else _sum(dreset_to, dreset)
-        parts[first] = (da_x, da_h, chunk_saved)
-    ordered = [parts[first] for first in sorted(parts)]
-    da_x, da_h, saved = jax.tree.map(lambda *x: jnp.concatenate(x, axis), *ordered)
-    return (da_x, da_h, dstate, dreset_to), saved
-
-
-def _states_before(call: Call, y, saved, state_0: State, controls) -> State:
-    after = [y]
-    if saved:
-        after += jnp.split(saved[0], call.table.states - 1, -1)
-    return tuple(
-        before(call, x, x_0, controls, n)
-        for n, (x, x_0) in enumerate(zip(after, state_0, strict=True))
+    after = [y, *(jnp.split(saved[0], len(state_0) - 1, -1) if saved else ())]
+    bent = chunk.controls(controls)
+    begins = tuple(
+        chunk.state_before(x, x_0, controls.lengths)
+        for x, x_0 in zip(after, state_0, strict=True)
     )
-
-
-def _controls_of_chunk(controls: Controls, cut, first: int, last: int) -> Controls:
-    lengths = controls.lengths
-    if lengths is not None:
-        lengths = jnp.clip(lengths - first, 0, last - first)
-    return controls._replace(
-        lengths=lengths, resets=cut(controls.resets), zoneout=cut(controls.zoneout)
+    after = tuple(map(chunk.cut, after))
+    befores = tuple(
+        before(call, x, x_0, bent, n)
+        for n, (x, x_0) in enumerate(zip(after, begins, strict=True))
     )
+    a_x = chunk.a_x(source, bent, w_hh.shape[0])
+    reserve = *_gates(fast, a_x, w_hh, b_hh, befores, bent), *after[1:]
+    chunk_saved = (jnp.concatenate(reserve, -1),) if reserve else ()
+    gradients = _ffi.backward(
+        fast,
+        (a_x, w_hh, b_hh, begins, bent),
+        (after[0], chunk_saved),
+        (chunk.cut(dy), dstate),
+    )
+    return gradients, chunk_saved
 
 
 def _gates(call: Call, a_x, w_hh, b_hh, befores: State, controls: Controls):
@@ -116,23 +124,120 @@ def _gates(call: Call, a_x, w_hh, b_hh, befores: State, controls: Controls):
     return reserve
 
 
-def _first_states(call: Call, befores: State, controls: Controls) -> State:
-    """The states before a chunk's first step in the order of processing."""
-    axis, lengths = call.time_axis, controls.lengths
-    last = befores[0].shape[axis] - 1
-
-    def first(x: Array) -> Array:
-        if lengths is None or not call.reverse:
-            return lax.index_in_dim(x, last if call.reverse else 0, axis, False)
-        at = jnp.expand_dims(jnp.maximum(lengths - 1, 0), axis)
-        return jnp.squeeze(jnp.take_along_axis(x, at, axis), axis)
-
-    states = tuple(first(x) for x in befores)
-    if lengths is None:
-        return states
-    # Where nothing of a row lies in the chunk, no state has been kept.
-    return tuple(jnp.where(lengths > 0, state, 0) for state in states)
+# ---- chunks of time ------------------------------------------------------------------
 
 
-def _sum(left: State | None, right: State | None) -> State | None:
-    return jax.tree.map(jnp.add, left, right)
+def _cutting(time) -> tuple[int, Any, Any]:
+    """How many chunks of how many steps, and how many are left beside them."""
+    if not isinstance(time, int):  # known only when the program runs
+        return 0, time, time
+    count = min(MAX_CHUNKS, time // MIN_STEPS)
+    if count < 2:
+        return 0, time, time
+    return count, time // count, time % count
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Consecutive steps in the order of processing.
+
+    Attributes:
+      time: steps of the whole sequence.
+      first: where the chunk begins in it, possibly known only at run time. The second
+        half of a bidirectional call's groups takes the mirror image of the chunk.
+      size: steps of the chunk.
+    """
+
+    call: Call
+    time: Any
+    first: Any
+    size: Any
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all there is."""
+        return self.size == self.time
+
+    @property
+    def firsts(self) -> tuple:
+        """Where the chunk begins, for each half of the groups that has its own."""
+        mirrored = self.time - self.size - self.first
+        return (self.first, mirrored) if self.call.bidirectional else (self.first,)
+
+    def cut(self, x: Any) -> Any:
+        """The chunk's part of a sequence; None of None."""
+        if x is None or self.is_whole:
+            return x
+        halves = map(self._slice, self._halves(x, 2), self.firsts)
+        return jnp.concatenate(list(halves), 2)
+
+    def put(self, x: Array, part: Array) -> Array:
+        """The sequence with the chunk's part of it replaced."""
+        if self.is_whole:
+            return part
+        halves = zip(self._halves(part, 2), self.firsts, strict=True)
+        for n, (half, first) in enumerate(halves):
+            at = [0, 0, n * half.shape[2], 0]
+            at[self.call.time_axis] = first
+            x = lax.dynamic_update_slice(x, half, at)
+        return x
+
+    def controls(self, controls: Controls) -> Controls:
+        """As the chunk's call takes them."""
+        lengths = controls.lengths
+        if lengths is not None:
+            halves = zip(self._halves(lengths, 1), self.firsts, strict=True)
+            left = [jnp.clip(half - first, 0, self.size) for half, first in halves]
+            lengths = jnp.concatenate(left, 1)
+        resets, zoneout = self.cut(controls.resets), self.cut(controls.zoneout)
+        return controls._replace(lengths=lengths, resets=resets, zoneout=zoneout)
+
+    def state_before(self, after: Array, x_0: Array, lengths: Array | None) -> Array:
+        """Before the chunk, in the order of processing: of one of the states.
+
+        Args:
+          after: the state after each step, a sequence.
+          x_0: the initial state.
+        """
+        if self.is_whole:
+            return x_0
+        axis = self.call.time_axis
+        halves = []
+        for n, first in enumerate(self.firsts):
+            sequence, begins = self._halves(after, 2)[n], self._halves(x_0, 1)[n]
+            if self.call.reverse == bool(n):
+                at, is_within = first - 1, first > 0
+            else:
+                at, ends = first + self.size, self.time
+                if lengths is not None:
+                    ends = self._halves(lengths, 1)[n]
+                is_within = at < ends
+            at = jnp.clip(at, 0, self.time - 1)
+            there = lax.dynamic_index_in_dim(sequence, at, axis, keepdims=False)
+            halves.append(jnp.where(is_within, there, begins))
+        return jnp.concatenate(halves, 1)
+
+    def a_x(self, source: Array | Input, bent: Controls, groups: int) -> Array:
+        """Of the chunk, whose controls are `bent`."""
+        if not isinstance(source, Input):
+            return self.cut(source)
+        parts = []
+        for n, first in enumerate(self.firsts):
+            w, b, lengths = (
+                None if x is None else self._halves(x, axis)[n]
+                for x, axis in ((source.w, 1), (source.b, 0), (bent.lengths, 1))
+            )
+            side = Input(self._slice(source.x, first), w, b)
+            controls = Controls(lengths=lengths)
+            groups_of_side = groups // len(self.firsts)
+            parts.append(pre_activations(self.call, side, controls, groups_of_side))
+        return jnp.concatenate(parts, 2)
+
+    def _slice(self, x: Array, first) -> Array:
+        if self.is_whole:
+            return x
+        return lax.dynamic_slice_in_dim(x, first, self.size, self.call.time_axis)
+
+    def _halves(self, x: Array, axis: int) -> list[Array]:
+        """The groups that have the same steps."""
+        return jnp.split(x, len(self.firsts), axis)

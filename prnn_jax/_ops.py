@@ -96,7 +96,7 @@ def lstm(
       merge: of the two directions' y: "concat", or "sum" for `[*batch, time, hidden]`.
       time_major: x, y, resets and zoneout are `[time, *batch, ...]`.
       reserve: what is kept for the backward pass: "fast" keeps the gates; "lean" keeps
-        only the states, and makes a_x and the gates again, by one product over all
+        only the states, and makes a_x and the gates again, by products over many
         steps, in chunks of time.
       precision: of matrix products, as in `jax.lax.dot`. The native engine for the CPU
         multiplies and adds in full float32 whatever it says.

@@ -6,7 +6,7 @@ be most of a short layer's time, and the engine's own product is used
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +14,43 @@ from jax import Array
 
 from prnn_jax import _ffi
 from prnn_jax._call import Call
+from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._sharding import sharding_of_sum
 
 #: Where the native product is used: fewer rows do not pay for packing w, and beyond so
 #: many multiply-adds XLA's fixed cost no longer shows.
 MIN_ROWS, MAX_MULTIPLY_ADDS = 32, 40e6
+
+
+class Input(NamedTuple):
+    """What a_x = x w + b is made of.
+
+    Attributes:
+      x: `[batch, time, input]`, or time-major.
+      w: `[input, N*G*hidden]`, all groups side by side.
+      b: `[N*G*hidden]`, or None for zero.
+    """
+
+    x: Array
+    w: Array
+    b: Array | None
+
+
+def pre_activations(
+    call: Call, source: Array | Input, controls: Controls, groups: int
+) -> Array:
+    """a_x, a sequence: as it is given, or made of what is given."""
+    if not isinstance(source, Input):
+        return source
+    x, w, b = source
+    if controls.lengths is not None:
+        # NaN in the padding would come back from the gradient of w, as 0 * NaN.
+        time = x.shape[call.time_axis]
+        counts = valid_steps(controls.lengths, time, time_major=call.time_major)
+        x = jnp.where(counts[:, :, 0], x, 0)
+    a_x = project(call, x, w, b)
+    return a_x.reshape(*x.shape[:2], groups, w.shape[1] // groups)
 
 
 def project(call: Call, x: Array, w: Array, b: Array | None) -> Array:

@@ -19,6 +19,7 @@ from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._forward_mode import reverse_mode_only
+from prnn_jax._projection import Input, pre_activations
 from prnn_jax._sharding import aligned, sharding_of_sum
 
 #: Name, for `jax.checkpoint` policies, of all that a forward pass keeps for its
@@ -28,7 +29,7 @@ SAVED = "prnn_saved"
 
 def recurrence(
     call: Call,
-    a_x: Array,
+    source: Array | Input,
     w_hh: Array,
     b_hh: Array,
     state_0: State,
@@ -38,9 +39,15 @@ def recurrence(
 
     Shapes as in `_call`; all floating arrays of one dtype. No gradient flows to the
     controls but `reset_to`.
+
+    Args:
+      source: a_x. A lean call may be given what a_x is made of, and then keeps no a_x.
     """
-    state_0, controls = aligned(call, a_x, (state_0, controls))
-    primals = a_x, w_hh, b_hh, state_0, controls
+    like: Any = source
+    if isinstance(source, Input):
+        like = jax.eval_shape(functools.partial(_a_x, call), source, w_hh, controls)
+    state_0, controls = aligned(call, like, (state_0, controls))
+    primals = source, w_hh, b_hh, state_0, controls
     if call.implementation == "scan" and not call.lean:
         y, state_n, _ = _scan.forward(call, *primals)
         return y, state_n
@@ -49,8 +56,13 @@ def recurrence(
     return y, state_n
 
 
+def _a_x(call: Call, source: Array | Input, w_hh: Array, controls: Controls) -> Array:
+    return pre_activations(call, source, controls, w_hh.shape[0])
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _forward(call: Call, a_x, w_hh, b_hh, state_0: State, controls: Controls):
+def _forward(call: Call, source, w_hh, b_hh, state_0: State, controls: Controls):
+    a_x = _a_x(call, source, w_hh, controls)
     return _ffi.forward(call, a_x, w_hh, b_hh, state_0, controls)
 
 
@@ -75,7 +87,7 @@ _forward.defvjp(_forward_rule, _backward_rule)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _backward(call: Call, primals, kept, cotangents):
-    """Gradients of a_x, w_hh, b_hh, state_0 and reset_to."""
+    """Gradients of the source, w_hh, b_hh, state_0 and reset_to."""
     y, saved = kept
     if call.lean:
         gradients, saved = _lean.backward(call, primals, kept, cotangents)
@@ -84,7 +96,10 @@ def _backward(call: Call, primals, kept, cotangents):
     da_x, da_h, dstate_0, dreset_to = gradients
     # Parallel in time, so left to XLA: one large product instead of `time` small ones.
     dw_hh = _weight_gradient(call, primals, y, saved, da_h)
-    return da_x, dw_hh, da_h.sum((0, 1)), dstate_0, dreset_to
+    source, w_hh, _, _, controls = primals
+    _, vjp = jax.vjp(lambda source: _a_x(call, source, w_hh, controls), source)
+    (dsource,) = vjp(da_x)
+    return dsource, dw_hh, da_h.sum((0, 1)), dstate_0, dreset_to
 
 
 def _backward_forward_rule(call: Call, primals, kept, cotangents):
@@ -98,8 +113,9 @@ def _backward_backward_rule(call: Call, residuals, dd):
     floats, controls = primals[:4], primals[4]
 
     def gradients(floats, reset_to, cotangents):
-        def run(a_x, w_hh, b_hh, state_0, reset_to):
+        def run(source, w_hh, b_hh, state_0, reset_to):
             bent = controls._replace(reset_to=reset_to)
+            a_x = _a_x(call, source, w_hh, bent)
             return _scan.forward(call, a_x, w_hh, b_hh, state_0, bent)[:2]
 
         _, vjp = jax.vjp(run, *floats, reset_to)

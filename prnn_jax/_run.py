@@ -1,6 +1,5 @@
 """The way of every public call: options, checks, the projection, the recurrence."""
 
-import functools
 import math
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
@@ -13,10 +12,9 @@ from prnn_jax import _checks, _cuda
 from prnn_jax._arguments import Arguments, check_arguments
 from prnn_jax._call import Call
 from prnn_jax._checks import check
-from prnn_jax._controls import Controls, check_controls, valid_steps
+from prnn_jax._controls import Controls, check_controls
 from prnn_jax._plan import engine_for, target_platform
-from prnn_jax._projection import project
-from prnn_jax._recurrence import SAVED
+from prnn_jax._projection import Input, pre_activations
 from prnn_jax._recurrence import recurrence as _recurrence
 from prnn_jax._sharding import match_varying
 
@@ -138,13 +136,7 @@ def run(
         call = replace(call, implementation="scan")
 
     arrays = match_varying((given.arrays_or_zeros(), controls))
-    layer = functools.partial(_projected_recurrence, call, given)
-    if call.lean and w_ih is not None:
-        # a_x is as large as the gates: it is made again, too.
-        keep = jax.checkpoint_policies.save_only_these_names(SAVED)
-        layer = jax.checkpoint(layer, policy=keep)
-    out: Any = layer(*arrays)
-    y, states = out
+    y, states = _projected_recurrence(call, given, *arrays)
     if call.bidirectional and arguments["merge"] == "sum":
         forward, backward = jnp.split(y, 2, -1)
         y = forward + backward
@@ -156,15 +148,15 @@ def _projected_recurrence(call: Call, given: Arguments, arrays, controls: Contro
     x, w_ih, w_hh, b_ih, b_hh, states = arrays
     groups, hidden = given.groups, given.hidden
     columns = call.table.gates * hidden
-    if controls.lengths is not None and w_ih is not None:
-        # NaN in the padding would come back from the gradient of w_ih, as 0 * NaN.
-        counts = valid_steps(controls.lengths, given.time, time_major=call.time_major)
-        counts = counts[:, :, 0].reshape(*x.shape[:-1], 1)
-        x = jnp.where(counts, x, 0)
-    a_x = x if w_ih is None else _project(call, given, x, w_ih, b_ih)
+    if w_ih is None:
+        source = x.reshape(*given.order, groups, columns)
+    else:
+        source = _input(given, x, w_ih, b_ih)
+        if not call.lean:
+            source = pre_activations(call, source, controls, groups)
     y, states = _recurrence(
         call,
-        a_x.reshape(*given.order, groups, columns),
+        source,
         w_hh.reshape(groups, hidden, columns),
         b_hh.reshape(groups, columns),
         tuple(given.state_to_native(state) for state in states),
@@ -175,15 +167,13 @@ def _projected_recurrence(call: Call, given: Arguments, arrays, controls: Contro
     return y, tuple(given.state_from_native(state) for state in states)
 
 
-def _project(
-    call: Call, given: Arguments, x: Array, w_ih: Array, b_ih: Array | None
-) -> Array:
-    """x w_ih + b_ih for all steps at once: x as a sequence, groups*G*hidden wide."""
-    if w_ih.ndim > 2:  # groups side by side: one product for all
+def _input(given: Arguments, x: Array, w_ih: Array, b_ih: Array | None) -> Input:
+    """x as a sequence, and the weights of all groups side by side."""
+    if w_ih.ndim > 2:
         w_ih = w_ih.reshape(given.groups, *w_ih.shape[-2:])
         w_ih = jnp.moveaxis(w_ih, 0, 1).reshape(w_ih.shape[1], -1)
     b_ih = None if b_ih is None else b_ih.reshape(-1)
-    return project(call, x.reshape(*given.order, x.shape[-1]), w_ih, b_ih)
+    return Input(x.reshape(*given.order, x.shape[-1]), w_ih, b_ih)
 
 
 def _default_precision() -> str | None:

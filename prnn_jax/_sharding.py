@@ -41,7 +41,7 @@ def projection(run: Callable, call: Call, x: Array, w: Array, b: Array) -> Array
     return _partitioned(run, call, (x, w, b), names, {3: f"{order}g"})
 
 
-def aligned(call: Call, sequence: Array, tree):
+def aligned(call: Call, sequence: Array | jax.ShapeDtypeStruct, tree):
     """States and sequences sharded as `sequence` is, where the mesh is Explicit.
 
     What a caller leaves out, such as the initial state, is whole on every device.
@@ -179,8 +179,9 @@ def _is_explicit(sharding) -> bool:
     return any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types)
 
 
-def _explicit_spec(x: Array) -> tuple | None:
-    sharding = getattr(jax.typeof(x), "sharding", None)
+def _explicit_spec(x: Array | jax.ShapeDtypeStruct) -> tuple | None:
+    typeof = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
+    sharding = getattr(typeof, "sharding", None)
     if not _is_explicit(sharding):
         return None
     return (*sharding.spec, *(None,) * x.ndim)[: x.ndim]  # type: ignore[union-attr]

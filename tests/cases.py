@@ -282,7 +282,8 @@ def _options() -> list[Case]:
 def _controlled() -> list[Case]:
     """Lengths, resets, masks, heads, the lean reserve."""
     cases = []
-    bend = {"controls": ("lengths", "resets", "reset_to", "mask", "zoneout")}
+    full = {"state": True, "controls": CONTROLS}
+    bend = {"controls": CONTROLS}
     for cell in ("lstm", "slstm", "gru", "gru_reset_before", "rnn_tanh_skip"):
         if cell == "slstm":
             bend = {"controls": ("lengths", "resets", "reset_to", "mask")}
@@ -291,7 +292,7 @@ def _controlled() -> list[Case]:
             Case(cell, batch=(5,), **every),
             Case(cell, batch=(5,), reverse=True, time_major=True, lean=True, **every),
             Case(cell, batch=(2, 3), bidirectional=True, heads=2, hidden=19, **every),
-            Case(cell, 40, (3,), lean=True, **every),
+            Case(cell, 40, (3,), lean=True, reverse=cell == "lstm", **every),
             Case(cell, batch=(4,), reverse=True, state=True, controls=("lengths",)),
         ]
     return [
@@ -305,6 +306,8 @@ def _controlled() -> list[Case]:
         Case("lstm", heads=3, hidden=17, state=True),
         Case("slstm", heads=4, hidden=32, batch=(2,)),
         Case("gru", 50, (2,), 20, lean=True, bidirectional=True, state=True),
+        Case("lstm", 53, (4,), 6, lean=True, bidirectional=True, reverse=True, **full),
+        Case("rnn_tanh", 35, (3,), 6, heads=2, lean=True, **full),
         Case("lstm", 1, (1,), 1, 1, controls=("resets",)),
     ]
 

@@ -23,7 +23,7 @@ CASES = {
         "gru", 6, (16,), 17, bidirectional=True, state=True, controls=EVERY
     ),
     "two products": Case("gru_reset_before", 5, (8,), 12, reverse=True),
-    "time major": Case("lstm", 6, (8,), 9, heads=4, time_major=True, lean=True),
+    "time major": Case("lstm", 34, (8,), 9, heads=4, time_major=True, lean=True),
     "batch axes": Case("rnn_tanh", 4, (8, 3), 10),
     "large": Case("lstm", 16, (64,), 129, 256),  # XLA's projection
 }
