@@ -25,7 +25,9 @@ def test_every_case_lowers_to_one_native_call(case):
     text = gradient.as_text()
     # The lean reserve goes back in chunks of time: a loop, and one for what is left.
     is_cut = case.lean and case.time >= 2 * _lean.MIN_STEPS
-    has_rest = is_cut and case.time % min(_lean.MAX_CHUNKS, case.time // _lean.MIN_STEPS)
+    has_rest = is_cut and case.time % min(
+        _lean.MAX_CHUNKS, case.time // _lean.MIN_STEPS
+    )
     assert text.count("custom_call @prnn_forward") == 1
     assert text.count("custom_call @prnn_backward") == (2 if has_rest else 1)
     assert text.count("stablehlo.while") == is_cut
