@@ -1,13 +1,13 @@
 # make test, make demo: all that is needed is Python >= 3.11, a C++20 compiler and make.
 .SUFFIXES:
-.PHONY: all venv test aot demo lint format bench packaging clean
+.PHONY: all venv test aot demo lint format bench bench-report packaging clean
 .DELETE_ON_ERROR:
 
 BIN = .venv/bin
 CXX_FILES = $(wildcard core/*.h cpu/*.h cpu/*.cc cuda/*.h cuda/*.cuh cuda/*.cc cuda/*.cu \
-    ffi/*.h ffi/*.cc tests/native/*.h tests/native/*.cc benchmarks/gpu/*.h benchmarks/gpu/*.cu \
-    tests/emulator/*.h tests/emulator/*.cc tests/emulator/jax/*.cc)
-BUILT_FROM = pyproject.toml CMakeLists.txt $(filter-out tests/%,$(CXX_FILES))
+    ffi/*.h ffi/*.cc tests/native/*.h tests/native/*.cc benchmarks/cpu/*.cc benchmarks/gpu/*.h \
+    benchmarks/gpu/*.cu tests/emulator/*.h tests/emulator/*.cc tests/emulator/jax/*.cc)
+BUILT_FROM = pyproject.toml CMakeLists.txt $(filter-out tests/% benchmarks/%,$(CXX_FILES))
 
 # Where there is an nvcc: Hopper, and a generic architecture whose PTX runs on what comes after it.
 # `make PRNN_CUDA_ARCHS=native` builds for the GPU of this machine.
@@ -64,6 +64,10 @@ demo: venv
 
 bench: venv
 	$(BIN)/python -m benchmarks.against_scan
+
+# docs/benchmarks.md and its plots, of what is in benchmarks/results.
+bench-report: venv
+	$(BIN)/python -m benchmarks.report
 
 lint: venv
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files

@@ -9,6 +9,7 @@
 //   products(p)                      rows of the phase's matrix per unit
 //   depth(p)                         columns: how many published values a product runs over
 //   weight(g, p, unit, product, k)   the matrix, and bias(...), what the product starts from
+//   weight_rows(g, p)                the same, of passes whose units lie side by side in memory
 //   steps()                          steps of the loop
 //   multiplies(g, p, s, b)           false where row b has no product in step s: it would be zero
 //                                    (nothing has been published yet) or is not needed (the row has
@@ -95,6 +96,13 @@ struct BackwardArrays {
   }
 };
 
+// A matrix with the weights of one k in each row: of all units, product by product.
+template <class T>
+struct WeightRows {
+  const T* first;
+  std::int64_t stride;  // from row to row
+};
+
 // Kept for the backward pass, per unit and step: the reserve, then the states that are not y.
 template <class C>
 inline constexpr int saved_values = C::kReserve + C::kStates - 1;
@@ -178,6 +186,9 @@ struct ForwardPass : PassBase<C, Io, T> {
   PRNN_HD std::int64_t steps() const { return shape.time; }
   PRNN_HD T weight(std::int64_t g, int, std::int64_t unit, int product, std::int64_t k) const {
     return Base::w(at.w_hh, g, k, product, unit);
+  }
+  PRNN_HD WeightRows<T> weight_rows(std::int64_t g, int) const {
+    return {at.w_hh + g * C::kGates * shape.hidden * shape.hidden, C::kGates * shape.hidden};
   }
   PRNN_HD T bias(std::int64_t g, int, std::int64_t unit, int product) const {
     return at.b_hh[(g * C::kGates + product) * shape.hidden + unit];

@@ -21,6 +21,10 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
                    std::int64_t k) const {
     return Base::w(at.w_hh, g, k, phase * kOpen + product, unit);
   }
+  PRNN_HD WeightRows<T> weight_rows(std::int64_t g, int phase) const {
+    const std::int64_t stride = C::kGates * shape.hidden;
+    return {at.w_hh + g * shape.hidden * stride + phase * kOpen * shape.hidden, stride};
+  }
   PRNN_HD T bias(std::int64_t g, int phase, std::int64_t unit, int product) const {
     return at.b_hh[(g * C::kGates + phase * kOpen + product) * shape.hidden + unit];
   }

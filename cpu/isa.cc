@@ -4,6 +4,7 @@
 // Nothing here may be shared with code compiled for another processor: no standard containers or
 // algorithms, only templates over this namespace's types and always-inlined functions.
 #include "core/two_phase_passes.h"
+#include "cpu/in_place.h"
 #include "cpu/io.h"
 #include "cpu/pack.h"
 #include "cpu/problem.h"
@@ -112,14 +113,43 @@ PRNN_HD bool is_plain(const Pass& pass) {
   else
     return true;
 }
-// The products of `count` rows, then their steps. Rows without a product get zeros. Not inlined:
-// it is most of the engine's code.
+
+// What the steps of some rows take: `count` units' products of row r and gate n begin at
+// [r · row_stride + n · gate_stride].
+struct Multiplied {
+  const float* products;
+  std::int64_t row_stride, gate_stride;
+};
+
+// Not inlined: it is most of the engine's code.
 template <int kPhase, bool kPlain, class Pass>
-[[gnu::noinline]] void advance_rows(const Pass& shared, const Products& product, const float* panel,
-                                    Units units, std::int64_t group, std::int64_t step,
-                                    const std::int64_t* rows, int count, bool multiply) {
+[[gnu::noinline]] void take_steps(const Pass& shared, Multiplied multiplied, Units units,
+                                  std::int64_t group, std::int64_t step, const std::int64_t* rows,
+                                  int count) {
   const Pass pass = shared;  // a copy, which no store below can change
   if (kPlain && !is_plain(pass)) __builtin_unreachable();
+  constexpr int kGates = Pass::products(kPhase);
+  using UnitIo = Io<typename Pass::Value>;
+  const UnitIo whole{kWidth};
+  for (int r = 0; r < count; ++r) {
+    const std::int64_t row = rows[r];
+    const float* products = multiplied.products + r * multiplied.row_stride;
+    for (int v = 0; v < units.vectors; ++v) {
+      Vec<kGates, Simd> of_unit;
+      for (int gate = 0; gate < kGates; ++gate)
+        of_unit[gate] = whole.load(products + gate * multiplied.gate_stride + v * kWidth);
+      const std::int64_t unit = units.first + v * kWidth;
+      const UnitIo io{(int)min(kWidth, pass.shape.hidden - unit)};
+      pass.template step<kPhase>(group, step, row, unit, of_unit, io);
+    }
+  }
+}
+
+// The products of `count` rows, then their steps. Rows without a product get zeros.
+template <int kPhase, bool kPlain, class Pass>
+PRNN_HD void advance_rows(const Pass& pass, const Products& product, const float* panel,
+                          Units units, std::int64_t group, std::int64_t step,
+                          const std::int64_t* rows, int count, bool multiply) {
   constexpr int kGates = Pass::products(kPhase);
   alignas(64) float products[kMaxRows * kMaxVectors * kWidth];
   const int vectors = kGates * units.vectors;
@@ -132,19 +162,8 @@ template <int kPhase, bool kPlain, class Pass>
   } else {
     __builtin_memset(products, 0, sizeof(float) * count * vectors * kWidth);
   }
-  using UnitIo = Io<typename Pass::Value>;
-  const UnitIo whole{kWidth};
-  for (int r = 0; r < count; ++r) {
-    const std::int64_t row = rows[r];
-    for (int v = 0; v < units.vectors; ++v) {
-      Vec<kGates, Simd> of_unit;
-      for (int gate = 0; gate < kGates; ++gate)
-        of_unit[gate] = whole.load(products + ((r * kGates + gate) * units.vectors + v) * kWidth);
-      const std::int64_t unit = units.first + v * kWidth;
-      const UnitIo io{(int)min(kWidth, pass.shape.hidden - unit)};
-      pass.template step<kPhase>(group, step, row, unit, of_unit, io);
-    }
-  }
+  take_steps<kPhase, kPlain>(pass, {products, vectors * kWidth, units.vectors * kWidth}, units,
+                             group, step, rows, count);
 }
 
 // Rows in blocks: those that have a product by themselves, so that a row that has ended costs next
@@ -199,9 +218,54 @@ PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const flo
   if (count_without > 0) advance(bent, without, count_without, false);
 }
 
+// The part's units as one panel, of weights that are not packed. `at`: a place for sums.
 template <int kPhase, class Pass>
-void advance_phase(const Pass& pass, const Blocking& blocking, const float* packed,
-                   const Part& part, std::int64_t step) {
+void advance_in_place(const Pass& pass, float* at, const Part& part, std::int64_t step) {
+  constexpr int kGates = Pass::products(kPhase);
+  const std::int64_t first = part.first_panel * kWidth;
+  const Units units{first, (int)(part.last_panel - part.first_panel)};
+  const std::int64_t count = min(pass.shape.hidden, part.last_panel * kWidth) - first;
+  const Sums sums(at, kGates, ceil_div(pass.shape.hidden, kWidth) * kWidth);
+  const auto take = [&](std::int64_t group, const std::int64_t* rows, int rows_taken) {
+    const Multiplied multiplied{sums.totals + first, sums.at(1, 0), sums.at(0, 1)};
+    if (is_plain(pass))
+      take_steps<kPhase, std::is_same_v<typename Pass::Value, float>>(
+          pass, multiplied, units, group, step, rows, rows_taken);
+    else
+      take_steps<kPhase, false>(pass, multiplied, units, group, step, rows, rows_taken);
+  };
+  for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
+    std::int64_t rows[kInPlaceRows];
+    const float* inputs[kInPlaceRows];
+    int gathered = 0;
+    const auto multiply = [&] {
+      multiply_in_place(pass, g, kPhase, first, count, inputs, gathered, sums);
+      take(g, rows, gathered);
+      gathered = 0;
+    };
+    for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
+      if (!pass.multiplies(g, kPhase, step, b)) continue;
+      rows[gathered] = b;
+      inputs[gathered++] = pass.input(g, kPhase, step, b);
+      if (gathered == kInPlaceRows) multiply();
+    }
+    if (gathered > 0) multiply();
+    for (int gate = 0; gate < kGates; ++gate)
+      __builtin_memset(sums.totals + sums.at(0, gate) + first, 0,
+                       sizeof(float) * units.vectors * kWidth);
+    for (std::int64_t b = part.first_row; b < part.last_row; ++b)
+      if (!pass.multiplies(g, kPhase, step, b)) take(g, &b, 1);
+  }
+}
+
+template <int kPhase, class Pass>
+void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
+                   std::int64_t step) {
+  if constexpr (requires { pass.weight_rows(0, 0); })
+    if (blocking.in_place) {
+      const std::int64_t at = panel_at(blocking, part.first_group, 0, 0);
+      return advance_in_place<kPhase>(pass, packed + at, part, step);
+    }
   for (std::int64_t g = part.first_group; g < part.last_group; ++g)
     for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {
       // Every other step the other way round: the weights read last are in the cache still.
@@ -212,8 +276,8 @@ void advance_phase(const Pass& pass, const Blocking& blocking, const float* pack
     }
 }
 
-void advance(const Problem& problem, const Blocking& blocking, const float* packed,
-             const Part& part, std::int64_t step, int phase) {
+void advance(const Problem& problem, const Blocking& blocking, float* packed, const Part& part,
+             std::int64_t step, int phase) {
   visit_pass(problem, [&](const auto& pass) {
     if (phase == 0) advance_phase<0>(pass, blocking, packed, part, step);
     if constexpr (std::remove_cvref_t<decltype(pass)>::kPhases > 1)
@@ -221,7 +285,7 @@ void advance(const Problem& problem, const Blocking& blocking, const float* pack
   });
 }
 
-void advance_all(const Problem& problem, const Blocking& blocking, const float* packed, Part part) {
+void advance_all(const Problem& problem, const Blocking& blocking, float* packed, Part part) {
   part.first_panel = 0;
   visit_pass(problem, [&](const auto& pass) {
     for (std::int64_t step = 0; step < pass.steps(); ++step) {

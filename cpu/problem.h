@@ -25,6 +25,9 @@ struct Problem {
 
 inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 16;
 
+// Rows that are multiplied at once by weights that are not packed.
+inline constexpr int kInPlaceRows = 4;
+
 // Multiplies some rows, `depth` floats each, by a panel of packed weights (cpu/product.h).
 using Product = void (*)(const float* panel, const float* const* rows, std::int64_t depth,
                          float* out);
@@ -42,6 +45,7 @@ struct Blocking {
   std::int64_t panel_words[kMaxPhases], phase_words[kMaxPhases], group_words;
   int phases, weights_per_word;
   const Products* products;
+  bool in_place;  // weights are not packed, and panels are of one vector
 };
 
 // Some of the work of one step: what one thread does.
@@ -63,10 +67,10 @@ struct Isa {
   // What rows [first, last) multiply first, where they read it from a place of its own.
   void (*begin)(const Problem&, std::int64_t first, std::int64_t last);
   // One phase of one step.
-  void (*advance)(const Problem&, const Blocking&, const float* packed, const Part&,
-                  std::int64_t step, int phase);
+  void (*advance)(const Problem&, const Blocking&, float* packed, const Part&, std::int64_t step,
+                  int phase);
   // All steps of the part's groups and rows, whatever panels it names.
-  void (*advance_rows)(const Problem&, const Blocking&, const float* packed, Part);
+  void (*advance_rows)(const Problem&, const Blocking&, float* packed, Part);
   // out[n] = sigmoid(in[n]), and so on: lets the tests measure their error.
   using Map = void (*)(const float* in, float* out, std::int64_t n);
   Map sigmoid, tanh, log_sigmoid, exp;

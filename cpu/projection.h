@@ -19,6 +19,7 @@ struct ProjectionPass {
   PRNN_HD float weight(std::int64_t, int, std::int64_t column, int, std::int64_t k) const {
     return at.w[k * shape.hidden + column];
   }
+  PRNN_HD WeightRows<float> weight_rows(std::int64_t, int) const { return {at.w, shape.hidden}; }
   PRNN_HD float bias(std::int64_t, int, std::int64_t column, int) const { return at.b[column]; }
   PRNN_HD std::int64_t steps() const { return 1; }
   PRNN_HD bool multiplies(std::int64_t, int, std::int64_t, std::int64_t) const { return true; }

@@ -33,6 +33,29 @@ constexpr double kWorthMeeting = 30e3;
 // And of at least this many, worth waking a thread for (some 10 µs).
 constexpr double kWorthSharing = 1e6;
 
+// Up to so many steps use the weights as they lie in memory: packing would cost more.
+constexpr std::int64_t kInPlaceSteps = 4;
+
+// Whether a call is to use them so, and has room for the sums where it would have packed them.
+bool runs_in_place(const Isa& isa, const Problem& problem, const Blocking& whole) {
+  const Shape& shape = problem.shape;
+  if (problem.kind == Kind::kBackward) return false;
+  if (shape.time > kInPlaceSteps || shape.batch > kInPlaceRows) return false;
+  const int products = problem.kind == Kind::kProjection ? 1 : numbers(problem.cell).gates;
+  const std::int64_t units = ceil_div(shape.hidden, isa.width) * isa.width;
+  return whole.group_words >= 2 * kInPlaceRows * products * units;
+}
+
+Blocking blocking_in_place(const Isa& isa, const Problem& problem, Blocking blocking) {
+  blocking.in_place = true;
+  blocking.rows = kInPlaceRows;
+  for (int phase = 0; phase < blocking.phases; ++phase) {
+    blocking.vectors[phase] = 1;
+    blocking.panels[phase] = ceil_div(problem.shape.hidden, isa.width);
+  }
+  return blocking;
+}
+
 }  // namespace
 
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
@@ -48,6 +71,14 @@ CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
   const bool weights_stay = out.weight_bytes <= out.cache_bytes * 3 / 4;
   const bool enough_rows = shape.groups * shape.batch >= threads;
   const bool worth_meeting = work / threads >= kWorthMeeting;
+  if (runs_in_place(isa, problem, whole)) {
+    const double worth = shape.time == 1 ? kWorthSharing : kWorthMeeting;
+    out.split = Split::kUnits;
+    out.threads = work / threads >= worth ? threads : 1;
+    out.rows_per_part = shape.batch;
+    out.blocking = blocking_in_place(isa, problem, whole);
+    return out;
+  }
   if (problem.kind == Kind::kProjection) {
     // Parts whose rows stay in half the cache while all weights pass by, and enough of them that
     // a thread which comes late finds work.
@@ -145,24 +176,25 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
     }
   }
 
-  const std::int64_t panels = shape.groups * (blocking.panels[0] + blocking.panels[1]);
-  parallel_for(pool, plan.threads, panels,
-               [&](std::int64_t i) { isa.pack(problem, blocking, i, packed); });
+  if (!blocking.in_place) {
+    const std::int64_t panels = shape.groups * (blocking.panels[0] + blocking.panels[1]);
+    parallel_for(pool, plan.threads, panels,
+                 [&](std::int64_t i) { isa.pack(problem, blocking, i, packed); });
+  }
 
   if (plan.split == Split::kUnits) {
     const std::int64_t steps = shape.time + (problem.kind == Kind::kBackward ? 1 : 0);
-    parallel_steps(pool, plan.threads, steps * blocking.phases,
-                   [&](std::int64_t n, int member, int members) {
-                     const int phase = static_cast<int>(n % blocking.phases);
-                     const std::int64_t panels = blocking.panels[phase];
-                     const Part part{0,
-                                     shape.groups,
-                                     0,
-                                     shape.batch,
-                                     panels * member / members,
-                                     panels * (member + 1) / members};
-                     isa.advance(problem, blocking, packed, part, n / blocking.phases, phase);
-                   });
+    const auto advance = [&](std::int64_t n, std::int64_t member, std::int64_t members) {
+      const int phase = static_cast<int>(n % blocking.phases);
+      const std::int64_t panels = blocking.panels[phase], first = panels * member / members;
+      const Part part{0, shape.groups, 0, shape.batch, first, panels * (member + 1) / members};
+      isa.advance(problem, blocking, packed, part, n / blocking.phases, phase);
+    };
+    if (steps > 1) return parallel_steps(pool, plan.threads, steps * blocking.phases, advance);
+    // Too short for a meeting.
+    for (std::int64_t n = 0; n < blocking.phases; ++n)
+      parallel_for(pool, plan.threads, plan.threads,
+                   [&](std::int64_t member) { advance(n, member, plan.threads); });
     return;
   }
   const std::int64_t slices = ceil_div(shape.batch, plan.rows_per_part);

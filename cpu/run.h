@@ -24,7 +24,7 @@ struct CpuPlan {
   int threads;
   std::int64_t rows_per_part;  // kRows: rows of the batch in a part
   Blocking blocking;
-  std::int64_t weight_bytes;  // of a group, packed
+  std::int64_t weight_bytes;  // of a group
   std::int64_t cache_bytes;   // of the cache a thread has for itself
 };
 

@@ -80,6 +80,7 @@ nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch
   out["threads"] = plan.threads;
   out["rows_per_block"] = plan.blocking.rows;
   out["units_per_panel"] = plan.blocking.vectors[0] * isa.width;
+  out["in_place"] = plan.blocking.in_place;
   out["weight_bytes"] = plan.weight_bytes;
   out["weight_bits"] = 32 / plan.blocking.weights_per_word;
   out["cache_bytes"] = plan.cache_bytes;

@@ -65,8 +65,9 @@ class Plan:
       threads: how many may work on a call.
       rows_per_block: rows of the batch multiplied at once.
       units_per_panel: hidden units whose weights are read together.
-      weight_bytes: packed recurrent weights of one group.
-      weight_bits: of a weight as the CPU engine packs it.
+      in_place: whether weights are read where they are, and not packed first.
+      weight_bytes: recurrent weights of one group.
+      weight_bits: of a weight as the CPU engine reads it.
       device: of the CUDA engine, and all that follows: the GPU planned for.
       exchange: how the blocks of a team tell each other h: within one "block", through
         the shared memory of a "cluster", or through global memory in a "grid".
@@ -95,6 +96,7 @@ class Plan:
     threads: int | None = None
     rows_per_block: int | None = None
     units_per_panel: int | None = None
+    in_place: bool | None = None
     weight_bytes: int | None = None
     weight_bits: int | None = None
     device: str | None = None
@@ -119,7 +121,8 @@ class Plan:
                 f"instruction set: {self.instruction_set}",
                 f"threads: {self.threads}, split by {self.split}",
                 f"block: {self.rows_per_block} rows x {self.units_per_panel} units",
-                f"packed weights: {(self.weight_bytes or 0) / 1024:.0f} KiB per group, "
+                f"{'weights, not' if self.in_place else 'weights,'} packed: "
+                f"{(self.weight_bytes or 0) / 1024:.0f} KiB per group, "
                 f"{self.weight_bits} bits each",
             ]
         if self.device:
@@ -241,7 +244,9 @@ def _on_cpu(
     )
     cache = plan["cache_bytes"]
     weights = f"{plan['weight_bytes'] / 1024:.0f} KiB of packed weights"
-    if plan["split"] == "units":
+    if plan["in_place"]:
+        why = "so few steps read the weights where they are: packing would cost more"
+    elif plan["split"] == "units":
         why = f"{weights} are too many for each thread's {cache // 1024} KiB of cache"
         if plan["weight_bytes"] <= cache * 3 // 4:
             why = f"{batch * groups} rows are too few for {threads} threads"
@@ -261,6 +266,7 @@ def _on_cpu(
                 "threads",
                 "rows_per_block",
                 "units_per_panel",
+                "in_place",
                 "weight_bytes",
                 "weight_bits",
             )

@@ -18,9 +18,10 @@ from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._sharding import sharding_of_sum
 
-#: Where the native product is used: fewer rows do not pay for packing w, and beyond so
-#: many multiply-adds XLA's fixed cost no longer shows.
-MIN_ROWS, MAX_MULTIPLY_ADDS = 32, 40e6
+#: Where the native product is used: of a few rows, which it multiplies by w where w is;
+#: and of enough rows to pay for packing w, up to so many multiply-adds that XLA's fixed
+#: cost no longer shows.
+FEW_ROWS, MIN_ROWS, MAX_MULTIPLY_ADDS = 4, 32, 40e6
 
 
 class Input(NamedTuple):
@@ -58,17 +59,19 @@ def project(call: Call, x: Array, w: Array, b: Array | None) -> Array:
 
     x and the result may be time-major.
     """
-    if call.implementation == "scan" or not _is_small(x, w):
+    if call.implementation == "scan" or not _is_native(x, w):
         a = jnp.matmul(x, w, precision=call.precision)
         return a if b is None else a + b
     b = jnp.zeros((w.shape[1],), x.dtype) if b is None else b
     return _project(call, *reverse_mode_only((x, w, b)))
 
 
-def _is_small(x: Array, w: Array) -> bool:
+def _is_native(x: Array, w: Array) -> bool:
     rows: Any = x.shape[0] * x.shape[1]
     if not isinstance(rows, int):  # of a size that is known when the program runs
         return False
+    if 0 < rows <= FEW_ROWS and w.size > 0:
+        return True
     return rows >= MIN_ROWS and 0 < rows * w.size <= MAX_MULTIPLY_ADDS
 
 

@@ -47,11 +47,20 @@ def test_compiled_programs_call_it(case, implementation):
     assert gradient.count("while") == 0
 
 
-@pytest.mark.parametrize("rows", [_projection.MIN_ROWS - 1, _projection.MIN_ROWS])
-def test_input_projections_that_are_small_but_not_tiny_are_native(rows):
+@pytest.mark.parametrize(
+    ("rows", "is_native"),
+    [
+        (1, True),
+        (_projection.FEW_ROWS, True),
+        (_projection.FEW_ROWS + 1, False),
+        (_projection.MIN_ROWS - 1, False),
+        (_projection.MIN_ROWS, True),
+    ],
+)
+def test_input_projections_that_are_small_are_native(rows, is_native):
     case = Case("lstm", rows, (), 9, 3)
     program = Program.of(case.run, case.inputs())
-    assert program.count("prnn_project") == (rows == _projection.MIN_ROWS)
+    assert program.count("prnn_project") == is_native
     assert program.calls == (1, 0)
 
 

@@ -1,0 +1,120 @@
+// The multiply-add for calls so short that packing the weights would be most of their time: a few
+// rows times the weights as they lie in memory.
+//
+// Some lines of the matrix (the weights of one k) are read at a time, each from its beginning to
+// its end, which is how memory is read fastest. The sums are in memory, the first-level cache:
+// first the totals of all rows and products, then those of the current run. They are taken in the
+// order of cpu/product.h, so that results are the same to the last bit.
+#pragma once
+#include "cpu/io.h"
+#include "cpu/problem.h"
+#include "cpu/product.h"
+
+namespace prnn::PRNN_ISA {
+
+// Where the sums of a phase lie: those of a row's product begin at
+// [(row · products + product) · units].
+struct Sums {
+  float *totals, *run;
+  int products;
+  std::int64_t units;  // of a whole group, padded to vectors
+
+  PRNN_HD Sums(float* at, int products, std::int64_t units)
+      : totals(at), run(at + kInPlaceRows * products * units), products(products), units(units) {}
+  PRNN_HD std::int64_t at(int row, int product) const { return (row * products + product) * units; }
+};
+
+// sum[row][n] += Σ_k rows[row][first_k + k] lines[k][n] for kDepth k.
+template <int kRows, int kDepth, class T>
+PRNN_HD void add_lines(const T* lines, std::int64_t stride, const float* const* rows,
+                       std::int64_t first_k, std::int64_t count, float* sum,
+                       std::int64_t row_stride) {
+  FloatVector h[kRows][kDepth];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+    for (int k = 0; k < kDepth; ++k) h[r][k] = rows[r][first_k + k] - FloatVector{};
+  const auto add = [&](std::int64_t n, Io<T> io) __attribute__((always_inline)) {
+    const Io<float> whole{kWidth};
+    FloatVector s[kRows];
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) s[r] = whole.load(sum + r * row_stride + n).v;
+#pragma GCC unroll 8
+    for (int k = 0; k < kDepth; ++k) {
+      const FloatVector weight = io.load(lines + k * stride + n).v;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) s[r] += h[r][k] * weight;
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) whole.store(sum + r * row_stride + n, s[r]);
+  };
+  std::int64_t n = 0;
+  for (; n + kWidth <= count; n += kWidth) add(n, Io<T>{kWidth});
+  if (n < count) add(n, Io<T>{(int)(count - n)});
+}
+
+// Lines at a time: what is broadcast of the rows, a sum for each and a line stay in registers.
+constexpr int depth_in_place(int rows) {
+  return rows == 1 ? 8 : kRegisters < 32 && rows > 2 ? 2 : 4;
+}
+
+// The totals of units [first, first + count) of a group's phase.
+template <int kRows, class Pass>
+void multiply_rows_in_place(const Pass& pass, std::int64_t group, int phase, std::int64_t first,
+                            std::int64_t count, const float* const* rows, const Sums& sums) {
+  constexpr int kDepth = depth_in_place(kRows);
+  const auto weights = pass.weight_rows(group, phase);
+  const std::int64_t depth = pass.depth(phase), row_stride = sums.at(1, 0);
+  const std::int64_t padded = (count + kWidth - 1) / kWidth * kWidth;
+  for (int product = 0; product < sums.products; ++product)
+    for (std::int64_t n = 0; n < padded; ++n) {
+      const float bias = n < count ? to_float(pass.bias(group, phase, first + n, product)) : 0.0f;
+      for (int r = 0; r < kRows; ++r) sums.totals[sums.at(r, product) + first + n] = bias;
+    }
+  for (std::int64_t k0 = 0; k0 < depth; k0 += kRun) {
+    const std::int64_t k1 = depth < k0 + kRun ? depth : k0 + kRun;
+    const auto at = [&](std::int64_t k, int product) __attribute__((always_inline)) {
+      return weights.first + k * weights.stride + product * pass.shape.hidden + first;
+    };
+    for (int r = 0; r < kRows; ++r)
+      for (int product = 0; product < sums.products; ++product)
+        __builtin_memset(sums.run + sums.at(r, product) + first, 0, sizeof(float) * padded);
+    std::int64_t k = k0;
+    for (; k + kDepth <= k1; k += kDepth)
+      for (int product = 0; product < sums.products; ++product)
+        add_lines<kRows, kDepth>(at(k, product), weights.stride, rows, k, count,
+                                 sums.run + sums.at(0, product) + first, row_stride);
+    for (; k < k1; ++k)
+      for (int product = 0; product < sums.products; ++product)
+        add_lines<kRows, 1>(at(k, product), weights.stride, rows, k, count,
+                            sums.run + sums.at(0, product) + first, row_stride);
+    for (int r = 0; r < kRows; ++r)
+      for (int product = 0; product < sums.products; ++product) {
+        float* total = sums.totals + sums.at(r, product) + first;
+        const float* run = sums.run + sums.at(r, product) + first;
+        for (std::int64_t n = 0; n < padded; ++n) total[n] += run[n];
+      }
+  }
+}
+
+template <class Pass>
+void multiply_in_place(const Pass& pass, std::int64_t group, int phase, std::int64_t first,
+                       std::int64_t count, const float* const* rows, int row_count,
+                       const Sums& sums) {
+  static_assert(kInPlaceRows == 4);
+  const auto multiply = [&](auto rows_at_once) __attribute__((always_inline)) {
+    multiply_rows_in_place<rows_at_once.value>(pass, group, phase, first, count, rows, sums);
+  };
+  switch (row_count) {
+    case 1:
+      return multiply(std::integral_constant<int, 1>{});
+    case 2:
+      return multiply(std::integral_constant<int, 2>{});
+    case 3:
+      return multiply(std::integral_constant<int, 3>{});
+    case 4:
+      return multiply(std::integral_constant<int, 4>{});
+  }
+}
+
+}  // namespace prnn::PRNN_ISA

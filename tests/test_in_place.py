@@ -1,0 +1,129 @@
+"""Calls of few steps read the weights where they are, and round no differently."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CELLS, CONTROLS, Case
+from support import assert_bitwise_equal
+
+import prnn_jax
+
+STEPS = 4  # that run in place; 5 do not
+DTYPES = "float32", "bfloat16", "float16"
+
+
+def explain(time: int, batch: int, hidden_size: int = 192, **options):
+    return prnn_jax.explain(
+        "lstm", time=time, batch=batch, hidden_size=hidden_size, **options
+    )
+
+
+def test_explain_tells():
+    assert explain(STEPS, 4).in_place
+    assert "weights, not packed" in str(explain(1, 1))
+    for packed in (
+        explain(STEPS + 1, 1),
+        explain(1, 5),
+        explain(1, 1, training=True),  # the backward pass
+        explain(1, 1, hidden_size=3),
+    ):
+        assert packed.in_place is False
+        assert "weights, packed" in str(packed)
+
+
+def recurrence(case: Case, dtype: str):
+    """`(a_x, state_0, bending) -> (y, state)`, and the arguments of the case."""
+    arrays, bending = case.inputs(dtype), case.bending(dtype)
+    wide = case.groups * case.table.gates * case.hidden
+    random = np.random.default_rng(4)
+    a_x = random.standard_normal((*case.order, wide)).astype(dtype)
+    run = functools.partial(
+        prnn_jax.recurrence,
+        case.cell.split("_")[0],
+        w_hh=arrays["w_hh"],
+        b_hh=arrays["b_hh"],
+        bidirectional=case.bidirectional,
+        implementation="native",
+        **case.table.options,
+    )
+    if "reset_to" in case.controls:
+        bending["reset_to"] = case.state_of(arrays, "reset_{}")
+
+    def call(a_x, state_0, bending):
+        return run(a_x, state_0=state_0, **bending)
+
+    return jax.jit(call), a_x, case.state_of(arrays), bending
+
+
+def first_steps(sequence, steps: int):
+    return jax.tree.map(lambda x: x[:, :steps], sequence)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("cell", CELLS)
+def test_bits_are_those_of_a_longer_call(cell, rows, dtype):
+    # Runs of 64 and the rest of one; vectors and the rest of one.
+    hidden = {1: 69, 2: 131, 3: 64, 4: 33}[rows]
+    case = Case(cell, STEPS + 1, (rows,), hidden, state=True)
+    run, a_x, state_0, _ = recurrence(case, dtype)
+    y, _ = run(a_x, state_0, {})
+    is_exact = (
+        dtype == "float32" or explain(STEPS, rows).instruction_set != "avx512_bf16"
+    )
+    together, state_n = run(a_x[:, :STEPS], state_0, {})
+    assert_same(together, y[:, :STEPS], is_exact)
+    state, one_by_one = state_0, []
+    for t in range(STEPS):
+        step, state = run(a_x[:, t : t + 1], state, {})
+        one_by_one.append(step)
+    # c is rounded between calls in 16 bits.
+    assert_same(jnp.concatenate(one_by_one, 1), together, dtype == "float32")
+    if dtype == "float32":
+        assert_bitwise_equal(state, state_n)
+
+
+def assert_same(a, b, is_exact: bool) -> None:
+    if is_exact:
+        assert_bitwise_equal(a, b)
+    else:
+        np.testing.assert_allclose(
+            a.astype(np.float32), b.astype(np.float32), rtol=0.05, atol=0.02
+        )
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "gru_reset_before", "rnn_tanh_skip"])
+def test_controls_bend_both_alike(cell):
+    case = Case(
+        cell,
+        STEPS + 1,
+        (4,),
+        37,
+        heads=2,
+        state=True,
+        controls=CONTROLS,
+    )
+    run, a_x, state_0, bending = recurrence(case, "float32")
+    bending["lengths"] = jnp.asarray([0, 2, STEPS, 3])  # no row has the fifth step
+    y, state = run(a_x, state_0, bending)
+    short = {**bending, "resets": bending["resets"][:, :STEPS]}
+    short["zoneout"] = first_steps(bending["zoneout"], STEPS)
+    again = run(a_x[:, :STEPS], state_0, short)
+    assert_bitwise_equal(again, (y[:, :STEPS], state))
+
+
+def test_the_projection_of_few_rows():
+    case = Case("lstm", 3, (1,), 70, 131)
+    arrays = case.inputs()
+    exact = arrays["x"].astype(np.float64) @ arrays["w_ih"].astype(np.float64)
+    params = prnn_jax.Params(
+        jnp.asarray(arrays["w_ih"]), jnp.zeros((70, 280)), jnp.asarray(arrays["b_ih"])
+    )
+    # Gates that are far from 0 and 1 tell of a_x: c_1 = i g, at the first step.
+    _, (_, c) = prnn_jax.lstm(arrays["x"][:, :1], params, implementation="native")
+    a = exact[:, 0] + arrays["b_ih"]
+    i, _, g, _ = np.split(a, 4, -1)
+    np.testing.assert_allclose(c, np.tanh(g) / (1 + np.exp(-i)), rtol=2e-5, atol=1e-6)
