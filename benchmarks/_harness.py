@@ -3,6 +3,7 @@
 Nothing here prints; a benchmark's command line does.
 """
 
+import functools
 import importlib.metadata
 import importlib.util
 import json
@@ -31,7 +32,13 @@ SAMPLE_S = 2e-3
 #: Rounds however small the budget is: the fewest that have a median and quartiles.
 MIN_ROUNDS = 5
 
+#: The load above which something else runs besides the benchmark.
+QUIET_LOAD = 0.5
+
 Candidates = dict[str, Callable[[], object]]
+
+#: Candidates that make several calls and tell how many seconds one took.
+Samplers = dict[str, Callable[[int], float]]
 
 
 # ---- timing --------------------------------------------------------------------------
@@ -79,15 +86,23 @@ def measure(
       budget_s: new rounds begin until this has passed, warm-up included.
       min_rounds: rounds that are made even so.
     """
+    samplers = {name: functools.partial(_time, run) for name, run in candidates.items()}
+    return measure_samplers(samplers, budget_s=budget_s, min_rounds=min_rounds)
+
+
+def measure_samplers(
+    samplers: Samplers, *, budget_s: float, min_rounds: int = MIN_ROUNDS
+) -> dict[str, Timing]:
+    """The same for candidates that are timed elsewhere, such as in another process."""
     end = time.perf_counter() + budget_s
-    calls = {name: _calls_per_sample(run) for name, run in candidates.items()}
-    seconds = {name: [] for name in candidates}
+    calls = {name: _calls_per_sample(sample) for name, sample in samplers.items()}
+    seconds = {name: [] for name in samplers}
     rounds = 0
     while rounds < min_rounds or time.perf_counter() < end:
         rounds += 1
-        for name, run in candidates.items():
-            seconds[name].append(_time(run, calls[name]))
-    return {name: Timing(calls[name], tuple(seconds[name])) for name in candidates}
+        for name, sample in samplers.items():
+            seconds[name].append(sample(calls[name]))
+    return {name: Timing(calls[name], tuple(seconds[name])) for name in samplers}
 
 
 def ratio(baseline: Timing, ours: Timing) -> Spread:
@@ -101,9 +116,9 @@ def ratio(baseline: Timing, ours: Timing) -> Spread:
     )
 
 
-def _calls_per_sample(run: Callable[[], object]) -> int:
+def _calls_per_sample(sample: Callable[[int], float]) -> int:
     """Also the warm-up: after compilation, the first calls may still be slower."""
-    shortest = min(_time(run, 1) for _ in range(3))
+    shortest = min(sample(1) for _ in range(3))
     return max(1, math.ceil(SAMPLE_S / shortest))
 
 
@@ -174,6 +189,11 @@ def device(instruction_set: str | None) -> dict:
     }
 
 
+def installed(*packages: str) -> tuple[str, ...]:
+    """Those of the packages that are."""
+    return tuple(p for p in packages if importlib.util.find_spec(p) is not None)
+
+
 def versions(*packages: str) -> dict:
     """Of Python, of packages, and of the compiler that built the native module."""
     found = {name: importlib.metadata.version(name) for name in packages}
@@ -208,6 +228,22 @@ def record(benchmark: str, load_before: float, *packages: str) -> dict:
         "commit": commit(),
         "load": {"before": load_before, "after": load()},
     }
+
+
+def provenance(results: dict) -> str:
+    """Where and when the results of any benchmark were taken, in a line."""
+    device, commit = results["device"], results["commit"]
+    cores = f"{device['cores']} core{'s' if device['cores'] > 1 else ''}"
+    where = (device.get("gpu"), device["cpu"], cores, device["instruction_set"])
+    versions = (f"{name} {v}" for name, v in results["versions"].items() if v)
+    parts = [", ".join(filter(None, where)), ", ".join(versions)]
+    if commit:
+        parts.append(f"commit {commit['name']}{' with changes' * commit['dirty']}")
+    parts.append(results["date"][:10])
+    busy = (results.get("load") or {}).get("before", 0)
+    if busy >= QUIET_LOAD:
+        parts.append(f"the machine was not quiet (load {busy})")
+    return "; ".join(parts)
 
 
 def now() -> str:
@@ -257,6 +293,11 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def number(value: float) -> str:
+    """For a table: three digits, more only before the point."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def write_json(path: Path, results: dict) -> None:

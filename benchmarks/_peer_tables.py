@@ -1,0 +1,159 @@
+"""Tables of `against_peers`, made of its JSON."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks import _harness as harness
+from benchmarks._peers import KINDS, SCAN
+from benchmarks._points import CELLS
+
+#: The sizes at which ours should be slower than nothing else.
+GOAL_HIDDEN_SIZES = (128, 256, 512, 1024, 1152)
+GOAL_BATCHES = (1, 2, 4, 8, 16)
+
+#: A ratio below this is slower, not noise.
+SLOWER = 1 / 1.05
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A cell in one mode, one dtype, with or without the input projection.
+
+    Attributes:
+      means: geometric, of the ratios to each candidate.
+      best_mean: the same for the better of those that are not written in JAX; None if
+        there are none.
+      worst: the smallest ratio, to which candidate, and the entry.
+      slower: how many points have a ratio below SLOWER.
+      count: how many points there are.
+    """
+
+    cell: str
+    mode: str
+    dtype: str
+    projection: bool
+    means: dict[str, float]
+    best_mean: float | None
+    worst: tuple[float, str, dict]
+    slower: int
+    count: int
+
+
+def in_goal(entry: dict) -> bool:
+    """Whether the entry is of a size that counts."""
+    sizes = entry["hidden_size"] in GOAL_HIDDEN_SIZES, entry["batch"] in GOAL_BATCHES
+    return all(sizes)
+
+
+def summarise(entries: Sequence[dict]) -> list[Summary]:
+    """Of the goal's sizes, or of all where there are none, in the entries' order."""
+    entries = [e for e in entries if in_goal(e)] or entries
+    kinds: dict[tuple, list[dict]] = {}
+    for entry in entries:
+        kind = (entry["cell"], entry["mode"], entry["dtype"], entry["projection"])
+        kinds.setdefault(kind, []).append(entry)
+    return [_summary(*kind, group) for kind, group in kinds.items()]
+
+
+def _summary(
+    cell: str, mode: str, dtype: str, projection: bool, group: list[dict]
+) -> Summary:
+    names = [n for n in KINDS if any(n in entry["ratio"] for entry in group)]
+    worst = [_worst(entry) for entry in group]
+    return Summary(
+        cell=cell,
+        mode=mode,
+        dtype=dtype,
+        projection=projection,
+        means={
+            name: harness.geometric_mean(
+                e["ratio"][name]["median"] for e in group if name in e["ratio"]
+            )
+            for name in names
+        },
+        best_mean=harness.geometric_mean(
+            e["best_peer"]["ratio"]["median"] for e in group if e["best_peer"]
+        ),
+        worst=min(worst, key=lambda found: found[0]),
+        slower=sum(found[0] < SLOWER for found in worst),
+        count=len(group),
+    )
+
+
+def _worst(entry: dict) -> tuple[float, str, dict]:
+    ratios = entry["ratio"]
+    name = min(ratios, key=lambda name: ratios[name]["median"])
+    return ratios[name]["median"], name, entry
+
+
+def table(results: dict) -> str:
+    """Markdown: a row for each cell and mode."""
+    summaries = summarise(results["points"])
+    names = [n for n in KINDS if any(n in s.means for s in summaries)]
+    names.remove(SCAN)
+    header = (
+        "cell",
+        "mode",
+        f"against {KINDS[SCAN].title}",
+        *(KINDS[name].title for name in names),
+        "best not in JAX",
+        "worst",
+        "slower by > 5 %",
+    )
+    rows = [
+        (
+            CELLS[s.cell].title,
+            _variant(s.mode, s.dtype, s.projection),
+            *(_times(s.means.get(name)) for name in (SCAN, *names)),
+            _times(s.best_mean),
+            _worst_text(*s.worst),
+            f"{s.slower} of {s.count}",
+        )
+        for s in summaries
+    ]
+    return harness.markdown(header, rows)
+
+
+def full_table(results: dict) -> str:
+    """Markdown: a row for each point."""
+    entries = results["points"]
+    names = [n for n in KINDS if any(n in e["step_us"] for e in entries)]
+    titles = (f"{KINDS[name].title}, µs per step" for name in names)
+    header = ("cell", "mode", "hidden", "batch", "time", *titles, "worst ratio")
+    rows = []
+    for entry in entries:
+        sizes = (str(entry[key]) for key in ("hidden_size", "batch", "time"))
+        mode = _variant(entry["mode"], entry["dtype"], entry["projection"])
+        us = (microseconds(entry, name) for name in names)
+        worst, name, _ = _worst(entry)
+        text = f"{_times(worst)} ({KINDS[name].title})"
+        rows.append((CELLS[entry["cell"]].title, mode, *sizes, *us, text))
+    return harness.markdown(header, rows)
+
+
+def caption(results: dict) -> str:
+    """What the numbers of a table are, and where they come from."""
+    entries = results["points"]
+    goal = sum(map(in_goal, entries))
+    count = f"{goal} points of the goal" if goal else f"{len(entries)} points"
+    return f"How many times as fast, {count}. {harness.provenance(results)}."
+
+
+def _variant(mode: str, dtype: str, projection: bool) -> str:
+    words = [mode, *([] if dtype == "float32" else [dtype])]
+    return " ".join(words) + ("" if projection else ", without projection")
+
+
+def _worst_text(ratio: float, name: str, entry: dict) -> str:
+    shape = f"H={entry['hidden_size']}, B={entry['batch']}"
+    return f"{_times(ratio)} ({KINDS[name].title}, {shape})"
+
+
+def microseconds(entry: dict, name: str) -> str:
+    """A candidate's median for a step."""
+    spread = entry["step_us"].get(name)
+    return "–" if spread is None else harness.number(spread["median"])
+
+
+def _times(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}×"

@@ -1,0 +1,128 @@
+"""What have the benchmarks measured?
+
+`python -m benchmarks.report` makes docs/benchmarks.md, and its plots, of what is in
+benchmarks/results. Nothing there is written by hand.
+"""
+
+import argparse
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks import _command_line as command_line
+from benchmarks import _harness as harness
+
+#: In the order in which they are shown.
+BENCHMARKS = (
+    "against_peers",
+    "against_scan",
+    "language_model",
+    "prnn_figure",
+    "roofline",
+    "streaming",
+    "dispatch",
+    "memory",
+    "padding",
+    "cliffs",
+    "scaling",
+    "compile_time",
+    "projection",
+)
+
+_HEAD = """\
+# Benchmarks
+
+Made by `make bench-report` of the files in [benchmarks/results](../benchmarks/results).
+How to read it is said in [benchmarks/README.md](../benchmarks/README.md)."""
+
+
+def page(results_folder: Path, plots: Callable[[str, dict], Sequence[str]]) -> str:
+    """The report in Markdown.
+
+    Args:
+      results_folder: has a file for each benchmark that was run.
+      plots: makes those of a benchmark; their files, as the page may link to them.
+    """
+    sections, missing = [_HEAD], []
+    for name in BENCHMARKS:
+        path = results_folder / f"{name}.json"
+        if not path.exists():
+            missing.append(f"- `python -m benchmarks.{name}`")
+            continue
+        results = harness.read_json(path, name)
+        module = importlib.import_module(f"benchmarks.{name}")
+        question = (module.__doc__ or name).splitlines()[0]
+        sections += [f"## {question}", table(module, results)]
+        sections += [f"![{Path(file).stem}]({file})" for file in plots(name, results)]
+        source = f"`python -m benchmarks.{name}`: {harness.provenance(results)}."
+        sections.append(source)
+    if missing:
+        sections += ["## Not yet measured", "\n".join(missing)]
+    return "\n\n".join(sections) + "\n"
+
+
+def table(module: ModuleType, results: dict) -> str:
+    """What the benchmark's module shows of its results."""
+    name = results["benchmark"]
+    return _TABLES.get(name, lambda module, results: module.table(results))(
+        module, results
+    )
+
+
+#: Where it is not `module.table(results)`.
+_TABLES: dict[str, Callable[[ModuleType, dict], str]] = {
+    "against_scan": lambda module, results: module.compact_table(results),
+    "memory": lambda module, results: module.table(results["points"]),
+    "padding": lambda module, results: module.table(results["points"]),
+    "cliffs": lambda module, results: module.table(results["results"]),
+    "scaling": lambda module, results: module.tables(results),
+    "compile_time": lambda module, results: harness.markdown(
+        module._HEADER, map(module._row, results["points"])
+    ),
+    "projection": lambda _, results: harness.markdown(
+        ("rows, input, columns", "native, µs", "XLA, µs", "ratio", "used"),
+        (
+            (
+                ", ".join(map(str, point["shape"])),
+                *(harness.number(point["us"][n]["median"]) for n in ("native", "xla")),
+                f"{point['ratio']['median']:.2f}×",
+                "yes" if point["used"] else "no",
+            )
+            for point in results["points"]
+        ),
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.report", description=(__doc__ or "").splitlines()[0]
+    )
+    for option, default in (
+        ("--results", command_line.RESULTS),
+        ("--out", harness.ROOT / "docs"),
+    ):
+        parser.add_argument(option, type=Path, default=default, metavar="FOLDER")
+    options = parser.parse_args(arguments)
+    from benchmarks import _plots  # needs matplotlib
+
+    def plots(name: str, results: dict) -> list[str]:
+        folder = options.out / "benchmarks"
+        files = [
+            _plots.write(plot, results, folder)
+            for plot in _plots.PLOTS
+            if plot.benchmark == name
+        ]
+        return [file.relative_to(options.out).as_posix() for file in files]
+
+    text = page(options.results, plots)
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / "benchmarks.md"
+    path.write_text(text)
+    print(f"Written to {path}.")
+
+
+if __name__ == "__main__":
+    main()

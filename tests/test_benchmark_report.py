@@ -1,0 +1,221 @@
+"""The report is made of what the benchmarks have written down, and of nothing else."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from benchmarks import _harness as harness
+from benchmarks import compile_time, memory, report
+
+SPREAD = {"median": 2.0, "quartiles": [1.0, 3.0]}
+SIZES = {"cell": "lstm", "batch": 2, "hidden_size": 64, "time": 8}
+SURROUNDINGS = {
+    "date": "2026-01-02T03:04:05+00:00",
+    "device": {"cpu": "a processor", "cores": 2, "instruction_set": "avx2"},
+    "versions": {"jax": "1.2.3"},
+    "commit": {"name": "0123456789ab", "dirty": True},
+    "load": {"before": 0.1, "after": 0.2},
+}
+
+#: Of each benchmark as little as its table and plots need.
+RESULTS = {
+    "against_peers": {
+        "points": [
+            {
+                **SIZES,
+                **{"mode": "train", "dtype": "float32", "projection": projection},
+                "ratio": {"scan": SPREAD, "torch": SPREAD},
+                "step_us": {"native": SPREAD, "scan": SPREAD, "torch": SPREAD},
+                "best_peer": {"name": "torch", "ratio": SPREAD},
+            }
+            for projection in (True, False)
+        ]
+    },
+    "language_model": {
+        "words_per_s": {"native": SPREAD, "scan": SPREAD},
+        "ratio": {"scan": SPREAD},
+        "perplexity": {
+            kind: {"native": [9.0, 8.0], "scan": [9.0, 8.0]}
+            for kind in ("without dropout", "with dropout")
+        },
+        "difference": {
+            "without dropout": {"scan": 1e-7},
+            "with dropout": {"scan": 0.0},
+        },
+    },
+    "against_scan": {
+        "points": [
+            {**SIZES, "mode": mode, "hidden_size": hidden, "ratio": SPREAD}
+            for mode in ("forward", "train")
+            for hidden in (64, 128)
+        ]
+    },
+    "memory": {
+        "points": [
+            {
+                **SIZES,
+                "dtype": "float32",
+                "bytes_per_unit_and_step": dict.fromkeys(memory.POLICIES, 4.0),
+                "time_over_fast": dict.fromkeys(memory.POLICIES, SPREAD),
+            }
+        ]
+    },
+    "padding": {
+        "points": [
+            {
+                **SIZES,
+                "mode": "forward",
+                "share_of_full": {
+                    f"{engine} {kind}": SPREAD
+                    for engine in ("native", "scan")
+                    for kind in ("equal", "spread")
+                },
+            }
+        ]
+    },
+    "cliffs": {
+        "results": [
+            {
+                **{"engine": "CPU, measured", "cell": "lstm", "kind": "plain"},
+                "points": [{**SIZES, "over_smaller_size": 0.1, "over_line": 0.2}],
+            }
+        ]
+    },
+    "scaling": {
+        **{
+            kind: [
+                {
+                    **{"step_ms": 1.0, "utterances": 4, "devices": 1},
+                    **{"all_reduce_bytes": 8, "all_gathers": 0},
+                }
+            ]
+            for kind in ("strong", "weak")
+        },
+        "model": [
+            {
+                **{"step_ms": 1.0, "is_measured_on_this_cpu": True},
+                **{"all_reduce_ms": 0.5, "efficiency": 0.9},
+            }
+        ],
+    },
+    "compile_time": {
+        "points": [
+            {
+                **{"implementation": "native", "mode": "forward", "depth": 2},
+                **{"form": "stacked", "program_lines": 9},
+                "seconds": dict.fromkeys((*compile_time.STAGES, "call"), 0.1),
+            }
+        ]
+    },
+    "projection": {
+        "points": [
+            {
+                **{"shape": [8, 64, 64], "used": False, "ratio": SPREAD},
+                "us": {"native": SPREAD, "xla": SPREAD},
+            }
+        ]
+    },
+    "prnn_figure": {
+        "platform": "cpu",
+        "points": [
+            {
+                **{"part": part, "batch": batch, "ratio": SPREAD},
+                "gflops": {"native": 2.0, "scan": 1.0},
+                "step_us": {"native": SPREAD, "scan": SPREAD},
+            }
+            for part in ("forward", "backward_data", "backward_weights")
+            for batch in (1, 2)
+        ],
+    },
+    "roofline": {
+        "limits": {
+            "rows": [
+                {"quantity": "float32_gflop_per_s", "threads": 1, "rounds": [3]},
+                {
+                    **{"quantity": "read_gb_per_s", "threads": 1},
+                    **{"bytes": 1 << 14, "rounds": [5]},
+                },
+            ]
+        },
+        "points": [
+            {
+                **SIZES,
+                **{"part": part, "share": 0.5, "limit": {"bound": "reading"}},
+            }
+            for part in ("forward", "backward_data")
+        ],
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """With a file of each benchmark in the table."""
+    for name, results in RESULTS.items():
+        path = tmp_path / "results" / f"{name}.json"
+        harness.write_json(path, {"benchmark": name, **SURROUNDINGS, **results})
+    return tmp_path
+
+
+def made(folder: Path) -> dict[str, str]:
+    """The report's files."""
+    out = folder / "docs"
+    report.main(["--results", str(folder / "results"), "--out", str(out)])
+    files = [path for path in out.rglob("*") if path.is_file()]
+    return {path.relative_to(out).as_posix(): path.read_text() for path in files}
+
+
+def test_the_report_shows_what_is_there(folder):
+    pytest.importorskip("matplotlib")
+    files = made(folder)
+    assert made(folder) == files
+    page = files.pop("benchmarks.md")
+    for name, results in RESULTS.items():
+        module = importlib.import_module(f"benchmarks.{name}")
+        assert f"\n## {module.__doc__.splitlines()[0]}\n" in page
+        table = report.table(module, {"benchmark": name, **results})
+        assert (
+            len({line.count("|") for line in table.split("\n\n")[0].split("\n")}) == 1
+        )
+        assert f"\n{table}\n" in page
+        source = (
+            "a processor, 2 cores, avx2; jax 1.2.3; commit 0123456789ab with changes"
+        )
+        assert f"`python -m benchmarks.{name}`: {source}; 2026-01-02." in page
+    assert set(files) == {
+        "benchmarks/against_peers-best.svg",
+        "benchmarks/against_peers-scan.svg",
+        "benchmarks/against_scan.svg",
+        "benchmarks/language_model.svg",
+        "benchmarks/prnn_figure.svg",
+        "benchmarks/roofline.svg",
+    }
+    for file, drawing in files.items():
+        assert f"]({file})" in page
+        assert "<dc:date>" not in drawing
+
+
+def test_what_was_not_measured_is_listed(folder):
+    (folder / "results" / "memory.json").unlink()
+    text = report.page(folder / "results", lambda name, results: [])
+    _, missing = text.split("## Not yet measured\n\n")
+    names = set(report.BENCHMARKS) - set(RESULTS) | {"memory"}
+    assert {*missing.splitlines()} == {f"- `python -m benchmarks.{n}`" for n in names}
+
+
+def test_the_report_refuses_a_file_of_another_benchmark(tmp_path):
+    harness.write_json(tmp_path / "dispatch.json", {"benchmark": "streaming"})
+    with pytest.raises(ValueError, match=r"not results of benchmarks\.dispatch"):
+        report.page(tmp_path, lambda name, results: [])
+
+
+def test_every_benchmark_is_in_the_report():
+    folder = Path(report.__file__).parent
+    writing = "harness.write_json", "command_line.outcome"
+    measuring = {
+        path.stem
+        for path in folder.glob("[!_]*.py")
+        if any(call in path.read_text() for call in writing)
+    }
+    assert measuring == {*report.BENCHMARKS}
