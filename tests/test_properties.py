@@ -8,7 +8,7 @@ from support import assert_as_accurate, named, oracle, scan
 SETTINGS = hypothesis.settings(
     deadline=None,  # every example compiles programs
     derandomize=True,
-    max_examples=24,
+    max_examples=16,
     database=None,
 )
 
