@@ -46,11 +46,9 @@ def measure_point(shape: tuple[int, int, int], budget_s: float) -> dict:
     candidates = {"native": lambda: native(x, w, b), "xla": lambda: xla(x, w, b)}
     harness.check_agreement(str(shape), candidates, TOLERANCE)
     timings = harness.measure(candidates, budget_s=budget_s)
-    multiply_adds = rows * inputs * columns
-    used = rows >= _projection.MIN_ROWS
     return {
         "shape": shape,
-        "used": used and multiply_adds <= _projection.MAX_MULTIPLY_ADDS,
+        "used": _projection.is_native(x, w),
         "us": {
             name: dataclasses.asdict(harness.Spread.of(timing.seconds, 1e6))
             for name, timing in timings.items()

@@ -39,15 +39,18 @@ constexpr double kWorthMeetingForRows = 60e3;
 // And of at least this many, worth waking a thread for (some 10 µs).
 constexpr double kWorthSharing = 1e6;
 
-// Up to so many steps use the weights as they lie in memory: packing would cost more.
-constexpr std::int64_t kInPlaceSteps = 4;
+// Up to so many steps, and products of up to so many rows, use the weights as they lie in memory:
+// packing would cost more.
+constexpr std::int64_t kInPlaceSteps = 4, kInPlaceProducts = 16;
 
 // Whether a call is to use them so, and has room for the sums where it would have packed them.
 bool runs_in_place(const Isa& isa, const Problem& problem, const Blocking& whole) {
   const Shape& shape = problem.shape;
   if (problem.kind == Kind::kBackward) return false;
-  if (shape.time > kInPlaceSteps || shape.batch > kInPlaceRows) return false;
-  const int products = problem.kind == Kind::kProjection ? 1 : numbers(problem.cell).gates;
+  const bool is_projection = problem.kind == Kind::kProjection;
+  if (shape.time > kInPlaceSteps) return false;
+  if (shape.batch > (is_projection ? kInPlaceProducts : kInPlaceRows)) return false;
+  const int products = is_projection ? 1 : numbers(problem.cell).gates;
   const std::int64_t units = ceil_div(shape.hidden, isa.width) * isa.width;
   return whole.group_words >= 2 * kInPlaceRows * products * units;
 }

@@ -223,10 +223,11 @@ class _Chunk:
             return self.cut(source)
         parts = []
         for n, first in enumerate(self.firsts):
-            w, b, lengths = (
+            b, lengths = (
                 None if x is None else self._halves(x, axis)[n]
-                for x, axis in ((source.w, 1), (source.b, 0), (bent.lengths, 1))
+                for x, axis in ((source.b, 0), (bent.lengths, 1))
             )
+            w = self._halves(source.w, 1)[n]
             side = Input(self._slice(source.x, first), w, b)
             controls = Controls(lengths=lengths)
             groups_of_side = groups // len(self.firsts)

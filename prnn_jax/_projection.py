@@ -19,9 +19,9 @@ from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._sharding import sharding_of_sum
 
 #: Where the native product is used: of a few rows, which it multiplies by w where w is;
-#: and of enough rows to pay for packing w, up to so many multiply-adds that XLA's fixed
-#: cost no longer shows.
-FEW_ROWS, MIN_ROWS, MAX_MULTIPLY_ADDS = 4, 32, 40e6
+#: of fewer than many, if w is small enough for the second-level cache; of many, up to
+#: so many multiply-adds that XLA's fixed cost no longer shows.
+FEW_ROWS, MANY_ROWS, MAX_WEIGHTS, MAX_MULTIPLY_ADDS = 4, 32, 3e5, 40e6
 
 
 class Input(NamedTuple):
@@ -59,20 +59,23 @@ def project(call: Call, x: Array, w: Array, b: Array | None) -> Array:
 
     x and the result may be time-major.
     """
-    if call.implementation == "scan" or not _is_native(x, w):
+    if call.implementation == "scan" or not is_native(x, w):
         a = jnp.matmul(x, w, precision=call.precision)
         return a if b is None else a + b
     b = jnp.zeros((w.shape[1],), x.dtype) if b is None else b
     return _project(call, *reverse_mode_only((x, w, b)))
 
 
-def _is_native(x: Array, w: Array) -> bool:
+def is_native(x: Array, w: Array) -> bool:
+    """Whether the native product is used on the CPU."""
     rows: Any = x.shape[0] * x.shape[1]
     if not isinstance(rows, int):  # of a size that is known when the program runs
         return False
-    if 0 < rows <= FEW_ROWS and w.size > 0:
-        return True
-    return rows >= MIN_ROWS and 0 < rows * w.size <= MAX_MULTIPLY_ADDS
+    if rows == 0 or w.size == 0:
+        return False
+    if rows < MANY_ROWS:
+        return rows <= FEW_ROWS or w.size <= MAX_WEIGHTS
+    return rows * w.size <= MAX_MULTIPLY_ADDS
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

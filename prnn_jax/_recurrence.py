@@ -49,7 +49,8 @@ def recurrence(
     state_0, controls = aligned(call, like, (state_0, controls))
     primals = source, w_hh, b_hh, state_0, controls
     if call.implementation == "scan" and not call.lean:
-        y, state_n, _ = _scan.forward(call, *primals)
+        a_x = _a_x(call, source, w_hh, controls)
+        y, state_n, _ = _scan.forward(call, a_x, *primals[1:])
         return y, state_n
     out: Any = _forward(call, *reverse_mode_only(primals))
     y, state_n, _ = out

@@ -136,14 +136,17 @@ def run(
         call = replace(call, implementation="scan")
 
     arrays = match_varying((given.arrays_or_zeros(), controls))
-    y, states = _projected_recurrence(call, given, *arrays)
+    out: Any = _projected_recurrence(call, given, *arrays)
+    y, states = out
     if call.bidirectional and arguments["merge"] == "sum":
         forward, backward = jnp.split(y, 2, -1)
         y = forward + backward
     return y, states if len(states) > 1 else states[0]
 
 
-def _projected_recurrence(call: Call, given: Arguments, arrays, controls: Controls):
+def _projected_recurrence(
+    call: Call, given: Arguments, arrays, controls: Controls
+) -> tuple[Array, tuple[Array, ...]]:
     """y and the states as the caller sees them."""
     x, w_ih, w_hh, b_ih, b_hh, states = arrays
     groups, hidden = given.groups, given.hidden

@@ -48,20 +48,17 @@ def test_compiled_programs_call_it(case, implementation):
 
 
 @pytest.mark.parametrize(
-    ("rows", "is_native"),
-    [
-        (1, True),
-        (_projection.FEW_ROWS, True),
-        (_projection.FEW_ROWS + 1, False),
-        (_projection.MIN_ROWS - 1, False),
-        (_projection.MIN_ROWS, True),
-    ],
+    ("rows", "is_native"), [(1, True), (4, True), (5, False), (31, False), (32, True)]
 )
-def test_input_projections_that_are_small_are_native(rows, is_native):
+def test_input_projections_that_are_small_are_native(rows, is_native, monkeypatch):
     case = Case("lstm", rows, (), 9, 3)
+    monkeypatch.setattr(_projection, "MAX_WEIGHTS", 3 * 4 * 9 - 1)
     program = Program.of(case.run, case.inputs())
     assert program.count("prnn_project") == is_native
     assert program.calls == (1, 0)
+    monkeypatch.setattr(_projection, "MAX_WEIGHTS", 3 * 4 * 9)
+    jax.clear_caches()
+    assert Program.of(case.run, case.inputs()).count("prnn_project") == 1
 
 
 def test_calls_without_jit_use_it(monkeypatch):
@@ -77,7 +74,7 @@ def test_calls_without_jit_use_it(monkeypatch):
     arrays = Case("rnn_tanh", 3, (2,), 4, 3).inputs()
     params = prnn_jax.Params(arrays["w_ih"], arrays["w_hh"])
     prnn_jax.rnn(arrays["x"], params, skip=0.123)
-    assert set(used) == {"prnn_forward"}
+    assert set(used) == {"prnn_project", "prnn_forward"}
 
 
 @pytest.mark.parametrize("case", SMALL, ids=str)
@@ -166,9 +163,9 @@ def test_explain_agrees_with_what_is_compiled(dtype):
 def test_other_platforms_are_lowered_to_the_scan():
     """A program exported for several platforms chooses when it runs."""
     case = Case("lstm", 4, (2,), 9, 3)
-    check = jax.export.DisabledSafetyCheck.custom_call("prnn_forward")
+    checks = prnn_jax.export_checks()
     text = jax.export.export(
-        jax.jit(case.run), platforms=("cpu", "tpu"), disabled_checks=[check]
+        jax.jit(case.run), platforms=("cpu", "tpu"), disabled_checks=checks
     )(case.inputs()).mlir_module()
     assert text.count("custom_call @prnn_forward") == 1
     assert text.count("stablehlo.while") == 1
