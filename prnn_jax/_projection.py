@@ -19,9 +19,9 @@ from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._sharding import sharding_of_sum
 
 #: Where the native product is used: of a few rows, which it multiplies by w where w is;
-#: of fewer than many, if w is small enough for the second-level cache; of many, up to
-#: so many multiply-adds that XLA's fixed cost no longer shows.
-FEW_ROWS, MANY_ROWS, MAX_WEIGHTS, MAX_MULTIPLY_ADDS = 4, 32, 3e5, 40e6
+#: of more, if w is small enough for the second-level cache, up to so many multiply-adds
+#: that XLA's fixed cost no longer shows.
+FEW_ROWS, MAX_WEIGHTS, MAX_MULTIPLY_ADDS = 4, 3e5, 40e6
 
 
 class Input(NamedTuple):
@@ -71,11 +71,9 @@ def is_native(x: Array, w: Array) -> bool:
     rows: Any = x.shape[0] * x.shape[1]
     if not isinstance(rows, int):  # of a size that is known when the program runs
         return False
-    if rows == 0 or w.size == 0:
-        return False
-    if rows < MANY_ROWS:
-        return rows <= FEW_ROWS or w.size <= MAX_WEIGHTS
-    return rows * w.size <= MAX_MULTIPLY_ADDS
+    if rows <= FEW_ROWS:
+        return rows > 0 and w.size > 0
+    return 0 < w.size <= MAX_WEIGHTS and rows * w.size <= MAX_MULTIPLY_ADDS
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

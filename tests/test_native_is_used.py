@@ -47,18 +47,19 @@ def test_compiled_programs_call_it(case, implementation):
     assert gradient.count("while") == 0
 
 
-@pytest.mark.parametrize(
-    ("rows", "is_native"), [(1, True), (4, True), (5, False), (31, False), (32, True)]
-)
-def test_input_projections_that_are_small_are_native(rows, is_native, monkeypatch):
+@pytest.mark.parametrize(("rows", "is_native"), [(1, True), (4, True), (5, False)])
+@pytest.mark.parametrize("bound", ["MAX_WEIGHTS", "MAX_MULTIPLY_ADDS"])
+def test_input_projections_that_are_small_are_native(
+    bound, rows, is_native, monkeypatch
+):
     case = Case("lstm", rows, (), 9, 3)
-    monkeypatch.setattr(_projection, "MAX_WEIGHTS", 3 * 4 * 9 - 1)
-    program = Program.of(case.run, case.inputs())
-    assert program.count("prnn_project") == is_native
-    assert program.calls == (1, 0)
-    monkeypatch.setattr(_projection, "MAX_WEIGHTS", 3 * 4 * 9)
-    jax.clear_caches()
-    assert Program.of(case.run, case.inputs()).count("prnn_project") == 1
+    most = 3 * 4 * 9 * (rows if bound == "MAX_MULTIPLY_ADDS" else 1)
+    for value, expected in ((most - 1, is_native), (most, True)):
+        monkeypatch.setattr(_projection, bound, value)
+        jax.clear_caches()
+        program = Program.of(case.run, case.inputs())
+        assert program.count("prnn_project") == expected
+        assert program.calls == (1, 0)
 
 
 def test_calls_without_jit_use_it(monkeypatch):
