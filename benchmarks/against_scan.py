@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import prnn_jax
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 
 NAME = "against_scan"
@@ -305,7 +306,10 @@ def full_table(results: dict) -> str:
     rows = []
     for entry in results["points"]:
         sizes = (str(entry[key]) for key in ("hidden_size", "batch", "time"))
-        us = (_number(entry["step_us"][name]["median"]) for name in (OURS, BASELINE))
+        us = (
+            harness.number(entry["step_us"][name]["median"])
+            for name in (OURS, BASELINE)
+        )
         quartiles = "–".join(f"{q:.2f}" for q in entry["ratio"]["quartiles"])
         title = CELLS[entry["cell"]].title
         times = _times(_ratio(entry))
@@ -339,10 +343,6 @@ def _shape(entry: dict) -> str:
 
 def _times(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}×"
-
-
-def _number(us: float) -> str:
-    return f"{us:.0f}" if us >= 100 else f"{us:.3g}"
 
 
 # ---- command line --------------------------------------------------------------------
@@ -426,8 +426,8 @@ def _row(entry: dict) -> str:
     mark = "<" if _ratio(entry) < 1 else " "
     return (
         f"{point.cell:5} {point.mode:8} {point.hidden_size:5} {point.batch:4} "
-        f"{point.time:4} {_number(ours):>9} {_number(scan):>9} {gflops:8.1f} "
-        f"{_ratio(entry):6.2f}{mark} {f'{low:.2f}-{high:.2f}':11}   {plans}"
+        f"{point.time:4} {harness.number(ours):>9} {harness.number(scan):>9} "
+        f"{gflops:8.1f} {_ratio(entry):6.2f}{mark} {f'{low:.2f}-{high:.2f}':11}   {plans}"
     )
 
 
@@ -449,21 +449,9 @@ def _print_summaries(entries: Sequence[dict]) -> None:
         )
 
 
-def _positive(kind: Callable) -> Callable:
-    def parse(text: str):
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"must be above 0, got {text}")
-        return value
-
-    return parse
-
-
 def _parser() -> argparse.ArgumentParser:
-    size = _positive(int)
-    parser = argparse.ArgumentParser(
-        prog=f"python -m benchmarks.{NAME}", description=__doc__.splitlines()[0]
-    )
+    size = command_line.positive(int)
+    parser = command_line.parser(NAME, __doc__.splitlines()[0], BUDGET_S)
     some = {"nargs": "+", "help": "(default: all)"}
     parser.add_argument("--cells", **some, choices=tuple(CELLS), default=tuple(CELLS))
     parser.add_argument("--modes", **some, choices=MODES, default=MODES)
@@ -474,22 +462,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--dtype", choices=tuple(TOLERANCES), default="float32", help="of all arrays"
-    )
-    parser.add_argument(
-        "--budget-s",
-        type=_positive(float),
-        default=BUDGET_S,
-        help="seconds of timing for each point (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="FILE",
-        help=f"where to write JSON (default: results/{RESULTS.name} for all points, "
-        "nowhere for a subset)",
-    )
-    parser.add_argument(
-        "--table", type=Path, metavar="FILE", help="print JSON as Markdown instead"
     )
     parser.add_argument(
         "--full", action="store_true", help="with --table: a row for each point"

@@ -182,22 +182,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     axes = (options.depths, options.forms, options.modes, options.implementations)
     chosen = points(*axes)
     out = options.out or (RESULTS if chosen == points() else None)
-    results = {
-        "benchmark": NAME,
-        "date": harness.now(),
-        "device": harness.device(None),
-        "versions": harness.versions("jax", "jaxlib", "prnn_jax"),
-        "commit": harness.commit(),
-        "load": {"before": harness.load()},
-        "points": [],
-    }
+    before, entries = harness.load(), []
     print(f"LSTM, H={HIDDEN}, B={BATCH}, T={TIME}. CPU seconds.\n{' '.join(_HEADER)}")
     with jax.default_device(jax.devices("cpu")[0]):
         for point in chosen:
-            results["points"].append(measure(point, options.rounds))
-            print(*_row(results["points"][-1]), flush=True)
-    results["load"]["after"] = harness.load()
+            entries.append(measure(point, options.rounds))
+            print(*_row(entries[-1]), flush=True)
     if out is not None:
+        results = {**harness.record(NAME, before), "points": entries}
         harness.write_json(out, results)
         print(f"Written to {out}.")
 
