@@ -427,7 +427,8 @@ def _row(entry: dict) -> str:
     return (
         f"{point.cell:5} {point.mode:8} {point.hidden_size:5} {point.batch:4} "
         f"{point.time:4} {harness.number(ours):>9} {harness.number(scan):>9} "
-        f"{gflops:8.1f} {_ratio(entry):6.2f}{mark} {f'{low:.2f}-{high:.2f}':11}   {plans}"
+        f"{gflops:8.1f} {_ratio(entry):6.2f}{mark} {f'{low:.2f}-{high:.2f}':11}   "
+        f"{plans}"
     )
 
 
