@@ -59,6 +59,21 @@ struct ForwardArrays {
   // [batch, groups, (S-1)·H], where T is not float: the states that are not published, which pass
   // from step to step in float. Null for engines that keep them in registers.
   float* carry;
+  // Not 0, in float only: a_x is made by the call, so many steps at a time, a power of 2, and lies
+  // as [batch, a_x_steps, groups, G·H], step s at s mod a_x_steps. For engines whose Io says
+  // kAxByTurns.
+  std::int64_t a_x_steps;
+
+  // Where what step s takes of a_x begins.
+  template <class Io>
+  PRNN_HD const T* a_x_at(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b,
+                          int gates) const {
+    if constexpr (requires { Io::kAxByTurns; })
+      if (a_x_steps != 0)
+        return a_x + ((b * a_x_steps + (s & (a_x_steps - 1))) * shape.groups + g) * gates *
+                         shape.hidden;
+    return a_x + shape.sequence_at(b, shape.time_at(g, s, b), g, gates);
+  }
 };
 
 template <class T = float>
@@ -227,7 +242,7 @@ struct ForwardPass : PassBase<C, Io, T> {
   }
   PRNN_HD Inputs fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                        Io io) const {
-    const T* a_x = at.a_x + shape.sequence_at(b, shape.time_at(g, s, b), g, C::kGates) + unit;
+    const T* a_x = at.template a_x_at<Io>(shape, g, s, b, C::kGates) + unit;
     return {Base::template load_values<C::kGates>(a_x, io)};
   }
   PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,

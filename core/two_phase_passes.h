@@ -57,7 +57,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
       return;
     }
     at.controls.replace(prev, shape, g, s, b, unit, io);
-    const T* a_x = at.a_x + shape.sequence_at(b, t, g, C::kGates) + unit;
+    const T* a_x = at.template a_x_at<Io>(shape, g, s, b, C::kGates) + unit;
     float* kept = between(g, b) + unit;
     if constexpr (kPhase == 0) {
       const auto out = cell.open(Base::template load_values<kOpen>(a_x, io), a_h, prev[0]);

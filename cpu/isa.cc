@@ -21,7 +21,10 @@ PRNN_HD std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b;
 // Calls f(pass) with the problem's pass as a type.
 template <class F>
 PRNN_HD void visit_pass(const Problem& p, F&& f) {
-  if (p.kind == Kind::kProjection) return f(ProjectionPass<Io<float>>{p.shape, p.projection});
+  if (p.kind == Kind::kProjection)
+    return visit(p.cell, [&](auto cell) {
+      f(ProjectionPass<Io<float>, decltype(cell)::kGates>{p.shape, p.projection});
+    });
   visit(p.dtype, [&](auto value) {
     using T = decltype(value);
     visit(p.cell, [&](auto cell) {
@@ -114,6 +117,15 @@ PRNN_HD bool is_plain(const Pass& pass) {
     return true;
 }
 
+// Whether all rows have a product in this step, or none.
+template <class Pass>
+PRNN_HD bool rows_are_alike(const Pass& pass, std::int64_t step) {
+  if constexpr (requires { pass.rows_are_alike(step); })
+    return pass.rows_are_alike(step);
+  else
+    return pass.shape.lengths == nullptr;
+}
+
 // What the steps of some rows take: `count` units' products of row r and gate n begin at
 // [r · row_stride + n · gate_stride].
 struct Multiplied {
@@ -179,7 +191,7 @@ PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const flo
   const std::bool_constant<std::is_same_v<typename Pass::Value, float>> plain;
   const std::false_type bent;
   std::int64_t with[kMaxRows], without[kMaxRows];
-  if (pass.shape.lengths == nullptr) {  // rows are all alike
+  if (rows_are_alike(pass, step)) {
     const bool multiplies = pass.multiplies(group, kPhase, step, part.first_row);
     std::int64_t blocks = ceil_div(part.last_row - part.first_row, blocking.rows);
     for (std::int64_t b = part.first_row; b < part.last_row; --blocks) {
@@ -285,10 +297,11 @@ void advance(const Problem& problem, const Blocking& blocking, float* packed, co
   });
 }
 
-void advance_all(const Problem& problem, const Blocking& blocking, float* packed, Part part) {
+void advance_all(const Problem& problem, const Blocking& blocking, float* packed, Part part,
+                 std::int64_t first, std::int64_t end) {
   part.first_panel = 0;
   visit_pass(problem, [&](const auto& pass) {
-    for (std::int64_t step = 0; step < pass.steps(); ++step) {
+    for (std::int64_t step = first; step < end; ++step) {
       part.last_panel = blocking.panels[0];
       advance_phase<0>(pass, blocking, packed, part, step);
       if constexpr (std::remove_cvref_t<decltype(pass)>::kPhases > 1) {

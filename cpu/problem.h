@@ -7,10 +7,12 @@ namespace prnn {
 
 enum class Kind { kForward, kBackward, kProjection };
 
+// Of the input projection (cpu/projection.h), in float.
 struct ProjectionArrays {
   std::int64_t input_size;
-  const float *x, *w, *b;  // [rows, input]; [input, columns]; [columns]
-  float* a;                // [rows, columns]
+  const float *x, *w, *b;  // sequence [input], for all groups; [input, groups, G·H]; [groups, G·H]
+  float* a;                // [batch, steps, groups, G·H]
+  std::int64_t steps;      // that are made at a time, a power of 2
 };
 
 struct Problem {
@@ -20,7 +22,8 @@ struct Problem {
   Shape shape;
   ForwardArrays<void> forward;  // one of the three, by kind
   BackwardArrays<void> backward;
-  ProjectionArrays projection;  // of float32
+  // Of a forward pass, where x is not null: what its a_x is made of.
+  ProjectionArrays projection;
 };
 
 inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 16;
@@ -69,8 +72,9 @@ struct Isa {
   // One phase of one step.
   void (*advance)(const Problem&, const Blocking&, float* packed, const Part&, std::int64_t step,
                   int phase);
-  // All steps of the part's groups and rows, whatever panels it names.
-  void (*advance_rows)(const Problem&, const Blocking&, float* packed, Part);
+  // Steps [first, end) of the part's groups and rows, whatever panels it names.
+  void (*advance_rows)(const Problem&, const Blocking&, float* packed, Part, std::int64_t first,
+                       std::int64_t end);
   // out[n] = sigmoid(in[n]), and so on: lets the tests measure their error.
   using Map = void (*)(const float* in, float* out, std::int64_t n);
   Map sigmoid, tanh, log_sigmoid, exp;

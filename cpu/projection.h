@@ -1,36 +1,57 @@
-// A product outside the recurrence, a = x w + b, as the engine sees it: a pass of one step whose
-// "units" are the columns of w and whose "batch" are the rows of x. XLA's own product costs about
-// 60 µs more where it is small, which is as long as a short layer takes.
+// The input projection, a = x w + b, as the engine sees it: a pass whose matrix is w, and whose step
+// makes `steps` steps of the sequence a_x, in the order in which the recurrence takes them. Its
+// rows are those steps of all rows of the batch: row b · steps + n is the n-th of row b.
+//
+// Made so, a few steps before they are needed, a_x stays in the cache, and never is in memory.
 #pragma once
 #include "cpu/problem.h"
 
 namespace prnn {
 
-template <class Io>
+template <class Io, int kGates>
 struct ProjectionPass {
   using F = typename Io::F;
   using Value = float;
   static constexpr int kPhases = 1;
-  Shape shape;  // batch: rows of x; hidden: columns of w
+  Shape shape;  // of the sequence
   ProjectionArrays at;
 
-  PRNN_HD static constexpr int products(int) { return 1; }
+  PRNN_HD static constexpr int products(int) { return kGates; }
   PRNN_HD std::int64_t depth(int) const { return at.input_size; }
-  PRNN_HD float weight(std::int64_t, int, std::int64_t column, int, std::int64_t k) const {
-    return at.w[k * shape.hidden + column];
+  PRNN_HD float weight(std::int64_t g, int, std::int64_t unit, int gate, std::int64_t k) const {
+    return at.w[k * shape.groups * kGates * shape.hidden + column(g, unit, gate)];
   }
-  PRNN_HD WeightRows<float> weight_rows(std::int64_t, int) const { return {at.w, shape.hidden}; }
-  PRNN_HD float bias(std::int64_t, int, std::int64_t column, int) const { return at.b[column]; }
-  PRNN_HD std::int64_t steps() const { return 1; }
-  PRNN_HD bool multiplies(std::int64_t, int, std::int64_t, std::int64_t) const { return true; }
+  PRNN_HD WeightRows<float> weight_rows(std::int64_t g, int) const {
+    return {at.w + column(g, 0, 0), shape.groups * kGates * shape.hidden};
+  }
+  PRNN_HD float bias(std::int64_t g, int, std::int64_t unit, int gate) const {
+    return at.b[column(g, unit, gate)];
+  }
+  PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t row) const {
+    return step_of(s, row) < shape.length(row / at.steps, g);
+  }
+  PRNN_HD bool rows_are_alike(std::int64_t s) const {
+    return shape.lengths == nullptr && (s + 1) * at.steps <= shape.time;
+  }
   PRNN_HD void begin(std::int64_t, std::int64_t, std::int64_t, Io) const {}
-  PRNN_HD const float* input(std::int64_t, int, std::int64_t, std::int64_t row) const {
-    return at.x + row * at.input_size;
+  PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t row) const {
+    const std::int64_t b = row / at.steps, t = shape.time_at(g, step_of(s, row), b);
+    return at.x + (shape.time_major ? t * shape.batch + b : b * shape.time + t) * at.input_size;
   }
   template <int kPhase>
-  PRNN_HD void step(std::int64_t, std::int64_t, std::int64_t row, std::int64_t column,
-                    const Vec<1, F>& product, Io io) const {
-    io.store(at.a + row * shape.hidden + column, product[0]);
+  PRNN_HD void step(std::int64_t g, std::int64_t, std::int64_t row, std::int64_t unit,
+                    const Vec<kGates, F>& product, Io io) const {
+    float* a = at.a + (row * shape.groups + g) * kGates * shape.hidden + unit;
+    for (int gate = 0; gate < kGates; ++gate) io.store(a + gate * shape.hidden, product[gate]);
+  }
+
+ private:
+  PRNN_HD std::int64_t column(std::int64_t g, std::int64_t unit, int gate) const {
+    return (g * kGates + gate) * shape.hidden + unit;
+  }
+  // Which of the sequence.
+  PRNN_HD std::int64_t step_of(std::int64_t s, std::int64_t row) const {
+    return s * at.steps + row % at.steps;
   }
 };
 

@@ -26,9 +26,18 @@ struct CpuPlan {
   Blocking blocking;
   std::int64_t weight_bytes;  // of a group
   std::int64_t cache_bytes;   // of the cache a thread has for itself
+  // Of a forward pass that makes its own a_x: how, and so many steps at a time; else 0.
+  Blocking projection;
+  std::int64_t projection_steps;
 };
 
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads);
+
+// The most steps that are projected at a time: what there is room for.
+std::int64_t most_projection_steps(const Shape& shape);
+
+// The projection of a forward pass, as a problem of its own.
+Problem projection_of(const Problem& problem);
 
 // Floats of workspace a problem needs on any instruction set.
 std::int64_t workspace_floats(const Problem& problem);

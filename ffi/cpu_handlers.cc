@@ -38,6 +38,14 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
   p.shape = call.shape;
   p.forward = call.forward;
   p.backward = call.backward;
+  if (call.x != nullptr) {
+    if (p.dtype != Dtype::kFloat32)
+      return ffi::Error::InvalidArgument("prnn_jax: the CPU engine projects float32 only");
+    p.projection.input_size = call.input_size;
+    p.projection.x = static_cast<const float*>(call.x);
+    p.projection.w = static_cast<const float*>(call.w_ih);
+    p.projection.b = static_cast<const float*>(call.b_ih);
+  }
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   if (auto error = check_workspace(call, workspace_floats(p) * kFloat); error.failure())
     return error;
@@ -70,9 +78,11 @@ ffi::Error project(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remaining
     return ffi::Error::InvalidArgument("prnn_jax: prnn_project needs x [rows, input], w, b");
   Problem p{};
   p.kind = Kind::kProjection;
+  p.cell.kind = CellKind::kRnnRelu;  // one gate
   const std::int64_t rows = x->dimensions()[0], columns = b->element_count();
   p.shape = {1, rows, 1, columns, false, false, false};
   p.projection.input_size = x->dimensions()[1];
+  p.projection.steps = 1;
 
   Buffers buffers(args, rets, ffi::DataType::F32);
   p.projection.x = static_cast<const float*>(buffers.argument(rows * p.projection.input_size));

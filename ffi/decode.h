@@ -6,6 +6,8 @@
 // `saved` is absent where nothing is kept, da_h where it equals da_x. The controls are those that
 // the attributes name, of
 //   lengths int32, resets bool, reset_to..., mask, zoneout
+// Instead of a_x, a forward call that `projects` has what to make it of: x, a sequence [input] of all
+// groups, w_ih [input, groups, G·H], b_ih [groups, G·H].
 #pragma once
 #include <string>
 
@@ -20,6 +22,8 @@ struct NativeCall {
   xla::ffi::DataType dtype;
   ForwardArrays<void> forward;  // one of the two
   BackwardArrays<void> backward;
+  std::int64_t input_size;  // of a call that projects
+  const void *x, *w_ih, *b_ih;
   void* workspace;
   std::int64_t workspace_bytes;
 };
@@ -119,7 +123,9 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
                                                     xla::ffi::RemainingRets rets,
                                                     const CallAttributes& call) {
   const CellNumbers n = numbers({*cell_kind(call.cell), 0, 0});
-  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(0), n.gates, call);
+  auto y = rets.get<xla::ffi::AnyBuffer>(0);
+  if (!y.has_value()) return xla::ffi::Unexpected(y.error());
+  auto decoded = decode_shape(**y, 1, call);
   if (!decoded.has_value()) return decoded;
   Shape& shape = decoded->shape;
   const std::int64_t state = shape.batch * shape.groups * shape.hidden;
@@ -127,7 +133,16 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
 
   Buffers buffers(args, rets, decoded->dtype);
   auto& at = decoded->forward;
-  at.a_x = buffers.argument(sequence * n.gates);
+  if (call.projects) {
+    const auto x = args.get<xla::ffi::AnyBuffer>(0);
+    if (x.has_value() && x->dimensions().size() == 3) decoded->input_size = x->dimensions()[2];
+    const std::int64_t columns = shape.groups * n.gates * shape.hidden;
+    decoded->x = buffers.argument(shape.batch * shape.time * decoded->input_size);
+    decoded->w_ih = buffers.argument(decoded->input_size * columns);
+    decoded->b_ih = buffers.argument(columns);
+  } else {
+    at.a_x = buffers.argument(sequence * n.gates);
+  }
   at.w_hh = buffers.argument(shape.groups * shape.hidden * n.gates * shape.hidden);
   at.b_hh = buffers.argument(shape.groups * n.gates * shape.hidden);
   for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.argument(state);

@@ -12,54 +12,49 @@ from jax import Array
 from jax.custom_batching import custom_vmap
 
 from prnn_jax._call import Call
+from prnn_jax._controls import Controls
+from prnn_jax._input import Input, pre_activations
 
 
 @functools.cache
-def batched(run, call: Call, weight_arguments: int):
-    """`run(call, a_x, *weights, *data)`, batched as said above."""
+def batched(run, call: Call):
+    """`run(call, source, w_hh, b_hh, state_0, controls, *rest)`, batched as above."""
 
     @custom_vmap
-    def op(a_x, *weights_and_rest):
-        return run(call, a_x, *weights_and_rest)
+    def op(*args):
+        return run(call, *args)
 
     @op.def_vmap
-    def rule(size, mapped, *args):
-        weights = slice(1, 1 + weight_arguments)
-        over_groups = any(jax.tree.leaves(mapped[weights]))
+    def rule(size, mapped, source, *args):
+        of_source, *mapped = mapped
+        over_groups = any(mapped[:2])
+        if isinstance(source, Input):
+            over_groups = over_groups or of_source.w or bool(of_source.b)
+            if over_groups and of_source.x:
+                # The groups of a call have one x, and here each has its own.
+                source = _each_a_x(call, size, source, args[3], of_source, mapped[3])
+                of_source = True
         axes = _Axes(call, size, over_groups)
-        folded = []
-        for n, (arg, is_mapped) in enumerate(zip(args, mapped, strict=True)):
-            fold = axes.fold_data
-            if weights.start <= n < weights.stop:
-                fold = axes.fold_weights
-            folded.append(jax.tree.map(fold, arg, is_mapped))
-        out = op(*folded)
-        out = jax.tree.map(axes.unfold_data, out)
+        is_input = isinstance(source, Input)
+        source = (axes.fold_input if is_input else axes.fold_data)(source, of_source)
+        weights = jax.tree.map(axes.fold_weights, args[:2], tuple(mapped[:2]))
+        data = jax.tree.map(axes.fold_data, args[2:], tuple(mapped[2:]))
+        out = jax.tree.map(axes.unfold_data, op(source, *weights, *data))
         return out, jax.tree.map(lambda _: True, out)
 
     return op
 
 
-@functools.cache
-def batched_projection(run, call: Call):
-    """`run(call, x, w, b)` for sequences x: a mapped axis of them is more batch."""
+def _each_a_x(call: Call, size: int, source, controls, of_source, of_controls):
+    """a_x with a mapped axis in front, of an input that has one."""
+    axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, of_source)
+    lengths_axis = 0 if of_controls.lengths else None
 
-    @custom_vmap
-    def op(x, w, b):
-        return run(call, x, w, b)
+    def make(source, lengths):
+        return pre_activations(call, source, Controls(lengths=lengths))
 
-    @op.def_vmap
-    def rule(size, mapped, x, w, b):
-        if any(mapped[1:]):  # a product for each w: XLA's batched one
-            axes = tuple(0 if is_mapped else None for is_mapped in mapped)
-            product = functools.partial(jnp.matmul, precision=call.precision)
-            a = jax.vmap(lambda x, w, b: product(x, w) + b, axes)(x, w, b)
-            return a, True
-        axes = _Axes(call, size, over_groups=False)
-        a = op(axes.fold(x, call.batch_axis), w, b)
-        return axes.unfold(a, call.batch_axis), True
-
-    return op
+    make = jax.vmap(make, (axes, lengths_axis), axis_size=size)
+    return make(source, controls.lengths)
 
 
 class _Axes:
@@ -73,6 +68,16 @@ class _Axes:
         if not is_mapped:
             x = jnp.broadcast_to(x, (self.size, *x.shape))
         return self.fold(x, self._axis(x.ndim - 1))
+
+    def fold_input(self, source: Input, is_mapped: Input) -> Input:
+        """What a_x is made of; over the groups, if there is one x for all of them."""
+        x, w, b = source
+        if not self.over_groups:
+            return Input(self.fold(x, self.call.batch_axis), w, b)
+        if not is_mapped.w:
+            w = jnp.broadcast_to(w, (self.size, *w.shape))
+        b = None if b is None else self.fold_weights(b, bool(is_mapped.b))
+        return Input(x, self.fold(w, 1), b)
 
     def fold_weights(self, w: Array, is_mapped: bool) -> Array:
         if not self.over_groups:

@@ -5,7 +5,6 @@ nothing of derivatives (`_recurrence` does).
 """
 
 import functools
-import math
 from typing import Any
 
 import jax
@@ -14,12 +13,13 @@ from jax import Array, lax
 from jax.sharding import PartitionSpec
 
 from prnn_jax import _cuda, _scan
-from prnn_jax._batching import batched, batched_projection
+from prnn_jax._batching import batched
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls
+from prnn_jax._input import Input, pre_activations
 from prnn_jax._native import native
-from prnn_jax._sharding import projection, recurrent, varying_axes
+from prnn_jax._sharding import recurrent, varying_axes
 
 #: Platforms that have a native engine, as `lax.platform_dependent` names them.
 PLATFORMS = ("cpu", "cuda") if native.cuda_targets() else ("cpu",)
@@ -29,19 +29,23 @@ CPU_DTYPES = "float32", "bfloat16", "float16"
 #: The names of all native calls.
 TARGETS = tuple(sorted({*native.cpu_targets(), *native.cuda_targets()}))
 
-Primals = tuple[Array, Array, Array, State, Controls]
+Primals = tuple[Array | Input, Array, Array, State, Controls]
 
 
 def forward(
     call: Call,
-    a_x: Array,
+    source: Array | Input,
     w_hh: Array,
     b_hh: Array,
     state_0: State,
     controls: Controls,
 ) -> tuple[Array, State, tuple[Array, ...]]:
-    """y, the last state, and what `call.save` says of the saved values."""
-    return batched(_forward_anywhere, call, 2)(a_x, w_hh, b_hh, state_0, controls)
+    """y, the last state, and what `call.save` says of the saved values.
+
+    Args:
+      source: a_x, or `_input.native_input`.
+    """
+    return batched(_forward_anywhere, call)(source, w_hh, b_hh, state_0, controls)
 
 
 def backward(
@@ -54,20 +58,12 @@ def backward(
 
     Args:
       call: as of the forward pass.
-      primals: the arguments of the forward pass. The native engines do not read a_x;
-        a program that runs them keeps none.
+      primals: the arguments of the forward pass. The native engines do not read the
+        source; a program that runs them keeps no a_x.
       kept: y and all saved values.
       cotangents: of y and of the last state.
     """
-    return batched(_backward_anywhere, call, 2)(*primals, kept, cotangents)
-
-
-def project(call: Call, x: Array, w: Array, b: Array) -> Array:
-    """x [batch, time, input] times w [input, columns], plus b [columns].
-
-    x and the result may be time-major.
-    """
-    return batched_projection(_project_anywhere, call)(x, w, b)
+    return batched(_backward_anywhere, call)(*primals, kept, cotangents)
 
 
 def _forward_anywhere(call: Call, *args):
@@ -78,46 +74,41 @@ def _backward_anywhere(call: Call, *args):
     return recurrent(functools.partial(_backward_here, call), call, *args)
 
 
-def _project_anywhere(call: Call, x, w, b):
-    return projection(functools.partial(_project_here, call), call, x, w, b)
-
-
 # ---- by platform ---------------------------------------------------------------------
 
 
 def _forward_here(call: Call, *primals):
-    def native_call(platform):
-        return functools.partial(_forward_native, call, platform=platform)
+    def on_a_x(run):
+        def call_with_a_x(source, *rest):
+            return run(call, pre_activations(call, source, rest[-1]), *rest)
 
-    a_x, w_hh, *_ = primals
-    platforms = _platforms(call, a_x.dtype, w_hh.shape, backward=False)
-    scan_call = functools.partial(_scan.forward, call)
+        return call_with_a_x
+
+    def native_call(platform):
+        run = functools.partial(_forward_native, platform=platform)
+        return functools.partial(run, call) if platform == "cpu" else on_a_x(run)
+
+    w_hh = primals[1]
+    platforms = _platforms(call, w_hh.dtype, w_hh.shape, backward=False)
+    scan_call = on_a_x(_scan.forward)
     return _by_platform(call, platforms, native_call, scan_call, primals)
 
 
 def _backward_here(call: Call, *args):
     def native_call(platform):
-        def run(a_x, w_hh, b_hh, state_0, controls, kept, cotangents):
+        def run(source, w_hh, b_hh, state_0, controls, kept, cotangents):
             primals = w_hh, state_0, controls
             return _backward_native(call, primals, kept, cotangents, platform=platform)
 
         return run
 
-    def scan_call(*args):
-        return _scan.backward(call, args[:5], args[-1])
+    def scan_call(source, *args):
+        primals = pre_activations(call, source, args[3]), *args[:4]
+        return _scan.backward(call, primals, args[-1])
 
-    a_x, w_hh, *_ = args
-    platforms = _platforms(call, a_x.dtype, w_hh.shape, backward=True)
+    w_hh = args[1]
+    platforms = _platforms(call, w_hh.dtype, w_hh.shape, backward=True)
     return _by_platform(call, platforms, native_call, scan_call, args)
-
-
-def _project_here(call: Call, x, w, b):
-    def xla_call(x, w, b):
-        return jnp.matmul(x, w, precision=call.precision) + b
-
-    if x.dtype != jnp.float32:
-        return xla_call(x, w, b)
-    return lax.platform_dependent(x, w, b, cpu=_project_native, default=xla_call)
 
 
 def _platforms(call: Call, dtype, w_hh_shape, *, backward: bool) -> list[str]:
@@ -144,19 +135,31 @@ def _by_platform(call: Call, platforms, native_call, scan_call, args):
 
 
 def _forward_native(
-    call: Call, a_x, w_hh, b_hh, state_0, controls: Controls, *, platform="cpu"
+    call: Call, source, w_hh, b_hh, state_0, controls: Controls, *, platform="cpu"
 ):
-    sizes = Sizes.of(call, a_x, call.table.gates)
-    y = _result(a_x, sizes.sequence(call, 1))
-    state_n = tuple(_result(a_x, sizes.state) for _ in state_0)
+    given = jax.tree.leaves(source)
+    like, *_ = given
+    sizes = Sizes(
+        time=like.shape[call.time_axis],
+        batch=like.shape[call.batch_axis],
+        groups=w_hh.shape[0],
+        hidden=w_hh.shape[1],
+    )
+    y = _result(like, sizes.sequence(call, 1))
+    state_n = tuple(_result(like, sizes.state) for _ in state_0)
     saved = ()
     if call.saved:
-        saved = (_result(a_x, sizes.sequence(call, call.saved)),)
-    workspace = _workspace(call, sizes, controls, a_x, platform, backward=False)
+        saved = (_result(like, sizes.sequence(call, call.saved)),)
+    if platform == "cpu":
+        floats = _workspace_floats(call, sizes, controls, like.dtype, backward=False)
+        if isinstance(source, Input):
+            floats += _projection_floats(call, sizes, source.w.shape[0])
+        workspace = _result(like, (floats,), jnp.float32)
+    else:
+        workspace = _cuda_workspace(call, sizes, controls, like, backward=False)
     results = y, state_n, saved, workspace
-    y, state_n, saved, _ = _ffi_call("prnn_forward", platform, results)(
-        call, controls, a_x, w_hh, b_hh, *state_0
-    )
+    run = _ffi_call("prnn_forward", platform, results, isinstance(source, Input))
+    y, state_n, saved, _ = run(call, controls, *given, w_hh, b_hh, *state_0)
     return y, state_n, saved
 
 
@@ -173,7 +176,11 @@ def _backward_native(call: Call, primals, kept, cotangents, *, platform="cpu"):
     dreset_to = ()
     if controls.reset_to is not None:
         dreset_to = tuple(_result(y, sizes.state, jnp.float32) for _ in state_0)
-    workspace = _workspace(call, sizes, controls, y, platform, backward=True)
+    if platform == "cpu":
+        floats = _workspace_floats(call, sizes, controls, y.dtype, backward=True)
+        workspace = _result(y, (floats,), jnp.float32)
+    else:
+        workspace = _cuda_workspace(call, sizes, controls, y, backward=True)
     results = da, da_h, dstate_0, dreset_to, workspace
     da_x, da_h, dstate_0, dreset_to, _ = _ffi_call("prnn_backward", platform, results)(
         call, controls, w_hh, y, *saved, *state_0, dy, *dstate_n
@@ -185,24 +192,14 @@ def _backward_native(call: Call, primals, kept, cotangents, *, platform="cpu"):
     return da_x, da_h[0] if da_h else da_x, dstate_0, dreset_to
 
 
-def _project_native(x, w, b):
-    *order, input_size = x.shape
-    rows, columns = math.prod(order), w.shape[1]
-    padded = -(-columns // 16) * 16
-    workspace = _result(x, (padded * (1 + input_size) + 16,))
-    results = _result(x, (rows, columns)), workspace
-    x = x.reshape(rows, input_size)
-    a, _ = jax.ffi.ffi_call("prnn_project", results)(x, w, b)
-    return a.reshape(*order, columns)
-
-
-def _ffi_call(name: str, platform: str, results):
+def _ffi_call(name: str, platform: str, results, projects: bool = False):
     """jax.ffi.ffi_call for results of any nesting; controls are the last arguments."""
     leaves, structure = jax.tree.flatten(results)
     target = _cuda.target(name) if platform == "cuda" else name
 
     def run(call: Call, controls: Controls, *args):
-        attributes = call.attributes(leaves[0].dtype, controls)
+        dtype = leaves[0].dtype
+        attributes = call.attributes(dtype, controls, projects=projects)
         args = (*args, *jax.tree.leaves(controls))
         outputs = jax.ffi.ffi_call(target, leaves)(*args, call=attributes)
         return jax.tree.unflatten(structure, outputs)
@@ -210,27 +207,15 @@ def _ffi_call(name: str, platform: str, results):
     return run
 
 
-def _workspace(
-    call: Call,
-    sizes: Sizes,
-    controls: Controls,
-    like: Array,
-    platform: str,
-    *,
-    backward: bool,
+def _cuda_workspace(
+    call: Call, sizes: Sizes, controls: Controls, like: Array, *, backward: bool
 ):
-    """The workspace of a call, a result that nobody reads."""
-    if platform == "cuda":
-        size = _cuda.workspace_bytes(
-            call, sizes, controls, like.dtype, backward=backward
-        )
-        return _result(like, (size,), jnp.uint8)
-    size = _workspace_floats(call, sizes, controls, like.dtype, backward)
-    return _result(like, (size,), jnp.float32)
+    size = _cuda.workspace_bytes(call, sizes, controls, like.dtype, backward=backward)
+    return _result(like, (size,), jnp.uint8)
 
 
 def _workspace_floats(
-    call: Call, sizes: Sizes, controls: Controls, dtype, backward: bool
+    call: Call, sizes: Sizes, controls: Controls, dtype, *, backward: bool
 ) -> int:
     """As cpu/run.cc's workspace_floats: packed weights and what steps pass on.
 
@@ -249,6 +234,16 @@ def _workspace_floats(
     elif controls.changes_product_input and not backward:
         total += 2 * state
     return total
+
+
+def _projection_floats(call: Call, sizes: Sizes, input_size: int) -> int:
+    """What a call needs besides that makes its own a_x."""
+    columns, units = call.table.gates * sizes.hidden, -(-sizes.hidden // 16) * 16
+    weights = sizes.groups * call.table.gates * units * (1 + input_size) + 16
+    steps = 1  # as cpu/plan.cc's most_projection_steps
+    while steps < sizes.time and (steps < 16 or steps * sizes.batch < 64):
+        steps *= 2
+    return weights + steps * sizes.batch * sizes.groups * columns
 
 
 def _result(like: Array, shape: tuple[int, ...], dtype=None):

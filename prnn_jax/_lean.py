@@ -19,7 +19,7 @@ from prnn_jax._before import before
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
-from prnn_jax._projection import Input, pre_activations
+from prnn_jax._input import Input, pre_activations
 from prnn_jax._scan import grouped_product
 from prnn_jax._sharding import aligned
 
@@ -93,7 +93,7 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
         before(call, x, x_0, bent, n)
         for n, (x, x_0) in enumerate(zip(after, begins, strict=True))
     )
-    a_x = chunk.a_x(source, bent, w_hh.shape[0])
+    a_x = chunk.a_x(source, bent)
     reserve = *_gates(fast, a_x, w_hh, b_hh, befores, bent), *after[1:]
     chunk_saved = (jnp.concatenate(reserve, -1),) if reserve else ()
     gradients = _ffi.backward(
@@ -217,7 +217,7 @@ class _Chunk:
             halves.append(jnp.where(is_within, there, begins))
         return jnp.concatenate(halves, 1)
 
-    def a_x(self, source: Array | Input, bent: Controls, groups: int) -> Array:
+    def a_x(self, source: Array | Input, bent: Controls) -> Array:
         """Of the chunk, whose controls are `bent`."""
         if not isinstance(source, Input):
             return self.cut(source)
@@ -230,8 +230,7 @@ class _Chunk:
             w = self._halves(source.w, 1)[n]
             side = Input(self._slice(source.x, first), w, b)
             controls = Controls(lengths=lengths)
-            groups_of_side = groups // len(self.firsts)
-            parts.append(pre_activations(self.call, side, controls, groups_of_side))
+            parts.append(pre_activations(self.call, side, controls))
         return jnp.concatenate(parts, 2)
 
     def _slice(self, x: Array, first) -> Array:

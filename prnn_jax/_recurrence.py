@@ -13,13 +13,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from prnn_jax import _ffi, _lean, _scan
+from prnn_jax import _ffi, _input, _lean, _scan
 from prnn_jax._before import before
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._forward_mode import reverse_mode_only
-from prnn_jax._projection import Input, pre_activations
+from prnn_jax._input import Input, pre_activations
 from prnn_jax._sharding import aligned, sharding_of_sum
 
 #: Name, for `jax.checkpoint` policies, of all that a forward pass keeps for its
@@ -41,15 +41,16 @@ def recurrence(
     controls but `reset_to`.
 
     Args:
-      source: a_x. A lean call may be given what a_x is made of, and then keeps no a_x.
+      source: a_x, or what it is made of; a_x is not kept then.
     """
     like: Any = source
     if isinstance(source, Input):
-        like = jax.eval_shape(functools.partial(_a_x, call), source, w_hh, controls)
+        make = functools.partial(pre_activations, call)
+        like = jax.eval_shape(make, source, controls)
     state_0, controls = aligned(call, like, (state_0, controls))
     primals = source, w_hh, b_hh, state_0, controls
     if call.implementation == "scan" and not call.lean:
-        a_x = _a_x(call, source, w_hh, controls)
+        a_x = pre_activations(call, source, controls)
         y, state_n, _ = _scan.forward(call, a_x, *primals[1:])
         return y, state_n
     out: Any = _forward(call, *reverse_mode_only(primals))
@@ -57,14 +58,12 @@ def recurrence(
     return y, state_n
 
 
-def _a_x(call: Call, source: Array | Input, w_hh: Array, controls: Controls) -> Array:
-    return pre_activations(call, source, controls, w_hh.shape[0])
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _forward(call: Call, source, w_hh, b_hh, state_0: State, controls: Controls):
-    a_x = _a_x(call, source, w_hh, controls)
-    return _ffi.forward(call, a_x, w_hh, b_hh, state_0, controls)
+    given = _input.native_input(source)
+    if given is None:
+        given = pre_activations(call, source, controls)
+    return _ffi.forward(call, given, w_hh, b_hh, state_0, controls)
 
 
 def _forward_rule(call: Call, *primals):
@@ -97,9 +96,7 @@ def _backward(call: Call, primals, kept, cotangents):
     da_x, da_h, dstate_0, dreset_to = gradients
     # Parallel in time, so left to XLA: one large product instead of `time` small ones.
     dw_hh = _weight_gradient(call, primals, y, saved, da_h)
-    source, w_hh, _, _, controls = primals
-    _, vjp = jax.vjp(lambda source: _a_x(call, source, w_hh, controls), source)
-    (dsource,) = vjp(da_x)
+    dsource = _input.gradients(call, primals[0], primals[-1], da_x)
     return dsource, dw_hh, da_h.sum((0, 1)), dstate_0, dreset_to
 
 
@@ -116,7 +113,7 @@ def _backward_backward_rule(call: Call, residuals, dd):
     def gradients(floats, reset_to, cotangents):
         def run(source, w_hh, b_hh, state_0, reset_to):
             bent = controls._replace(reset_to=reset_to)
-            a_x = _a_x(call, source, w_hh, bent)
+            a_x = pre_activations(call, source, bent)
             return _scan.forward(call, a_x, w_hh, b_hh, state_0, bent)[:2]
 
         _, vjp = jax.vjp(run, *floats, reset_to)

@@ -13,8 +13,8 @@ from prnn_jax._arguments import Arguments, check_arguments
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._controls import Controls, check_controls
+from prnn_jax._input import Input
 from prnn_jax._plan import engine_for, target_platform
-from prnn_jax._projection import Input, pre_activations
 from prnn_jax._recurrence import recurrence as _recurrence
 from prnn_jax._sharding import match_varying
 
@@ -155,8 +155,6 @@ def _projected_recurrence(
         source = x.reshape(*given.order, groups, columns)
     else:
         source = _input(given, x, w_ih, b_ih)
-        if not call.lean:
-            source = pre_activations(call, source, controls, groups)
     y, states = _recurrence(
         call,
         source,
@@ -172,10 +170,8 @@ def _projected_recurrence(
 
 def _input(given: Arguments, x: Array, w_ih: Array, b_ih: Array | None) -> Input:
     """x as a sequence, and the weights of all groups side by side."""
-    if w_ih.ndim > 2:
-        w_ih = w_ih.reshape(given.groups, *w_ih.shape[-2:])
-        w_ih = jnp.moveaxis(w_ih, 0, 1).reshape(w_ih.shape[1], -1)
-    b_ih = None if b_ih is None else b_ih.reshape(-1)
+    w_ih = jnp.moveaxis(w_ih.reshape(given.groups, *w_ih.shape[-2:]), 0, 1)
+    b_ih = None if b_ih is None else b_ih.reshape(given.groups, -1)
     return Input(x.reshape(*given.order, x.shape[-1]), w_ih, b_ih)
 
 

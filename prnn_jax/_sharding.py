@@ -26,19 +26,16 @@ def recurrent(run: Callable, call: Call, *args) -> Any:
     """`run(*args)`, each device on its part of the batch and of the groups.
 
     Args:
-      run: a function of a_x, w_hh, b_hh, and any trees of sequences and states, as
-        `_call` has them; its results are such trees, too.
+      run: a function of a_x or `_input.Input`, w_hh, b_hh, and any trees of sequences
+        and states, as `_call` has them; its results are such trees, too.
     """
-    names = [_by_rank(call).get(x.ndim, "") for x in jax.tree.leaves(args)]
-    names[1:3] = "gxx", "gx"
-    return _partitioned(run, call, args, names, _by_rank(call))
-
-
-def projection(run: Callable, call: Call, x: Array, w: Array, b: Array) -> Array:
-    """`run(x, w, b)`, each device on its part of the batch and of the columns."""
-    order = "tb" if call.time_major else "bt"
-    names = [f"{order}x", "xg", "g"]
-    return _partitioned(run, call, (x, w, b), names, {3: f"{order}g"})
+    kinds = _by_rank(call)
+    source, *_ = args
+    made_of = [kinds[4].replace("g", ""), "xgx", "gx"][: len(jax.tree.leaves(source))]
+    names = [kinds[4]] if isinstance(source, Array) else made_of
+    names += "gxx", "gx"
+    names += (kinds.get(x.ndim, "") for x in jax.tree.leaves(args[3:]))
+    return _partitioned(run, call, args, names, kinds)
 
 
 def aligned(call: Call, sequence: Array | jax.ShapeDtypeStruct, tree):

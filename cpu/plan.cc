@@ -1,0 +1,171 @@
+// How a call is cut: over threads, and into blocks of rows and panels of units.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "cpu/run.h"
+
+namespace prnn {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// The second-level cache, which a core has for itself on every processor we know. The environment
+// variable PRNN_CPU_CACHE_BYTES overrides what the system says.
+std::int64_t cache_bytes_per_thread() {
+  static const std::int64_t bytes = [] {
+    if (const char* given = std::getenv("PRNN_CPU_CACHE_BYTES"))
+      if (const std::int64_t bytes = std::atoll(given); bytes > 0) return bytes;
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (size > 0) return static_cast<std::int64_t>(size);
+#endif
+    return std::int64_t{1} << 20;
+  }();
+  return bytes;
+}
+
+// A part of at least this many multiply-adds is worth a meeting of threads after each step. Where
+// one thread does as well as two, measured on two cores of a Zen 5: RNN 256 and LSTM 110 at
+// batch 1.
+constexpr double kWorthMeeting = 30e3;
+
+// Rows by threads need so many in each: fewer are multiplied at up to a third less speed (measured
+// on two cores of a Xeon). Parts of a step below so many multiply-adds are too short for that to
+// matter.
+constexpr std::int64_t kEnoughRows = 4;
+constexpr double kWorthMeetingForRows = 60e3;
+
+// And of at least this many, worth waking a thread for (some 10 µs).
+constexpr double kWorthSharing = 1e6;
+
+// Up to so many steps, and projections of up to so many rows, use the weights as they lie in
+// memory: packing would cost more.
+constexpr std::int64_t kInPlaceSteps = 4, kInPlaceProducts = 16;
+
+// Rows that are projected at a time: so many make up for reading w_ih once more.
+constexpr std::int64_t kEnoughProjected = 48;
+
+// Whether a call is to use them so, and has room for the sums where it would have packed them.
+bool runs_in_place(const Isa& isa, const Problem& problem, const Blocking& whole) {
+  const Shape& shape = problem.shape;
+  switch (problem.kind) {
+    case Kind::kBackward:
+      return false;
+    case Kind::kForward:
+      if (shape.time > kInPlaceSteps || shape.batch > kInPlaceRows) return false;
+      break;
+    case Kind::kProjection:
+      if (shape.time * shape.batch > kInPlaceProducts) return false;
+  }
+  const std::int64_t units = ceil_div(shape.hidden, isa.width) * isa.width;
+  return whole.group_words >= 2 * kInPlaceRows * numbers(problem.cell).gates * units;
+}
+
+Blocking blocking_in_place(const Isa& isa, const Problem& problem, Blocking blocking) {
+  blocking.in_place = true;
+  blocking.rows = kInPlaceRows;
+  for (int phase = 0; phase < blocking.phases; ++phase) {
+    blocking.vectors[phase] = 1;
+    blocking.panels[phase] = ceil_div(problem.shape.hidden, isa.width);
+  }
+  return blocking;
+}
+
+// All but the projection of a call that makes its own a_x.
+CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
+  const Shape& shape = problem.shape;
+  CpuPlan out{};
+  out.cache_bytes = cache_bytes_per_thread();
+  const Blocking whole = isa.block(problem, shape.batch, threads);
+  out.weight_bytes = whole.group_words * 4;
+  const double work =
+      static_cast<double>(whole.group_words) * whole.weights_per_word * shape.groups * shape.batch;
+
+  // Rows need no meeting, but every thread reads all weights: right where they stay in its cache.
+  const bool weights_stay = out.weight_bytes <= out.cache_bytes * 3 / 4;
+  const std::int64_t parts_per_group = std::min(shape.batch, ceil_div(threads, shape.groups));
+  const std::int64_t rows_per_part =
+      ceil_div(shape.batch, std::max<std::int64_t>(parts_per_group, 1));
+  const bool enough_rows = shape.groups * shape.batch >= threads &&
+                           (parts_per_group <= 1 || rows_per_part >= kEnoughRows ||
+                            work / threads < kWorthMeetingForRows);
+  const bool worth_meeting = work / threads >= kWorthMeeting;
+  if (runs_in_place(isa, problem, whole)) {
+    const double worth = shape.time == 1 ? kWorthSharing : kWorthMeeting;
+    out.split = Split::kUnits;
+    out.threads = work / threads >= worth ? threads : 1;
+    out.rows_per_part = shape.batch;
+    out.blocking = blocking_in_place(isa, problem, whole);
+    return out;
+  }
+  if (problem.kind == Kind::kProjection) {
+    // Parts whose rows stay in half the cache while all weights pass by, and enough of them that
+    // a thread which comes late finds work.
+    const std::int64_t row_bytes = 4 * std::max<std::int64_t>(problem.projection.input_size, 1);
+    const std::int64_t that_stay = std::max<std::int64_t>(out.cache_bytes / 2 / row_bytes, 8);
+    const std::int64_t rows = std::min(that_stay, ceil_div(shape.batch, 4 * threads));
+    out.rows_per_part = ceil_div(rows, whole.rows) * whole.rows;
+    out.threads = work / threads < kWorthSharing ? 1 : threads;
+    out.blocking = isa.block(problem, out.rows_per_part, 1);
+    return out;
+  }
+  if (threads > 1 && worth_meeting && !(weights_stay && enough_rows)) {
+    out.split = Split::kUnits;
+    out.threads = threads;
+    out.rows_per_part = shape.batch;
+    out.blocking = whole;
+    return out;
+  }
+  out.split = Split::kRows;
+  out.rows_per_part = rows_per_part;
+  const std::int64_t parts = shape.groups * ceil_div(shape.batch, out.rows_per_part);
+  out.threads = static_cast<int>(std::min<std::int64_t>(threads, parts));
+  out.blocking = isa.block(problem, out.rows_per_part, 1);
+  return out;
+}
+
+// How a call makes its own a_x: as many steps at a time as stay in a part of the cache, and enough
+// of them.
+void plan_projection(const Isa& isa, const Problem& problem, CpuPlan& out) {
+  const Shape& shape = problem.shape;
+  const Problem projection = projection_of(problem);
+  const bool by_rows = out.split == Split::kRows;
+  const int sharers = by_rows ? 1 : out.threads;
+  const std::int64_t rows = by_rows ? out.rows_per_part : shape.batch;
+  const std::int64_t columns = numbers(problem.cell).gates * shape.hidden;
+  const std::int64_t step_bytes = 4 * rows * (by_rows ? 1 : shape.groups) * columns / sharers;
+  std::int64_t& steps = out.projection_steps;
+  steps = most_projection_steps(shape);
+  while (steps / 2 * rows >= kEnoughProjected && steps * step_bytes > out.cache_bytes / 4)
+    steps /= 2;
+  out.projection = isa.block(projection, rows * steps, sharers);
+  // The sums have one place: for one thread, or for several that share the units.
+  if (runs_in_place(isa, projection, out.projection) && (!by_rows || out.threads == 1))
+    out.projection = blocking_in_place(isa, projection, out.projection);
+}
+
+}  // namespace
+
+CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
+  CpuPlan out = plan_steps(isa, problem, threads);
+  if (problem.kind == Kind::kForward && problem.projection.x != nullptr)
+    plan_projection(isa, problem, out);
+  return out;
+}
+
+std::int64_t most_projection_steps(const Shape& shape) {
+  constexpr std::int64_t kSteps = 16, kRows = 64;
+  std::int64_t steps = 1;
+  while (steps < shape.time && (steps < kSteps || steps * shape.batch < kRows)) steps *= 2;
+  return steps;
+}
+
+Problem projection_of(const Problem& problem) {
+  Problem out = problem;
+  out.kind = Kind::kProjection;
+  return out;
+}
+
+}  // namespace prnn

@@ -1,0 +1,80 @@
+"""What a layer's a_x is made of, x w + b, for all steps at once.
+
+The CPU engine makes a_x itself, a few steps before it needs them. Everything else is
+here: the product by XLA, for all that is not the CPU engine, and its gradients.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax._call import Call
+from prnn_jax._controls import Controls, valid_steps
+from prnn_jax._sharding import sharding_of_sum
+
+
+class Input(NamedTuple):
+    """What a_x = x w + b is made of, for N groups.
+
+    Attributes:
+      x: `[batch, time, input]`, or time-major.
+      w: `[input, N, G*hidden]`.
+      b: `[N, G*hidden]`, or None for zero.
+    """
+
+    x: Array
+    w: Array
+    b: Array | None
+
+
+def pre_activations(call: Call, source: Array | Input, controls: Controls) -> Array:
+    """a_x, a sequence: as it is given, or the product by XLA."""
+    if not isinstance(source, Input):
+        return source
+    x, w, b = source
+    columns = w.reshape(w.shape[0], -1)
+    a = jnp.matmul(_counting(call, x, controls), columns, precision=call.precision)
+    if b is not None:
+        a = a + b.reshape(-1)
+    return a.reshape(*a.shape[:2], *w.shape[1:])
+
+
+def gradients(
+    call: Call, source: Array | Input, controls: Controls, da_x: Array
+) -> Array | Input:
+    """Of what a_x was made of, from its own."""
+    if not isinstance(source, Input):
+        return da_x
+    x, w, b = source
+    columns, da = w.reshape(w.shape[0], -1), da_x.reshape(*da_x.shape[:2], -1)
+    dx = jnp.matmul(da, columns.T, precision=call.precision)
+    dw = jnp.einsum(
+        "abi,abgc->igc",
+        _counting(call, x, controls),
+        da_x,
+        precision=call.precision,
+        out_sharding=sharding_of_sum(w),
+    )
+    return Input(dx, dw, None if b is None else da_x.sum((0, 1)))
+
+
+def native_input(source: Array | Input) -> Input | None:
+    """As the CPU engine takes it to make a_x; None where it is to be given a_x."""
+    if not isinstance(source, Input):
+        return None
+    x, w, b = source
+    sizes: Any = (*x.shape, *w.shape)
+    # Sizes may be known only when the program runs.
+    if x.dtype != jnp.float32 or not all(isinstance(n, int) and n > 0 for n in sizes):
+        return None
+    return Input(x, w, jnp.zeros(w.shape[1:], w.dtype) if b is None else b)
+
+
+def _counting(call: Call, x: Array, controls: Controls) -> Array:
+    """x where it counts: NaN elsewhere would come back from dw, as 0 * NaN."""
+    if controls.lengths is None:
+        return x
+    time = x.shape[call.time_axis]
+    counts = valid_steps(controls.lengths, time, time_major=call.time_major)
+    return jnp.where(counts[:, :, 0], x, 0)
