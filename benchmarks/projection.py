@@ -1,7 +1,6 @@
-"""When is our own product for the input projection faster than XLA's?
+"""Is a layer faster if the CPU engine makes a_x itself, or if XLA does before it?
 
-`prnn_jax/_projection.py` takes its limits from here. Run as
-`python -m benchmarks.projection`.
+Run as `python -m benchmarks.projection`.
 """
 
 import argparse
@@ -12,43 +11,54 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import prnn_jax
 from benchmarks import _harness as harness
-from prnn_jax import _ffi, _projection
-from prnn_jax._call import Call
 
 NAME = "projection"
 RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
 
-#: (rows, input, columns): rows are batch times time, columns gates times hidden.
+#: (batch, time, input, hidden).
 SHAPES = [
-    (rows, size, gates * size)
-    for size in (64, 128, 256, 512)
-    for gates in (1, 4)
-    for rows in (8, 32, 128, 512)
-] + [(4096, 40, 384), (2048, 256, 1024), (512, 1024, 4096)]
+    (batch, time, size, size)
+    for size in (64, 256, 1024)
+    for batch in (1, 4, 16)
+    for time in (1, 16, 128)
+] + [(64, 128, 40, 256), (64, 64, 256, 256)]
 
-#: Sums of up to 1024 float32 terms in different orders.
+#: Sums of up to 1024 float32 terms in different orders, and steps of a recurrence.
 TOLERANCE = 1e-5
 
 
-def measure_point(shape: tuple[int, int, int], budget_s: float) -> dict:
-    """Times of both products, and their ratio."""
-    rows, inputs, columns = shape
+def measure_point(shape: tuple[int, int, int, int], budget_s: float) -> dict:
+    """Times of an LSTM with and without XLA's product, and their ratio."""
+    batch, time, inputs, hidden = shape
     random = np.random.default_rng(0)
-    x, w, b = (
-        jnp.asarray(random.standard_normal(size), jnp.float32)
-        for size in ((rows, inputs), (inputs, columns), (columns,))
-    )
-    call = Call("lstm", implementation="native")
-    native = jax.jit(lambda x, w, b: _ffi.project(call, x, w, b))
-    xla = jax.jit(lambda x, w, b: x @ w + b)
-    x = x[None]  # one batch row of so many steps
-    candidates = {"native": lambda: native(x, w, b), "xla": lambda: xla(x, w, b)}
+
+    def normal(*size: int):
+        scaled = random.standard_normal(size) * hidden**-0.5
+        return jnp.asarray(scaled, jnp.float32)
+
+    x, columns = normal(batch, time, inputs), 4 * hidden
+    w_ih, w_hh = normal(inputs, columns), normal(hidden, columns)
+    params = prnn_jax.Params(w_ih, w_hh, normal(columns), normal(columns))
+
+    def in_two_calls(params, x):
+        a_x = x @ params.w_ih + params.b_ih
+        weights = {"w_hh": params.w_hh, "b_hh": params.b_hh}
+        return prnn_jax.recurrence("lstm", a_x, **weights, implementation="native")
+
+    def in_one_call(params, x):
+        return prnn_jax.lstm(x, params, implementation="native")
+
+    runs = {"native": jax.jit(in_one_call), "xla": jax.jit(in_two_calls)}
+    candidates = {
+        name: lambda run=run: jax.block_until_ready(run(params, x))
+        for name, run in runs.items()
+    }
     harness.check_agreement(str(shape), candidates, TOLERANCE)
     timings = harness.measure(candidates, budget_s=budget_s)
     return {
         "shape": shape,
-        "used": _projection.is_native(x, w),
         "us": {
             name: dataclasses.asdict(harness.Spread.of(timing.seconds, 1e6))
             for name, timing in timings.items()
@@ -64,13 +74,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     points, before = [], harness.load()
-    print("rows input columns   native µs  xla µs  ratio  used")
+    print("batch time input hidden   native µs  xla µs  ratio")
     for shape in SHAPES:
         point = measure_point(shape, options.budget_s)
         points.append(point)
         native, xla = (point["us"][name]["median"] for name in ("native", "xla"))
         ratio = point["ratio"]["median"]
-        print(*shape, f"{native:.0f} {xla:.0f} {ratio:.2f} {point['used']}", flush=True)
+        print(*shape, f"{native:.0f} {xla:.0f} {ratio:.2f}", flush=True)
     results = {**harness.record(NAME, before), "points": points}
     harness.write_json(options.out, results)
 

@@ -100,17 +100,6 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
     out.blocking = blocking_in_place(isa, problem, whole);
     return out;
   }
-  if (problem.kind == Kind::kProjection) {
-    // Parts whose rows stay in half the cache while all weights pass by, and enough of them that
-    // a thread which comes late finds work.
-    const std::int64_t row_bytes = 4 * std::max<std::int64_t>(problem.projection.input_size, 1);
-    const std::int64_t that_stay = std::max<std::int64_t>(out.cache_bytes / 2 / row_bytes, 8);
-    const std::int64_t rows = std::min(that_stay, ceil_div(shape.batch, 4 * threads));
-    out.rows_per_part = ceil_div(rows, whole.rows) * whole.rows;
-    out.threads = work / threads < kWorthSharing ? 1 : threads;
-    out.blocking = isa.block(problem, out.rows_per_part, 1);
-    return out;
-  }
   if (threads > 1 && worth_meeting && !(weights_stay && enough_rows)) {
     out.split = Split::kUnits;
     out.threads = threads;
@@ -150,8 +139,7 @@ void plan_projection(const Isa& isa, const Problem& problem, CpuPlan& out) {
 
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
   CpuPlan out = plan_steps(isa, problem, threads);
-  if (problem.kind == Kind::kForward && problem.projection.x != nullptr)
-    plan_projection(isa, problem, out);
+  if (projects(problem)) plan_projection(isa, problem, out);
   return out;
 }
 
@@ -160,6 +148,10 @@ std::int64_t most_projection_steps(const Shape& shape) {
   std::int64_t steps = 1;
   while (steps < shape.time && (steps < kSteps || steps * shape.batch < kRows)) steps *= 2;
   return steps;
+}
+
+bool projects(const Problem& problem) {
+  return problem.kind == Kind::kForward && problem.projection.input_size > 0;
 }
 
 Problem projection_of(const Problem& problem) {

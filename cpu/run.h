@@ -36,7 +36,10 @@ CpuPlan plan(const Isa& isa, const Problem& problem, int threads);
 // The most steps that are projected at a time: what there is room for.
 std::int64_t most_projection_steps(const Shape& shape);
 
-// The projection of a forward pass, as a problem of its own.
+// Whether a problem is a forward pass that makes its own a_x.
+bool projects(const Problem& problem);
+
+// Its projection, as a problem of its own.
 Problem projection_of(const Problem& problem);
 
 // Floats of workspace a problem needs on any instruction set.

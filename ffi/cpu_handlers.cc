@@ -1,5 +1,4 @@
-// XLA's calls into the CPU engine: those of ffi/decode.h, and, in float32,
-//   prnn_project   x [rows, input], w [input, columns], b [columns] -> a [rows, columns], workspace
+// XLA's calls into the CPU engine, as in ffi/decode.h.
 #include <optional>
 
 #include "cpu/run.h"
@@ -38,7 +37,7 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
   p.shape = call.shape;
   p.forward = call.forward;
   p.backward = call.backward;
-  if (call.x != nullptr) {
+  if (call.input_size > 0) {
     if (p.dtype != Dtype::kFloat32)
       return ffi::Error::InvalidArgument("prnn_jax: the CPU engine projects float32 only");
     p.projection.input_size = call.input_size;
@@ -72,30 +71,6 @@ ffi::Error backward(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
   return run_call(pool, p, *call);
 }
 
-ffi::Error project(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets) {
-  const auto x = args.get<ffi::AnyBuffer>(0), b = args.get<ffi::AnyBuffer>(2);
-  if (!x.has_value() || !b.has_value() || x->dimensions().size() != 2)
-    return ffi::Error::InvalidArgument("prnn_jax: prnn_project needs x [rows, input], w, b");
-  Problem p{};
-  p.kind = Kind::kProjection;
-  p.cell.kind = CellKind::kRnnRelu;  // one gate
-  const std::int64_t rows = x->dimensions()[0], columns = b->element_count();
-  p.shape = {1, rows, 1, columns, false, false, false};
-  p.projection.input_size = x->dimensions()[1];
-  p.projection.steps = 1;
-
-  Buffers buffers(args, rets, ffi::DataType::F32);
-  p.projection.x = static_cast<const float*>(buffers.argument(rows * p.projection.input_size));
-  p.projection.w = static_cast<const float*>(buffers.argument(p.projection.input_size * columns));
-  p.projection.b = static_cast<const float*>(buffers.argument(columns));
-  p.projection.a = static_cast<float*>(buffers.result(rows * columns));
-  auto* workspace = static_cast<float*>(buffers.result(workspace_floats(p)));
-  if (ffi::Error error = buffers.error(); error.failure()) return error;
-  XlaThreadPool threads(pool);
-  run(best_isa(), p, threads, workspace);
-  return ffi::Error::Success();
-}
-
 }  // namespace
 }  // namespace prnn
 
@@ -113,6 +88,3 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCpuBackward, prnn::backward,
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<prnn::CallAttributes>("call"));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(
-    PrnnCpuProject, prnn::project,
-    ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets());

@@ -23,15 +23,13 @@ nb::capsule target(Handler* handler) {
 
 // {name: {stage: handler}} for jax.ffi.register_ffi_target(..., platform="cpu").
 nb::dict cpu_targets() {
-  nb::dict forward, backward, project, out;
+  nb::dict forward, backward, out;
   forward["instantiate"] = target(PrnnCheckCall);
   forward["execute"] = target(PrnnCpuForward);
   backward["instantiate"] = target(PrnnCheckCall);
   backward["execute"] = target(PrnnCpuBackward);
   out["prnn_forward"] = forward;
   out["prnn_backward"] = backward;
-  project["execute"] = target(PrnnCpuProject);
-  out["prnn_project"] = project;
   return out;
 }
 
@@ -65,12 +63,13 @@ std::optional<Dtype> dtype_named(const std::string& name) {
 // How the CPU engine would run a call with `threads` threads.
 nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch,
                   std::int64_t groups, std::int64_t hidden, bool backward, int threads,
-                  const std::string& dtype) {
+                  const std::string& dtype, std::int64_t input_size) {
   Problem p{};
   p.cell.kind = cell_kind(cell).value();
   p.dtype = dtype_named(dtype).value();
   p.shape = {time, batch, groups, hidden, false, false, false};
   p.kind = backward ? Kind::kBackward : Kind::kForward;
+  p.projection.input_size = input_size;
   const Isa& isa = best_isa();
   const CpuPlan plan = prnn::plan(isa, p, threads);
   nb::dict out;
@@ -84,6 +83,8 @@ nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch
   out["weight_bytes"] = plan.weight_bytes;
   out["weight_bits"] = 32 / plan.blocking.weights_per_word;
   out["cache_bytes"] = plan.cache_bytes;
+  out["projected_steps"] = plan.projection_steps;
+  out["projects_in_place"] = plan.projection.in_place;
   return out;
 }
 
@@ -114,7 +115,7 @@ NB_MODULE(_prnn, m) {
   m.def("cuda_targets", cuda_targets);
   bind_planner(m);
   m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a, "backward"_a,
-        "threads"_a, "dtype"_a = "float32");
+        "threads"_a, "dtype"_a = "float32", "input_size"_a = 0);
   m.def("has_isa", [](const std::string& name) { return find_isa(name.c_str()) != nullptr; });
   bind_map<&Isa::sigmoid>(m, "sigmoid");
   bind_map<&Isa::tanh>(m, "tanh");

@@ -73,6 +73,8 @@ class _Axes:
         """What a_x is made of; over the groups, if there is one x for all of them."""
         x, w, b = source
         if not self.over_groups:
+            if not is_mapped.x:
+                x = jnp.broadcast_to(x, (self.size, *x.shape))
             return Input(self.fold(x, self.call.batch_axis), w, b)
         if not is_mapped.w:
             w = jnp.broadcast_to(w, (self.size, *w.shape))

@@ -33,8 +33,8 @@ def pre_activations(call: Call, source: Array | Input, controls: Controls) -> Ar
     if not isinstance(source, Input):
         return source
     x, w, b = source
-    columns = w.reshape(w.shape[0], -1)
-    a = jnp.matmul(_counting(call, x, controls), columns, precision=call.precision)
+    x = _counting(call, x, controls)
+    a = jnp.matmul(x, _side_by_side(w), precision=call.precision)
     if b is not None:
         a = a + b.reshape(-1)
     return a.reshape(*a.shape[:2], *w.shape[1:])
@@ -47,7 +47,8 @@ def gradients(
     if not isinstance(source, Input):
         return da_x
     x, w, b = source
-    columns, da = w.reshape(w.shape[0], -1), da_x.reshape(*da_x.shape[:2], -1)
+    columns = _side_by_side(w)
+    da = da_x.reshape(*da_x.shape[:2], columns.shape[1])
     dx = jnp.matmul(da, columns.T, precision=call.precision)
     dw = jnp.einsum(
         "abi,abgc->igc",
@@ -69,6 +70,12 @@ def native_input(source: Array | Input) -> Input | None:
     if x.dtype != jnp.float32 or not all(isinstance(n, int) and n > 0 for n in sizes):
         return None
     return Input(x, w, jnp.zeros(w.shape[1:], w.dtype) if b is None else b)
+
+
+def _side_by_side(w: Array) -> Array:
+    """The columns of all groups."""
+    size, groups, columns = w.shape
+    return w.reshape(size, groups * columns)
 
 
 def _counting(call: Call, x: Array, controls: Controls) -> Array:

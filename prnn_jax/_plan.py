@@ -66,6 +66,8 @@ class Plan:
       rows_per_block: rows of the batch multiplied at once.
       units_per_panel: hidden units whose weights are read together.
       in_place: whether weights are read where they are, and not packed first.
+      projected_steps: of a layer, as many steps of the input projection as the CPU
+        engine makes at a time.
       weight_bytes: recurrent weights of one group.
       weight_bits: of a weight as the CPU engine reads it.
       device: of the CUDA engine, and all that follows: the GPU planned for.
@@ -97,6 +99,7 @@ class Plan:
     rows_per_block: int | None = None
     units_per_panel: int | None = None
     in_place: bool | None = None
+    projected_steps: int | None = None
     weight_bytes: int | None = None
     weight_bits: int | None = None
     device: str | None = None
@@ -125,6 +128,8 @@ class Plan:
                 f"{(self.weight_bytes or 0) / 1024:.0f} KiB per group, "
                 f"{self.weight_bits} bits each",
             ]
+        if self.projected_steps:
+            lines += [f"input projection: {self.projected_steps} steps at a time"]
         if self.device:
             lines += [f"device: {self.device}"]
         if self.exchange and self.tile:
@@ -151,6 +156,7 @@ def explain(
     batch: int,
     time: int,
     hidden_size: int,
+    input_size: int | None = None,
     groups: int = 1,
     dtype=jnp.float32,
     reset_after: bool = True,
@@ -167,6 +173,7 @@ def explain(
       batch: rows, all batch axes together.
       time: steps.
       hidden_size: units of a group.
+      input_size: of x, if the call is a layer and not a recurrence alone.
       groups: independent recurrences in the call: 2 for a bidirectional layer.
       dtype: of the arrays.
       reset_after: of the GRU.
@@ -185,6 +192,8 @@ def explain(
     """
     _checks.one_of("explain", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
     sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
+    if input_size is not None:
+        sizes["input_size"] = input_size
     for name, size in (*sizes.items(), ("max_sms", 1 if max_sms is None else max_sms)):
         _checks.check(size >= 1, f"explain: {name} must be at least 1, got {size}.")
     names = {"rnn": "rnn_tanh", "gru": "gru" if reset_after else "gru_reset_before"}
@@ -241,6 +250,7 @@ def _on_cpu(
         training,
         threads,
         jnp.dtype(dtype).name,
+        sizes.get("input_size", 0) if jnp.dtype(dtype) == jnp.float32 else 0,
     )
     cache = plan["cache_bytes"]
     weights = f"{plan['weight_bytes'] / 1024:.0f} KiB of packed weights"
@@ -267,6 +277,7 @@ def _on_cpu(
                 "rows_per_block",
                 "units_per_panel",
                 "in_place",
+                "projected_steps",
                 "weight_bytes",
                 "weight_bits",
             )

@@ -65,7 +65,8 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path):
     program = tmp_path / "check_engine"
     sources = [ROOT / "tests/native/check_engine.cc"]
     sources += [
-        ROOT / f"cpu/{name}.cc" for name in ("isa", "run", "dispatch", "threads")
+        ROOT / f"cpu/{name}.cc"
+        for name in ("isa", "plan", "run", "dispatch", "threads")
     ]
     options = "-O1", "-g", "-pthread", flag, "-fno-sanitize-recover=all"
     compile_cxx(*options, "-DPRNN_ISA=portable", *sources, "-o", program)

@@ -14,7 +14,7 @@ from cases import CASES, SMALL, Case
 from support import Program, float64
 
 import prnn_jax
-from prnn_jax import _lean, _projection
+from prnn_jax import _lean
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,18 @@ def test_compiled_programs_call_it(case, implementation):
     assert gradient.count("while") == 0
 
 
-@pytest.mark.parametrize(("rows", "is_native"), [(1, True), (4, True), (5, False)])
-@pytest.mark.parametrize("bound", ["MAX_WEIGHTS", "MAX_MULTIPLY_ADDS"])
-def test_input_projections_that_are_small_are_native(
-    bound, rows, is_native, monkeypatch
-):
-    case = Case("lstm", rows, (), 9, 3)
-    most = 3 * 4 * 9 * (rows if bound == "MAX_MULTIPLY_ADDS" else 1)
-    for value, expected in ((most - 1, is_native), (most, True)):
-        monkeypatch.setattr(_projection, bound, value)
-        jax.clear_caches()
-        program = Program.of(case.run, case.inputs())
-        assert program.count("prnn_project") == expected
-        assert program.calls == (1, 0)
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_it_makes_its_own_a_x(case):
+    assert Program.of(case.run, case.inputs()).count("dot") == 0
+
+
+def test_it_is_given_a_x_where_it_cannot_make_it():
+    case = Case("lstm")
+    halves = {k: jnp.asarray(v, "bfloat16") for k, v in case.inputs().items()}
+    assert Program.of(case.run, halves).count("dot") == 1
+    without = {k: v[..., :0] if k == "x" else v for k, v in case.inputs().items()}
+    without["w_ih"] = without["w_ih"][:0]
+    assert Program.of(case.run, without).calls == (1, 0)
 
 
 def test_calls_without_jit_use_it(monkeypatch):
@@ -75,7 +74,7 @@ def test_calls_without_jit_use_it(monkeypatch):
     arrays = Case("rnn_tanh", 3, (2,), 4, 3).inputs()
     params = prnn_jax.Params(arrays["w_ih"], arrays["w_hh"])
     prnn_jax.rnn(arrays["x"], params, skip=0.123)
-    assert set(used) == {"prnn_project", "prnn_forward"}
+    assert set(used) == {"prnn_forward"}
 
 
 @pytest.mark.parametrize("case", SMALL, ids=str)
