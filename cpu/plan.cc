@@ -38,7 +38,7 @@ constexpr std::int64_t kEnoughRows = 4;
 constexpr double kWorthMeetingForRows = 60e3;
 
 // And of at least this many, worth waking a thread for (some 10 µs).
-constexpr double kWorthSharing = 1e6;
+constexpr double kWorthSharing = 60e3;
 
 // Up to so many steps, and projections of up to so many rows, use the weights as they lie in
 // memory: packing would cost more.

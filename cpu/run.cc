@@ -103,7 +103,10 @@ void run_units(const Work& steps, const Work* projection, std::int64_t count, Th
   const auto project = [&](std::int64_t piece, std::int64_t member, std::int64_t members) {
     projection->advance(piece, 0, rows * at_a_time, member, members);
   };
-  if (projection) {  // the first piece without a meeting: who comes late finds work
+  const bool is_short = count == 1;  // too short for a meeting
+  // What a thread makes of the one step's a_x is what it needs.
+  const bool in_one = is_short && projection && projection->blocking.in_place && steps.blocking.in_place;
+  if (projection && !in_one) {  // the first piece without a meeting: who comes late finds work
     const std::int64_t parts = projection->blocking.in_place ? threads : projection->panels();
     parallel_for(pool, threads, parts, [&](std::int64_t n) { project(0, n, parts); });
   }
@@ -117,10 +120,12 @@ void run_units(const Work& steps, const Work* projection, std::int64_t count, Th
   };
   const std::int64_t last_piece = (count - 1) / at_a_time;
   const std::int64_t all = count * phases + (projection ? last_piece : 0);
-  if (count > 1) return parallel_steps(pool, threads, all, take_turn);
-  // Too short for a meeting.
+  if (!is_short) return parallel_steps(pool, threads, all, take_turn);
   for (std::int64_t n = 0; n < all; ++n)
-    parallel_for(pool, threads, threads, [&](std::int64_t member) { take_turn(n, member, threads); });
+    parallel_for(pool, threads, threads, [&](std::int64_t member) {
+      if (in_one && n == 0) project(0, member, threads);
+      take_turn(n, member, threads);
+    });
 }
 
 }  // namespace

@@ -16,9 +16,6 @@
 #endif
 
 namespace prnn {
-namespace {
-
-using Clock = std::chrono::steady_clock;
 
 void pause() {
 #if defined(__x86_64__)
@@ -27,6 +24,10 @@ void pause() {
   asm volatile("yield");
 #endif
 }
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // The core this thread is on; -1 where the system does not tell.
 int current_core() {

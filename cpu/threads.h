@@ -1,4 +1,4 @@
-// Threads for the engine, borrowed from the caller's pool. The calling thread always works too,
+// Threads for the engine, of a pool that others use, too. The calling thread always works too,
 // and nothing ever waits for a pool task that has not started: a pool with no thread to spare
 // costs speed, never progress.
 #pragma once
@@ -6,6 +6,9 @@
 #include <functional>
 
 namespace prnn {
+
+// What a thread does in a loop in which it waits: leaves the core's units to others on it.
+void pause();
 
 class ThreadPool {
  public:

@@ -1,7 +1,9 @@
 // XLA's calls into the CPU engine, as in ffi/decode.h.
+#include <algorithm>
 #include <optional>
 
 #include "cpu/run.h"
+#include "cpu/workers.h"
 #include "ffi/decode.h"
 #include "ffi/handlers.h"
 
@@ -48,8 +50,11 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   if (auto error = check_workspace(call, workspace_floats(p) * kFloat); error.failure())
     return error;
-  XlaThreadPool threads(pool);
-  run(best_isa(), p, threads, static_cast<float*>(call.workspace));
+  auto* const workspace = static_cast<float*>(call.workspace);
+  XlaThreadPool of_xla(pool);
+  Workers workers(std::min(of_xla.threads(), 1 + most_workers()));
+  ThreadPool& threads = most_workers() > 0 ? static_cast<ThreadPool&>(workers) : of_xla;
+  run(best_isa(), p, threads, workspace);
   return ffi::Error::Success();
 }
 
