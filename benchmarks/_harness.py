@@ -26,8 +26,9 @@ ROOT = Path(__file__).resolve().parents[1]
 
 #: A candidate's share of a round is repeated calls that last at least this long: a
 #: hundred times the clock's and the loop's cost, and long against what one candidate
-#: leaves to the next (caches, threads about to sleep).
-SAMPLE_S = 2e-3
+#: leaves to the next: caches, threads about to sleep, or a process to wake. With 2 ms
+#: the shortest calls of an LSTM-128 took up to 1.5 times as long as they do after that.
+SAMPLE_S = 20e-3
 
 #: Rounds however small the budget is: the fewest that have a median and quartiles.
 MIN_ROUNDS = 5

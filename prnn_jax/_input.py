@@ -14,6 +14,13 @@ from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._sharding import sharding_of_sum
 
 
+#: Where the CPU engine makes a_x: from so many weights at most; or of so few rows that it
+#: multiplies them by the weights as they lie in memory, and so few multiply-adds; or of
+#: so many rows for each weight that packing the weights does not show. Elsewhere XLA's
+#: product is as fast or faster (benchmarks/projection.py).
+MAX_WEIGHTS, MAX_IN_PLACE, ROWS_PER_WEIGHT = 3e5, 4.2e6, 1 / 4096
+
+
 class Input(NamedTuple):
     """What a_x = x w + b is made of, for N groups.
 
@@ -68,6 +75,14 @@ def native_input(source: Array | Input) -> Input | None:
     sizes: Any = (*x.shape, *w.shape)
     # Sizes may be known only when the program runs.
     if x.dtype != jnp.float32 or not all(isinstance(n, int) and n > 0 for n in sizes):
+        return None
+    rows = x.shape[0] * x.shape[1]
+    is_faster = (
+        w.size <= MAX_WEIGHTS
+        or rows * w.size <= MAX_IN_PLACE
+        or rows >= w.size * ROWS_PER_WEIGHT
+    )
+    if not is_faster:
         return None
     return Input(x, w, jnp.zeros(w.shape[1:], w.dtype) if b is None else b)
 

@@ -14,7 +14,7 @@ from cases import CASES, SMALL, Case
 from support import Program, float64
 
 import prnn_jax
-from prnn_jax import _lean
+from prnn_jax import _input, _lean
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,24 @@ def test_compiled_programs_call_it(case, implementation):
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_it_makes_its_own_a_x(case):
     assert Program.of(case.run, case.inputs()).count("dot") == 0
+
+
+@pytest.mark.parametrize("bound", ["MAX_WEIGHTS", "MAX_IN_PLACE", "ROWS_PER_WEIGHT"])
+def test_it_makes_a_x_where_that_is_faster(bound, monkeypatch):
+    case = Case("lstm", 5, (2,), 9, 3)
+    weights, rows = 3 * 4 * 9, 10
+    never = {"MAX_WEIGHTS": 0, "MAX_IN_PLACE": 0, "ROWS_PER_WEIGHT": 1e9}
+    for name, value in never.items():
+        monkeypatch.setattr(_input, name, value)
+    just = {
+        "MAX_WEIGHTS": (weights - 1, weights),
+        "MAX_IN_PLACE": (weights * rows - 1, weights * rows),
+        "ROWS_PER_WEIGHT": ((rows + 0.1) / weights, (rows - 0.1) / weights),
+    }
+    for value, products in zip(just[bound], (1, 0), strict=True):
+        monkeypatch.setattr(_input, bound, value)
+        jax.clear_caches()
+        assert Program.of(case.run, case.inputs()).count("dot") == products
 
 
 def test_it_is_given_a_x_where_it_cannot_make_it():
