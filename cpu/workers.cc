@@ -1,6 +1,7 @@
 #include "cpu/workers.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,10 +12,6 @@
 #include <system_error>
 #include <thread>
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
 namespace prnn {
 namespace {
 
@@ -24,13 +21,35 @@ using Clock = std::chrono::steady_clock;
 // 50 µs; to wake a thread costs up to 50 µs on a virtual machine.
 constexpr std::chrono::microseconds kAwake{200};
 
-int usable_cores() {
+// The cores on which a thread may run, and on which it is. Where the system does not tell, one may
+// run anywhere.
+class Cores {
+ public:
 #if defined(__linux__)
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return CPU_COUNT(&cores);
+  Cores() { known_ = sched_getaffinity(0, sizeof cores_, &cores_) == 0; }
+  int count() const { return known_ ? CPU_COUNT(&cores_) : anywhere(); }
+  static int current() { return sched_getcpu(); }
+  // Moves this thread, if it is on that core and there are others. The system puts a thread that
+  // wakes where its waker is, and may leave it there for tens of milliseconds.
+  void leave(int core) const {
+    if (core < 0 || current() != core || !known_ || CPU_COUNT(&cores_) < 2) return;
+    cpu_set_t others = cores_;
+    CPU_CLR(core, &others);
+    sched_setaffinity(0, sizeof others, &others);
+  }
+#else
+  int count() const { return anywhere(); }
+  static int current() { return -1; }
+  void leave(int) const {}
 #endif
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
+
+ private:
+  static int anywhere() { return static_cast<int>(std::thread::hardware_concurrency()); }
+#if defined(__linux__)
+  cpu_set_t cores_;
+  bool known_;
+#endif
+};
 
 class Queue {
  public:
@@ -38,7 +57,7 @@ class Queue {
     std::unique_lock lock(mutex_);
     if (idle_ <= static_cast<int>(tasks_.size()) && started_ < most_workers()) start();
     if (started_ == 0) return;
-    tasks_.push_back(std::move(task));
+    tasks_.push_back({std::move(task), Cores::current()});
     waiting_.fetch_add(1, std::memory_order_release);
     const bool all_awake = asleep_ == 0;
     lock.unlock();
@@ -46,6 +65,10 @@ class Queue {
   }
 
  private:
+  struct Task {
+    std::function<void()> run;
+    int core;  // of the thread that wants it done
+  };
   void start() {
     try {
       std::thread([this] { work(); }).detach();
@@ -55,9 +78,15 @@ class Queue {
     }
   }
   [[noreturn]] void work() {
-    for (;;) take()();
+    for (const Cores cores;;) {
+      const Task task = take();
+      cores.leave(task.core);
+      task.run();
+      std::lock_guard lock(mutex_);
+      idle_ += 1;
+    }
   }
-  std::function<void()> take() {
+  Task take() {
     const auto until = Clock::now() + kAwake;
     // Others that want this core get it: after each look at the queue.
     while (waiting_.load(std::memory_order_acquire) == 0 && Clock::now() < until) pause_or_yield();
@@ -65,16 +94,11 @@ class Queue {
     asleep_ += 1;
     wake_.wait(lock, [this] { return !tasks_.empty(); });
     asleep_ -= 1;
-    std::function<void()> task = std::move(tasks_.front());
+    Task task = std::move(tasks_.front());
     tasks_.pop_front();
     waiting_.fetch_sub(1, std::memory_order_relaxed);
     idle_ -= 1;
-    lock.unlock();
-    return [this, task = std::move(task)] {
-      task();
-      std::lock_guard lock(mutex_);
-      idle_ += 1;
-    };
+    return task;
   }
   static void pause_or_yield() {
     for (int n = 0; n < 16; ++n) pause();
@@ -83,7 +107,7 @@ class Queue {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> tasks_;
+  std::deque<Task> tasks_;
   std::atomic<int> waiting_{0};  // as many as tasks_ has
   int started_ = 0, idle_ = 0, asleep_ = 0;
 };
@@ -109,7 +133,7 @@ Queue& queue() {
 int most_workers() {
   static const int most = [] {
     if (const char* given = std::getenv("PRNN_CPU_WORKERS")) return std::atoi(given);
-    return usable_cores() - 1;
+    return Cores().count() - 1;
   }();
   return most;
 }
