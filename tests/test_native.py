@@ -42,15 +42,25 @@ def require_sanitizer(flag: str, folder: Path) -> None:
         pytest.skip(f"{flag} does not run on this system: {ran.stderr[:200]}")
 
 
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_threads_are_free_of_races(sanitizer, tmp_path):
+# Also in a child of a fork, which ThreadSanitizer refuses to look at.
+@pytest.mark.parametrize(
+    ("sanitizer", "argument"),
+    [
+        ("thread", str(ROUNDS)),
+        ("address,undefined", str(ROUNDS)),
+        ("address,undefined", "fork"),
+    ],
+)
+def test_threads_are_free_of_races(sanitizer, argument, tmp_path, monkeypatch):
     flag = f"-fsanitize={sanitizer}"
     require_sanitizer(flag, tmp_path)
     program = tmp_path / "check_threads"
-    sources = ROOT / "tests/native/check_threads.cc", ROOT / "cpu/threads.cc"
+    sources = [ROOT / "tests/native/check_threads.cc"]
+    sources += [ROOT / f"cpu/{name}.cc" for name in ("threads", "workers")]
     options = "-O1", "-g", "-pthread", flag, "-fno-sanitize-recover=all"
     compile_cxx(*options, *sources, "-o", program)
-    ran = run(program, str(ROUNDS))
+    monkeypatch.setenv("PRNN_CPU_WORKERS", "3")
+    ran = run(program, argument)
     report = f"{ran.stdout}\n{ran.stderr}"
     assert ran.returncode == 0, report
     assert ran.stdout == "ok\n", report

@@ -1,15 +1,20 @@
 // Checks cpu/threads.cc: every unit of every step is done once, after the whole step before, on a
-// pool whose threads come late, are slow, or never come. Exits with 1 and a line on a failure.
-// Run under ThreadSanitizer by tests/test_native.py.
+// pool whose threads come late, are slow, or never come, and on the workers of cpu/workers.cc, which
+// many callers share. Exits with 1 and a line on a failure. Run under sanitizers by
+// tests/test_native.py; with "fork", in the child of a process that has workers.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "cpu/threads.h"
+#include "cpu/workers.h"
 
 namespace {
 
@@ -47,11 +52,10 @@ void busy(int us) {
 }
 
 // A recurrence in which each unit of a step reads all units of the step before.
-void steps(int threads, int units, int count, int delay_us, int unit_us, int member_delay_us) {
-  LateThreads pool(threads, delay_us);
+void steps(prnn::ThreadPool& pool, int units, int count, int unit_us, int member_delay_us) {
   std::vector<std::vector<long long>> value(count + 1, std::vector<long long>(units, 1));
   for (int s = 1; s <= count; ++s) value[s].assign(units, -1);
-  prnn::parallel_steps(pool, threads, count, [&](std::int64_t s, int member, int members) {
+  prnn::parallel_steps(pool, pool.threads(), count, [&](std::int64_t s, int member, int members) {
     if (member > 0 && member_delay_us > 0 && s % 7 == 3)
       std::this_thread::sleep_for(std::chrono::microseconds(member_delay_us));
     const int first = units * member / members, last = units * (member + 1) / members;
@@ -74,28 +78,71 @@ void steps(int threads, int units, int count, int delay_us, int unit_us, int mem
   }
 }
 
-void loop(int threads, int count, int delay_us) {
-  LateThreads pool(threads, delay_us);
+void loop(prnn::ThreadPool& pool, int count) {
   std::vector<int> times(count, 0);
-  prnn::parallel_for(pool, threads, count, [&](std::int64_t i) { ++times[i]; });
+  prnn::parallel_for(pool, pool.threads(), count, [&](std::int64_t i) { ++times[i]; });
   for (int i = 0; i < count; ++i)
     if (times[i] != 1) fail("parallel_for did not call each index once", i);
+}
+
+void on_late_threads(int threads, int delay_us, int round) {
+  const auto late_steps = [&](int units, int count, int delay_us, int unit_us, int member_delay_us) {
+    LateThreads pool(threads, delay_us);
+    steps(pool, units, count, unit_us, member_delay_us);
+  };
+  late_steps(24, 100, delay_us, 3, 0);
+  late_steps(24, 60, delay_us, 1, round % 4 == 0 ? 900 : 0);  // crowded: goes on alone
+  std::this_thread::sleep_for(std::chrono::milliseconds(6));  // and forgets it again
+  late_steps(3, 2, delay_us, 1, 0);
+  late_steps(3, 40, delay_us, 0, 0);
+  for (int n = 0; n < 20; ++n) late_steps(2, 3, n, 5, 0);  // who comes at the first step
+  LateThreads pool(threads, delay_us);
+  loop(pool, 1 + round);
+}
+
+// Some callers at once, who want more threads than there are workers.
+void on_workers(int callers) {
+  std::vector<std::thread> running;
+  for (int n = 0; n < callers; ++n)
+    running.emplace_back([n] {
+      prnn::Workers pool(2 + n);
+      for (int count : {1, 2, 30}) {
+        loop(pool, count);
+        steps(pool, 12, count, 2, 0);
+      }
+      // Longer than workers stay awake.
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      loop(pool, 5);
+    });
+  for (auto& caller : running) caller.join();
+}
+
+int in_a_child() {
+  on_workers(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    on_workers(2);
+    _exit(0);
+  }
+  int status = 1;
+  waitpid(child, &status, 0);
+  on_workers(1);
+  return status;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && std::strcmp(argv[1], "fork") == 0) {
+    if (in_a_child() != 0) fail("a child of a fork", 0);
+    std::printf("ok\n");
+    return 0;
+  }
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 20;
-  for (int round = 0; round < rounds; ++round)
+  for (int round = 0; round < rounds; ++round) {
+    for (int callers : {1, 2, 5}) on_workers(callers);
     for (int threads : {1, 2, 3, 8})
-      for (int delay_us : {0, 50, 400}) {
-        steps(threads, 24, 100, delay_us, 3, 0);
-        steps(threads, 24, 60, delay_us, 1, round % 4 == 0 ? 900 : 0);  // crowded: goes on alone
-        std::this_thread::sleep_for(std::chrono::milliseconds(6));      // and forgets it again
-        steps(threads, 3, 2, delay_us, 1, 0);
-        steps(threads, 3, 40, delay_us, 0, 0);
-        for (int n = 0; n < 20; ++n) steps(threads, 2, 3, n, 5, 0);  // who comes at the first step
-        loop(threads, 1 + round, delay_us);
-      }
+      for (int delay_us : {0, 50, 400}) on_late_threads(threads, delay_us, round);
+  }
   std::printf("ok\n");
 }
