@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/huge_pages.h"
+
 namespace prnn {
 namespace {
 
@@ -58,6 +60,22 @@ std::int64_t projected_floats(const Problem& p) {
 float* aligned(float* p) {
   return reinterpret_cast<float*>(
       ceil_div(reinterpret_cast<std::intptr_t>(p), kAlignment) * kAlignment);
+}
+
+// The large arrays that a call writes.
+void prepare_results(const Problem& p, float* workspace) {
+  const CellNumbers n = numbers(p.cell);
+  const std::int64_t value = p.dtype == Dtype::kFloat32 ? 4 : 2;
+  const std::int64_t sequence = value * p.shape.time * state_floats(p.shape);
+  prefer_huge_pages(workspace, 4 * workspace_floats(p));
+  if (p.kind == Kind::kForward) {
+    prefer_huge_pages(p.forward.y, sequence);
+    const int kept = p.forward.saves_reserve ? n.saved : n.states - 1;
+    prefer_huge_pages(p.forward.saved, sequence * kept);
+  } else {
+    prefer_huge_pages(p.backward.da_x, sequence * n.gates);
+    if (!n.same_gradient) prefer_huge_pages(p.backward.da_h, sequence * n.gates);
+  }
 }
 
 // Something to run, and how.
@@ -167,6 +185,7 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
     forward.a_x = projection.problem.projection.a;
   }
 
+  prepare_results(problem, workspace);
   const std::int64_t of_steps = plan.blocking.in_place ? 0 : steps.panels();
   const std::int64_t of_projection = !made || plan.projection.in_place ? 0 : projection.panels();
   parallel_for(pool, plan.threads, of_steps + of_projection, [&](std::int64_t i) {
