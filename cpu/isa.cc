@@ -59,15 +59,14 @@ Blocking block(const Problem& problem, std::int64_t rows, int threads) {
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
       const std::int64_t wanted = max(vectors_per_block(rows) / products, 1);
-      // As many panels as give each thread the same number, of nearly equal size.
+      // As many panels as give each thread the same number.
       const std::int64_t rounds = ceil_div(unit_vectors, wanted * threads);
-      out.vectors[p] = (int)ceil_div(unit_vectors, rounds * threads);
+      out.panels[p] = min(unit_vectors, rounds * threads);
+      out.vectors[p] = (int)ceil_div(unit_vectors, out.panels[p]);
       const int allowed = max_rows(products * out.vectors[p]);
       out.rows = allowed < out.rows ? allowed : out.rows;
-      out.panels[p] = ceil_div(unit_vectors, out.vectors[p]);
-      const std::int64_t line = (std::int64_t)products * kWidth;
-      out.panel_words[p] = lines<T>(pass.depth(p)) * line * out.vectors[p];
-      out.phase_words[p] = lines<T>(pass.depth(p)) * line * unit_vectors;
+      out.vector_words[p] = lines<T>(pass.depth(p)) * products * kWidth;
+      out.phase_words[p] = out.vector_words[p] * unit_vectors;
       out.group_words += out.phase_words[p];
     }
   });
@@ -81,15 +80,15 @@ struct Units {
 };
 PRNN_HD Units units_of(const Shape& shape, const Blocking& blocking, int phase,
                        std::int64_t panel) {
-  const std::int64_t first = panel * blocking.vectors[phase];
-  const std::int64_t left = ceil_div(shape.hidden, kWidth) - first;
-  return {first * kWidth, (int)min(blocking.vectors[phase], left)};
+  const std::int64_t vectors = ceil_div(shape.hidden, kWidth), panels = blocking.panels[phase];
+  const std::int64_t first = vectors * panel / panels, last = vectors * (panel + 1) / panels;
+  return {first * kWidth, (int)(last - first)};
 }
 
 PRNN_HD std::int64_t panel_at(const Blocking& blocking, std::int64_t group, int phase,
-                              std::int64_t panel) {
+                              const Units& units) {
   return group * blocking.group_words + (phase == 0 ? 0 : blocking.phase_words[0]) +
-         panel * blocking.panel_words[phase];
+         units.first / kWidth * blocking.vector_words[phase];
 }
 
 void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, float* packed) {
@@ -100,7 +99,7 @@ void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, 
     const std::int64_t panel = in_group - (phase == 0 ? 0 : blocking.panels[0]);
     const Units units = units_of(problem.shape, blocking, phase, panel);
     pack_panel(pass, group, phase, units.first, units.vectors,
-               packed + panel_at(blocking, group, phase, panel));
+               packed + panel_at(blocking, group, phase, units));
   });
 }
 
@@ -275,15 +274,15 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
                    std::int64_t step) {
   if constexpr (requires { pass.weight_rows(0, 0); })
     if (blocking.in_place) {
-      const std::int64_t at = panel_at(blocking, part.first_group, 0, 0);
-      return advance_in_place<kPhase>(pass, packed + at, part, step);
+      float* const at = packed + part.first_group * blocking.group_words;
+      return advance_in_place<kPhase>(pass, at, part, step);
     }
   for (std::int64_t g = part.first_group; g < part.last_group; ++g)
     for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {
       // Every other step the other way round: the weights read last are in the cache still.
       const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
       const Units units = units_of(pass.shape, blocking, kPhase, n);
-      const float* panel = packed + panel_at(blocking, g, kPhase, n);
+      const float* panel = packed + panel_at(blocking, g, kPhase, units);
       advance_panel<kPhase>(pass, blocking, panel, units, g, step, part);
     }
 }

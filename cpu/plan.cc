@@ -31,9 +31,9 @@ std::int64_t cache_bytes_per_thread() {
 // batch 1.
 constexpr double kWorthMeeting = 30e3;
 
-// Rows by threads need so many in each: fewer are multiplied at up to a third less speed (measured
-// on two cores of a Xeon). Parts of a step below so many multiply-adds are too short for that to
-// matter.
+// Rows by threads need so many in each: three take as long as four, and two nearly as long
+// (measured on two cores of a Xeon). Parts of a step below so many multiply-adds are too short for
+// that to matter.
 constexpr std::int64_t kEnoughRows = 4;
 constexpr double kWorthMeetingForRows = 60e3;
 

@@ -39,13 +39,13 @@ struct Products {
   Product at[kMaxRows + 1][kMaxVectors + 1];
 };
 
-// The packed weights of each phase are cut into panels of `vectors` SIMD vectors of units.
+// The packed weights of each phase are cut into panels of nearly equal size.
 struct Blocking {
   int rows;                         // of the batch, multiplied at once
-  int vectors[kMaxPhases];          // of units per panel
+  int vectors[kMaxPhases];          // SIMD vectors of units in the widest panel
   std::int64_t panels[kMaxPhases];  // per group
-  // Words of 4 bytes: of a full panel, of all panels of a group's phase, of all of a group.
-  std::int64_t panel_words[kMaxPhases], phase_words[kMaxPhases], group_words;
+  // Words of 4 bytes: of a vector of units, of all of a group's phase, of all of a group.
+  std::int64_t vector_words[kMaxPhases], phase_words[kMaxPhases], group_words;
   int phases, weights_per_word;
   const Products* products;
   bool in_place;  // weights are not packed, and panels are of one vector
