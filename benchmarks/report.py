@@ -81,13 +81,12 @@ _TABLES: dict[str, Callable[[ModuleType, dict], str]] = {
         module._HEADER, map(module._row, results["points"])
     ),
     "projection": lambda _, results: harness.markdown(
-        ("rows, input, columns", "native, µs", "XLA, µs", "ratio", "used"),
+        ("batch, time, input, hidden", "in the call, µs", "by XLA, µs", "ratio"),
         (
             (
                 ", ".join(map(str, point["shape"])),
                 *(harness.number(point["us"][n]["median"]) for n in ("native", "xla")),
                 f"{point['ratio']['median']:.2f}×",
-                "yes" if point["used"] else "no",
             )
             for point in results["points"]
         ),

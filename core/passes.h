@@ -70,8 +70,8 @@ struct ForwardArrays {
                           int gates) const {
     if constexpr (requires { Io::kAxByTurns; })
       if (a_x_steps != 0)
-        return a_x + ((b * a_x_steps + (s & (a_x_steps - 1))) * shape.groups + g) * gates *
-                         shape.hidden;
+        return a_x +
+               ((b * a_x_steps + (s & (a_x_steps - 1))) * shape.groups + g) * gates * shape.hidden;
     return a_x + shape.sequence_at(b, shape.time_at(g, s, b), g, gates);
   }
 };

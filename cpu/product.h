@@ -55,8 +55,9 @@ struct Widening {
   }
 };
 
-// Lines of the panel that are asked for before they are needed: 2 to 7 % of a call on an Intel Xeon,
-// save where so few rows take so little time that the processor sees far enough ahead by itself.
+// Lines of the panel that are asked for before they are needed: 2 to 7 % of a call on an Intel
+// Xeon, save where so few rows take so little time that the processor sees far enough ahead by
+// itself.
 inline constexpr int kLinesAhead = 8, kRowsWorthPrefetching = 3;
 
 // out[row][vector][kWidth] = panel[0] + Σ_k rows[row][k] weights[k]

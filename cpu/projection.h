@@ -1,6 +1,6 @@
-// The input projection, a = x w + b, as the engine sees it: a pass whose matrix is w, and whose step
-// makes `steps` steps of the sequence a_x, in the order in which the recurrence takes them. Its
-// rows are those steps of all rows of the batch: row b · steps + n is the n-th of row b.
+// The input projection, a = x w + b, as the engine sees it: a pass whose matrix is w, and whose
+// step makes `steps` steps of the sequence a_x, in the order in which the recurrence takes them.
+// Its rows are those steps of all rows of the batch: row b · steps + n is the n-th of row b.
 //
 // Made so, a few steps before they are needed, a_x stays in the cache, and never is in memory.
 #pragma once

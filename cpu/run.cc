@@ -58,8 +58,8 @@ std::int64_t projected_floats(const Problem& p) {
 }
 
 float* aligned(float* p) {
-  return reinterpret_cast<float*>(
-      ceil_div(reinterpret_cast<std::intptr_t>(p), kAlignment) * kAlignment);
+  return reinterpret_cast<float*>(ceil_div(reinterpret_cast<std::intptr_t>(p), kAlignment) *
+                                  kAlignment);
 }
 
 // The large arrays that a call writes.
@@ -103,8 +103,12 @@ void run_rows(const Work& steps, const Work* projection, Part part, std::int64_t
   const std::int64_t at_a_time = projection ? projection->problem.projection.steps : count;
   for (std::int64_t first = 0; first < count; first += at_a_time) {
     if (projection) {
-      const Part made{part.first_group, part.last_group, part.first_row * at_a_time,
-                      part.last_row * at_a_time, 0, projection->blocking.panels[0]};
+      const Part made{part.first_group,
+                      part.last_group,
+                      part.first_row * at_a_time,
+                      part.last_row * at_a_time,
+                      0,
+                      projection->blocking.panels[0]};
       steps.isa.advance(projection->problem, projection->blocking, projection->packed, made,
                         first / at_a_time, 0);
     }
@@ -123,7 +127,8 @@ void run_units(const Work& steps, const Work* projection, std::int64_t count, Th
   };
   const bool is_short = count == 1;  // too short for a meeting
   // What a thread makes of the one step's a_x is what it needs.
-  const bool in_one = is_short && projection && projection->blocking.in_place && steps.blocking.in_place;
+  const bool in_one =
+      is_short && projection && projection->blocking.in_place && steps.blocking.in_place;
   if (projection && !in_one) {  // the first piece without a meeting: who comes late finds work
     const std::int64_t parts = projection->blocking.in_place ? threads : projection->panels();
     parallel_for(pool, threads, parts, [&](std::int64_t n) { project(0, n, parts); });

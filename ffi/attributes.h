@@ -44,10 +44,10 @@ inline xla::ffi::Error check_attributes(CallAttributes call) {
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     prnn::CallAttributes, xla::ffi::StructMember<std::string_view>("cell"),
-    xla::ffi::StructMember<bool>("projects"),
-    xla::ffi::StructMember<bool>("time_major"), xla::ffi::StructMember<bool>("reverse"),
-    xla::ffi::StructMember<bool>("bidirectional"), xla::ffi::StructMember<std::string_view>("save"),
-    xla::ffi::StructMember<bool>("has_lengths"), xla::ffi::StructMember<bool>("has_resets"),
-    xla::ffi::StructMember<bool>("has_mask"), xla::ffi::StructMember<bool>("has_zoneout"),
-    xla::ffi::StructMember<float>("skip"), xla::ffi::StructMember<float>("cap"),
-    xla::ffi::StructMember<bool>("exact"), xla::ffi::StructMember<std::int64_t>("max_sms"));
+    xla::ffi::StructMember<bool>("projects"), xla::ffi::StructMember<bool>("time_major"),
+    xla::ffi::StructMember<bool>("reverse"), xla::ffi::StructMember<bool>("bidirectional"),
+    xla::ffi::StructMember<std::string_view>("save"), xla::ffi::StructMember<bool>("has_lengths"),
+    xla::ffi::StructMember<bool>("has_resets"), xla::ffi::StructMember<bool>("has_mask"),
+    xla::ffi::StructMember<bool>("has_zoneout"), xla::ffi::StructMember<float>("skip"),
+    xla::ffi::StructMember<float>("cap"), xla::ffi::StructMember<bool>("exact"),
+    xla::ffi::StructMember<std::int64_t>("max_sms"));

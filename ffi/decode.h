@@ -6,8 +6,8 @@
 // `saved` is absent where nothing is kept, da_h where it equals da_x. The controls are those that
 // the attributes name, of
 //   lengths int32, resets bool, reset_to..., mask, zoneout
-// Instead of a_x, a forward call that `projects` has what to make it of: x, a sequence [input] of all
-// groups, w_ih [input, groups, G·H], b_ih [groups, G·H].
+// Instead of a_x, a forward call that `projects` has what to make it of: x, a sequence [input] of
+// all groups, w_ih [input, groups, G·H], b_ih [groups, G·H].
 #pragma once
 #include <string>
 

@@ -5,6 +5,7 @@ part of the groups. Either way one native call does it all.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,8 +36,7 @@ def batched(run, call: Call):
                 source = _each_a_x(call, size, source, args[3], of_source, mapped[3])
                 of_source = True
         axes = _Axes(call, size, over_groups)
-        is_input = isinstance(source, Input)
-        source = (axes.fold_input if is_input else axes.fold_data)(source, of_source)
+        source = axes.fold_source(source, of_source)
         weights = jax.tree.map(axes.fold_weights, args[:2], tuple(mapped[:2]))
         data = jax.tree.map(axes.fold_data, args[2:], tuple(mapped[2:]))
         out = jax.tree.map(axes.unfold_data, op(source, *weights, *data))
@@ -69,8 +69,10 @@ class _Axes:
             x = jnp.broadcast_to(x, (self.size, *x.shape))
         return self.fold(x, self._axis(x.ndim - 1))
 
-    def fold_input(self, source: Input, is_mapped: Input) -> Input:
-        """What a_x is made of; over the groups, if there is one x for all of them."""
+    def fold_source(self, source: Array | Input, is_mapped: Any) -> Array | Input:
+        """Of an `Input`, over the groups only if there is one x for all of them."""
+        if not isinstance(source, Input):
+            return self.fold_data(source, is_mapped)
         x, w, b = source
         if not self.over_groups:
             if not is_mapped.x:

@@ -13,11 +13,10 @@ from prnn_jax._call import Call
 from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._sharding import sharding_of_sum
 
-
-#: Where the CPU engine makes a_x: from so many weights at most; or of so few rows that it
-#: multiplies them by the weights as they lie in memory, and so few multiply-adds; or of
-#: so many rows for each weight that packing the weights does not show. Elsewhere XLA's
-#: product is as fast or faster (benchmarks/projection.py).
+#: Where the CPU engine makes a_x: from so many weights at most; or by so few
+#: multiply-adds, with the weights as they lie in memory; or of so many rows for each
+#: weight that packing the weights does not show. Elsewhere XLA's product is as fast or
+#: faster (benchmarks/projection.py).
 MAX_WEIGHTS, MAX_IN_PLACE, ROWS_PER_WEIGHT = 3e5, 4.2e6, 1 / 4096
 
 

@@ -1,6 +1,6 @@
 // Checks cpu/threads.cc: every unit of every step is done once, after the whole step before, on a
-// pool whose threads come late, are slow, or never come, and on the workers of cpu/workers.cc, which
-// many callers share. Exits with 1 and a line on a failure. Run under sanitizers by
+// pool whose threads come late, are slow, or never come, and on the workers of cpu/workers.cc,
+// which many callers share. Exits with 1 and a line on a failure. Run under sanitizers by
 // tests/test_native.py; with "fork", in the child of a process that has workers.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -86,7 +86,8 @@ void loop(prnn::ThreadPool& pool, int count) {
 }
 
 void on_late_threads(int threads, int delay_us, int round) {
-  const auto late_steps = [&](int units, int count, int delay_us, int unit_us, int member_delay_us) {
+  const auto late_steps = [&](int units, int count, int delay_us, int unit_us,
+                              int member_delay_us) {
     LateThreads pool(threads, delay_us);
     steps(pool, units, count, unit_us, member_delay_us);
   };

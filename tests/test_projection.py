@@ -1,0 +1,79 @@
+"""The engine makes its own a_x, some steps at a time: pieces that come out even, or do
+not, rows that end within one, and both ways of sharing the work."""
+
+import pytest
+from cases import Case
+from support import (
+    Program,
+    assert_as_accurate,
+    assert_bitwise_equal,
+    named,
+    oracle,
+    scan,
+)
+
+import prnn_jax
+from prnn_jax import _ffi
+
+CASES = [
+    Case("lstm", 130, (1,), 9, 5),
+    Case("lstm", 128, (1,), 160, 33),  # weights for two threads to share
+    Case("gru", 33, (5,), 17, 3, controls=("lengths",)),
+    Case("gru", 40, (3,), 9, 40, bidirectional=True, controls=("lengths",)),
+    Case("gru_reset_before", 37, (9,), 33, 7, reverse=True),
+    Case("rnn_tanh_skip", 65, (2,), 40, 1, time_major=True, controls=("resets",)),
+    Case("slstm", 20, (4,), 8, 6, heads=2, biases=()),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_is_as_accurate_as_the_scan(case):
+    forward = case.forward()
+    assert Program.of(case.run, case.inputs()).count("dot") == 0
+    found = named(*forward(case.inputs()))
+    assert_as_accurate(found, scan(case).forward, oracle(case).forward)
+
+
+def pieces(time: int, batch: int, hidden: int) -> int:
+    """Steps that are projected at a time, by one thread."""
+    sizes = time, batch, 1, hidden
+    return _ffi.native.cpu_plan("lstm", *sizes, False, 1, "float32", 8)[
+        "projected_steps"
+    ]
+
+
+@pytest.mark.parametrize(("time", "batch"), [(1, 1), (5, 1), (64, 1), (500, 1)])
+def test_pieces_are_as_long_as_the_sequence_or_some_rows(time, batch):
+    longest = {1: 1, 5: 8, 64: 64, 500: 64}[time]
+    assert pieces(time, batch, 16) == longest
+
+
+def test_pieces_are_shorter_where_a_step_is_larger():
+    assert pieces(128, 4, 64) == 16
+    # 2 MiB of a_x in each step; two steps would do for the weights.
+    assert pieces(128, 128, 1024) == 1
+
+
+def test_explain_tells():
+    sizes = {"batch": 2, "time": 100, "hidden_size": 32}
+    plan = prnn_jax.explain("gru", **sizes, input_size=8)
+    assert plan.projected_steps == 32
+    assert "input projection: 32 steps at a time" in str(plan)
+    assert "input projection" not in str(prnn_jax.explain("gru", **sizes))
+    with pytest.raises(ValueError, match="input_size must be at least 1"):
+        prnn_jax.explain("gru", **sizes, input_size=0)
+
+
+def test_bits_do_not_depend_on_the_piece():
+    # A row alone is projected 64 steps at a time; one of many, 16.
+    case = Case("lstm", 70, (6,), 24, 10)
+    arrays = case.inputs()
+    y, _ = case.forward()(arrays)
+    for row in (0, 5):
+        alone = {**arrays, "x": arrays["x"][row : row + 1]}
+        params = prnn_jax.Params(*(alone[n] for n in ("w_ih", "w_hh")), *biases(alone))
+        assert_bitwise_equal(prnn_jax.lstm(alone["x"], params)[0], y[row : row + 1])
+
+
+def biases(arrays: dict) -> tuple:
+    return arrays.get("b_ih"), arrays.get("b_hh")
