@@ -62,12 +62,12 @@ float* aligned(float* p) {
                                   kAlignment);
 }
 
-// The large arrays that a call writes.
-void prepare_results(const Problem& p, float* workspace) {
+// The large arrays that a call writes whole.
+void prepare_results(const Problem& p, const CpuPlan& plan, float* workspace) {
   const CellNumbers n = numbers(p.cell);
   const std::int64_t value = p.dtype == Dtype::kFloat32 ? 4 : 2;
   const std::int64_t sequence = value * p.shape.time * state_floats(p.shape);
-  prefer_huge_pages(workspace, 4 * workspace_floats(p));
+  if (!plan.blocking.in_place) prefer_huge_pages(workspace, 4 * workspace_floats(p));
   if (p.kind == Kind::kForward) {
     prefer_huge_pages(p.forward.y, sequence);
     const int kept = p.forward.saves_reserve ? n.saved : n.states - 1;
@@ -190,7 +190,7 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
     forward.a_x = projection.problem.projection.a;
   }
 
-  prepare_results(problem, workspace);
+  prepare_results(problem, plan, workspace);
   const std::int64_t of_steps = plan.blocking.in_place ? 0 : steps.panels();
   const std::int64_t of_projection = !made || plan.projection.in_place ? 0 : projection.panels();
   parallel_for(pool, plan.threads, of_steps + of_projection, [&](std::int64_t i) {
