@@ -37,7 +37,8 @@ constexpr double kWorthMeeting = 30e3;
 constexpr std::int64_t kEnoughRows = 4;
 constexpr double kWorthMeetingForRows = 60e3;
 
-// And of at least this many, worth waking a thread for (some 10 µs).
+// A call of one step has no meeting, and is worth handing to a worker that is awake from this many
+// on: LSTM 192 at batch 1 gains a tenth, LSTM 256 a fifth.
 constexpr double kWorthSharing = 60e3;
 
 // Up to so many steps, and projections of up to so many rows, use the weights as they lie in

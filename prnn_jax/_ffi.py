@@ -150,15 +150,18 @@ def _forward_native(
     saved = ()
     if call.saved:
         saved = (_result(like, sizes.sequence(call, call.saved)),)
-    if platform == "cpu":
-        floats = _workspace_floats(call, sizes, controls, like.dtype, backward=False)
-        if isinstance(source, Input):
-            floats += _projection_floats(call, sizes, source.w.shape[0])
-        workspace = _result(like, (floats,), jnp.float32)
-    else:
-        workspace = _cuda_workspace(call, sizes, controls, like, backward=False)
+    projects = isinstance(source, Input)
+    workspace = _workspace(
+        call,
+        sizes,
+        controls,
+        like,
+        platform,
+        backward=False,
+        input_size=like.shape[-1] if projects else 0,
+    )
     results = y, state_n, saved, workspace
-    run = _ffi_call("prnn_forward", platform, results, isinstance(source, Input))
+    run = _ffi_call("prnn_forward", platform, results, projects)
     y, state_n, saved, _ = run(call, controls, *given, w_hh, b_hh, *state_0)
     return y, state_n, saved
 
@@ -176,11 +179,7 @@ def _backward_native(call: Call, primals, kept, cotangents, *, platform="cpu"):
     dreset_to = ()
     if controls.reset_to is not None:
         dreset_to = tuple(_result(y, sizes.state, jnp.float32) for _ in state_0)
-    if platform == "cpu":
-        floats = _workspace_floats(call, sizes, controls, y.dtype, backward=True)
-        workspace = _result(y, (floats,), jnp.float32)
-    else:
-        workspace = _cuda_workspace(call, sizes, controls, y, backward=True)
+    workspace = _workspace(call, sizes, controls, y, platform, backward=True)
     results = da, da_h, dstate_0, dreset_to, workspace
     da_x, da_h, dstate_0, dreset_to, _ = _ffi_call("prnn_backward", platform, results)(
         call, controls, w_hh, y, *saved, *state_0, dy, *dstate_n
@@ -207,11 +206,29 @@ def _ffi_call(name: str, platform: str, results, projects: bool = False):
     return run
 
 
-def _cuda_workspace(
-    call: Call, sizes: Sizes, controls: Controls, like: Array, *, backward: bool
+def _workspace(
+    call: Call,
+    sizes: Sizes,
+    controls: Controls,
+    like: Array,
+    platform: str,
+    *,
+    backward: bool,
+    input_size: int = 0,
 ):
-    size = _cuda.workspace_bytes(call, sizes, controls, like.dtype, backward=backward)
-    return _result(like, (size,), jnp.uint8)
+    """The workspace of a call, a result that nobody reads.
+
+    Args:
+      input_size: of a call that makes its own a_x.
+    """
+    options = call, sizes, controls, like.dtype
+    if platform == "cuda":
+        size = _cuda.workspace_bytes(*options, backward=backward)
+        return _result(like, (size,), jnp.uint8)
+    size = _workspace_floats(*options, backward=backward)
+    if input_size:
+        size += _projection_floats(call, sizes, input_size)
+    return _result(like, (size,), jnp.float32)
 
 
 def _workspace_floats(
