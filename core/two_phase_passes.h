@@ -100,6 +100,10 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD T weight(std::int64_t g, int phase, std::int64_t unit, int, std::int64_t k) const {
     return Base::w(at.w_hh, g, unit, phase * kOpen, k);
   }
+  PRNN_HD WeightColumns<T> weight_columns(std::int64_t g, int phase) const {
+    const std::int64_t stride = C::kGates * shape.hidden;
+    return {at.w_hh + g * shape.hidden * stride + phase * kOpen * shape.hidden, stride};
+  }
   PRNN_HD T bias(std::int64_t, int, std::int64_t, int) const { return T{}; }
   // Phase 0 multiplies ∂a_r, ∂a_z of the step processed before; phase 1 ∂a_n of this one.
   PRNN_HD bool multiplies(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {

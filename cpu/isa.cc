@@ -52,21 +52,31 @@ Blocking block(const Problem& problem, std::int64_t rows, int threads) {
   Blocking out{};
   visit_pass(problem, [&](const auto& pass) {
     using T = typename std::remove_cvref_t<decltype(pass)>::Value;
-    const std::int64_t unit_vectors = ceil_div(problem.shape.hidden, kWidth);
+    const std::int64_t hidden = problem.shape.hidden;
     out.phases = pass.kPhases;
     out.weights_per_word = Packed<T>::kPerLine;
     out.rows = kMaxRows;
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
+      const int some = (int)(hidden % kWidth);
+      const int side_by_side = (int)ceil_div(products * some, kWidth);
+      out.left_over[p] = side_by_side < products ? some : 0;
+      const std::int64_t unit_vectors = ceil_div(hidden - out.left_over[p], kWidth);
       const std::int64_t wanted = max(vectors_per_block(rows) / products, 1);
       // As many panels as give each thread the same number.
       const std::int64_t rounds = ceil_div(unit_vectors, wanted * threads);
       out.panels[p] = min(unit_vectors, rounds * threads);
-      out.vectors[p] = (int)ceil_div(unit_vectors, out.panels[p]);
-      const int allowed = max_rows(products * out.vectors[p]);
-      out.rows = allowed < out.rows ? allowed : out.rows;
-      out.vector_words[p] = lines<T>(pass.depth(p)) * products * kWidth;
+      out.vectors[p] = unit_vectors > 0 ? (int)ceil_div(unit_vectors, out.panels[p]) : 1;
+      const std::int64_t words_of_vector = lines<T>(pass.depth(p)) * kWidth;
+      out.vector_words[p] = words_of_vector * products;
       out.phase_words[p] = out.vector_words[p] * unit_vectors;
+      if (out.left_over[p] > 0) {
+        out.panels[p] += 1;
+        out.phase_words[p] += words_of_vector * side_by_side;
+      }
+      const int widest = unit_vectors > 0 ? products * out.vectors[p] : side_by_side;
+      const int allowed = max_rows(widest);
+      out.rows = allowed < out.rows ? allowed : out.rows;
       out.group_words += out.phase_words[p];
     }
   });
@@ -74,15 +84,16 @@ Blocking block(const Problem& problem, std::int64_t rows, int threads) {
 }
 
 // The units of a panel.
-struct Units {
-  std::int64_t first;
-  int vectors;
-};
-PRNN_HD Units units_of(const Shape& shape, const Blocking& blocking, int phase,
-                       std::int64_t panel) {
-  const std::int64_t vectors = ceil_div(shape.hidden, kWidth), panels = blocking.panels[phase];
-  const std::int64_t first = vectors * panel / panels, last = vectors * (panel + 1) / panels;
-  return {first * kWidth, (int)(last - first)};
+Units units_of(const Shape& shape, const Blocking& blocking, int phase, int products,
+               std::int64_t panel) {
+  const int left_over = blocking.left_over[phase];
+  const std::int64_t whole = ceil_div(shape.hidden - left_over, kWidth);
+  if (left_over > 0 && panel == blocking.panels[phase] - 1)
+    return {whole * kWidth, 1, left_over, (int)ceil_div(products * left_over, kWidth)};
+  const std::int64_t panels = blocking.panels[phase] - (left_over > 0 ? 1 : 0);
+  const std::int64_t first = whole * panel / panels;
+  const int vectors = (int)(whole * (panel + 1) / panels - first);
+  return {first * kWidth, vectors, vectors * kWidth, products * vectors};
 }
 
 PRNN_HD std::int64_t panel_at(const Blocking& blocking, std::int64_t group, int phase,
@@ -97,9 +108,8 @@ void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, 
     const std::int64_t group = index / per_group, in_group = index % per_group;
     const int phase = in_group < blocking.panels[0] ? 0 : 1;
     const std::int64_t panel = in_group - (phase == 0 ? 0 : blocking.panels[0]);
-    const Units units = units_of(problem.shape, blocking, phase, panel);
-    pack_panel(pass, group, phase, units.first, units.vectors,
-               packed + panel_at(blocking, group, phase, units));
+    const Units units = units_of(problem.shape, blocking, phase, pass.products(phase), panel);
+    pack_panel(pass, group, phase, units, packed + panel_at(blocking, group, phase, units));
   });
 }
 
@@ -141,7 +151,7 @@ template <int kPhase, bool kPlain, class Pass>
   if (kPlain && !is_plain(pass)) __builtin_unreachable();
   constexpr int kGates = Pass::products(kPhase);
   using UnitIo = Io<typename Pass::Value>;
-  const UnitIo whole{kWidth};
+  const UnitIo whole{kWidth};  // products of no unit are of no consequence
   for (int r = 0; r < count; ++r) {
     const std::int64_t row = rows[r];
     const float* products = multiplied.products + r * multiplied.row_stride;
@@ -161,9 +171,8 @@ template <int kPhase, bool kPlain, class Pass>
 PRNN_HD void advance_rows(const Pass& pass, const Products& product, const float* panel,
                           Units units, std::int64_t group, std::int64_t step,
                           const std::int64_t* rows, int count, bool multiply) {
-  constexpr int kGates = Pass::products(kPhase);
-  alignas(64) float products[kMaxRows * kMaxVectors * kWidth];
-  const int vectors = kGates * units.vectors;
+  alignas(64) float products[(kMaxRows * kMaxVectors + 1) * kWidth];
+  const int vectors = units.product_vectors;
   if (multiply) {
     const float* inputs[kMaxRows] = {};
 #pragma GCC unroll 8
@@ -173,8 +182,11 @@ PRNN_HD void advance_rows(const Pass& pass, const Products& product, const float
   } else {
     __builtin_memset(products, 0, sizeof(float) * count * vectors * kWidth);
   }
-  take_steps<kPhase, kPlain>(pass, {products, vectors * kWidth, units.vectors * kWidth}, units,
-                             group, step, rows, count);
+  // A vector that is read of the last product reaches beyond it where products share vectors.
+  if (units.share_vectors())
+    __builtin_memset(products + count * vectors * kWidth, 0, sizeof(float) * kWidth);
+  take_steps<kPhase, kPlain>(pass, {products, vectors * kWidth, units.product_stride}, units, group,
+                             step, rows, count);
 }
 
 // Rows in blocks: those that have a product by themselves, so that a row that has ended costs next
@@ -234,7 +246,7 @@ template <int kPhase, class Pass>
 void advance_in_place(const Pass& pass, float* at, const Part& part, std::int64_t step) {
   constexpr int kGates = Pass::products(kPhase);
   const std::int64_t first = part.first_panel * kWidth;
-  const Units units{first, (int)(part.last_panel - part.first_panel)};
+  const Units units{first, (int)(part.last_panel - part.first_panel), 0, 0};
   const std::int64_t count = min(pass.shape.hidden, part.last_panel * kWidth) - first;
   const Sums sums(at, kGates, ceil_div(pass.shape.hidden, kWidth) * kWidth);
   const auto take = [&](std::int64_t group, const std::int64_t* rows, int rows_taken) {
@@ -281,7 +293,7 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
     for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {
       // Every other step the other way round: the weights read last are in the cache still.
       const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
-      const Units units = units_of(pass.shape, blocking, kPhase, n);
+      const Units units = units_of(pass.shape, blocking, kPhase, Pass::products(kPhase), n);
       const float* panel = packed + panel_at(blocking, g, kPhase, units);
       advance_panel<kPhase>(pass, blocking, panel, units, g, step, part);
     }

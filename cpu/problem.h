@@ -1,7 +1,7 @@
 // A native call on the CPU, and how its work is cut.
 #pragma once
+#include "core/arrays.h"
 #include "core/dtype.h"
-#include "core/passes.h"
 
 namespace prnn {
 
@@ -39,11 +39,14 @@ struct Products {
   Product at[kMaxRows + 1][kMaxVectors + 1];
 };
 
-// The packed weights of each phase are cut into panels of nearly equal size.
+// The packed weights of each phase are cut into panels of nearly equal size. What units are left
+// over that do not fill a vector have a panel of their own, the last, in which all their products
+// lie side by side, where that saves vectors: of an LSTM with 129 units, one instead of four.
 struct Blocking {
   int rows;                         // of the batch, multiplied at once
   int vectors[kMaxPhases];          // SIMD vectors of units in the widest panel
   std::int64_t panels[kMaxPhases];  // per group
+  int left_over[kMaxPhases];        // units in the last panel, if it is such a one, else 0
   // Words of 4 bytes: of a vector of units, of all of a group's phase, of all of a group.
   std::int64_t vector_words[kMaxPhases], phase_words[kMaxPhases], group_words;
   int phases, weights_per_word;

@@ -60,31 +60,55 @@ struct Widening {
 // itself.
 inline constexpr int kLinesAhead = 8, kRowsWorthPrefetching = 3;
 
+// So few sums leave a unit idle for most of the four cycles that an addition takes: they are taken
+// of two runs at a time.
+inline constexpr int kFewSums = 4;
+
 // out[row][vector][kWidth] = panel[0] + Σ_k rows[row][k] weights[k]
 template <class Format, int kRows, int kVectors>
 void product(const float* panel, const float* const* rows, std::int64_t depth, float* out) {
-  FloatVector sum[kRows][kVectors];
+  using Sums = FloatVector[kRows][kVectors];
+  using Rows = typename Format::template Rows<kRows>;
+  constexpr std::int64_t kLineWords = kVectors * kWidth;
+  const auto add = [](Sums& sum, const Sums& run) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 16
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += run[r][v];
+  };
+  Sums sum;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v)
       __builtin_memcpy(&sum[r][v], panel + v * kWidth, sizeof(FloatVector));
   }
-  panel += kVectors * kWidth;
-  for (std::int64_t first = 0; first < depth; first += kRun) {
+  panel += kLineWords;
+  std::int64_t first = 0;
+  if constexpr (kRows * kVectors <= kFewSums)
+    for (; first + 2 * kRun <= depth; first += 2 * kRun) {
+      constexpr std::int64_t kRunWords = kRun / Format::kPerLine * kLineWords;
+      const Rows of_run(rows, first, kRun), of_next(rows, first + kRun, kRun);
+      Sums run = {}, next = {};
+      for (std::int64_t k = 0; k < kRun; k += Format::kPerLine, panel += kLineWords) {
+        Format::add_line(panel, of_run, k, kRun, run);
+        Format::add_line(panel + kRunWords, of_next, k, kRun, next);
+      }
+      panel += kRunWords;
+      add(sum, run);
+      add(sum, next);
+    }
+  for (; first < depth; first += kRun) {
     const std::int64_t count = depth - first < kRun ? depth - first : kRun;
-    const typename Format::template Rows<kRows> of_run(rows, first, count);
-    FloatVector run[kRows][kVectors] = {};
-    for (std::int64_t k = 0; k < count; k += Format::kPerLine, panel += kVectors * kWidth) {
+    const Rows of_run(rows, first, count);
+    Sums run = {};
+    for (std::int64_t k = 0; k < count; k += Format::kPerLine, panel += kLineWords) {
       if constexpr (kRows >= kRowsWorthPrefetching)
         for (int v = 0; v < kVectors; ++v)
           __builtin_prefetch(panel + (kLinesAhead * kVectors + v) * kWidth);
       Format::add_line(panel, of_run, k, count, run);
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += run[r][v];
+    add(sum, run);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)

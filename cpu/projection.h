@@ -18,9 +18,6 @@ struct ProjectionPass {
 
   PRNN_HD static constexpr int products(int) { return kGates; }
   PRNN_HD std::int64_t depth(int) const { return at.input_size; }
-  PRNN_HD float weight(std::int64_t g, int, std::int64_t unit, int gate, std::int64_t k) const {
-    return at.w[k * shape.groups * kGates * shape.hidden + column(g, unit, gate)];
-  }
   PRNN_HD WeightRows<float> weight_rows(std::int64_t g, int) const {
     return {at.w + column(g, 0, 0), shape.groups * kGates * shape.hidden};
   }

@@ -11,7 +11,7 @@
 #pragma once
 #include <string>
 
-#include "core/passes.h"
+#include "core/arrays.h"
 #include "ffi/attributes.h"
 
 namespace prnn {

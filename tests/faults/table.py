@@ -429,7 +429,7 @@ FAULTS = [
         "value",
         GRID_BACKWARD,
         CONTROLS,
-        "core/passes.h",
+        "core/arrays.h",
         "io.store(sum, io.load(sum) + d[n]);\n      d[n] = F(0.0f);",
         "io.store(sum, io.load(sum) + d[n]);",
     ),

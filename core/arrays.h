@@ -1,0 +1,107 @@
+// The arrays of a native call, forward and backward, and the numbers of its cell. T is the type of
+// the arrays.
+#pragma once
+#include "core/cells.h"
+#include "core/controls.h"
+#include "core/shape.h"
+
+namespace prnn {
+
+template <class T = float>
+struct ForwardArrays {
+  const T *a_x, *w_hh, *b_hh;    // sequence [G·H]; [groups, H, G·H]; [groups, G·H]
+  const T* state_0[kMaxStates];  // [batch, groups, H] each
+  T* y;                          // sequence [H]
+  T* state_n[kMaxStates];        // where T is float, also the store of what is not published
+  T* saved;                      // sequence [kept values·H]; null: keep nothing
+  bool saves_reserve;            // else only the states
+  Controls<T> controls;
+  float* between;  // [batch, groups, 3·H], two-phase cells only
+  // [2, batch, groups, H], by turns: what a step multiplies. For engines that read it from memory;
+  // null where it is y.
+  float* multiplied;
+  // [batch, groups, (S-1)·H], where T is not float: the states that are not published, which pass
+  // from step to step in float. Null for engines that keep them in registers.
+  float* carry;
+  // Not 0, in float only: a_x is made by the call, so many steps at a time, a power of 2, and lies
+  // as [batch, a_x_steps, groups, G·H], step s at s mod a_x_steps. For engines whose Io says
+  // kAxByTurns.
+  std::int64_t a_x_steps;
+
+  // Where what step s takes of a_x begins.
+  template <class Io>
+  PRNN_HD const T* a_x_at(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b,
+                          int gates) const {
+    if constexpr (requires { Io::kAxByTurns; })
+      if (a_x_steps != 0)
+        return a_x +
+               ((b * a_x_steps + (s & (a_x_steps - 1))) * shape.groups + g) * gates * shape.hidden;
+    return a_x + shape.sequence_at(b, shape.time_at(g, s, b), g, gates);
+  }
+};
+
+template <class T = float>
+struct BackwardArrays {
+  const T *dy, *w_hh, *y, *saved;  // as in ForwardArrays
+  const T *state_0[kMaxStates], *dstate_n[kMaxStates];
+  T *da_x, *da_h;           // sequences [G·H]; one array where kSameGradient
+  T* dstate_0[kMaxStates];  // where T is float, also the store of what is carried between steps
+  Controls<T> controls;
+  float* dreset_to[kMaxStates];  // [batch, groups, H] each; null where there are no resets
+  float* multiplied;             // [2, batch, groups, G·H], as in ForwardArrays; null: da_h
+  float* carry;                  // [batch, groups, S·H], as in ForwardArrays
+
+  // Before the first step: nothing has gone to reset_to.
+  template <class Io>
+  PRNN_HD void no_resets_yet(const Shape& shape, std::int64_t g, std::int64_t b, std::int64_t unit,
+                             Io io) const {
+    using F = typename Io::F;
+    if (controls.resets == nullptr) return;
+    for (float* sum : dreset_to)
+      if (sum != nullptr) io.store(sum + shape.state_at(b, g) + unit, F(0.0f));
+  }
+  // d is the gradient of what the forward pass's `step` started from. If that had been replaced, it
+  // goes there and ends.
+  template <class State, class Io>
+  PRNN_HD void hand_to_reset(const Shape& shape, std::int64_t g, std::int64_t step, std::int64_t b,
+                             std::int64_t unit, State& d, Io io) const {
+    using F = typename Io::F;
+    if (!controls.resets_at(shape, g, step, b)) return;
+    for (int n = 0; n < d.size(); ++n) {
+      float* sum = dreset_to[n] + shape.state_at(b, g) + unit;
+      io.store(sum, io.load(sum) + d[n]);
+      d[n] = F(0.0f);
+    }
+  }
+};
+
+// A matrix with the weights of one k in each row: of all units, product by product.
+template <class T>
+struct WeightRows {
+  const T* first;
+  std::int64_t stride;  // from row to row
+};
+// One with the weights of one unit in each, k by k.
+template <class T>
+struct WeightColumns {
+  const T* first;
+  std::int64_t stride;  // from unit to unit
+};
+
+// Kept for the backward pass, per unit and step: the reserve, then the states that are not y.
+template <class C>
+inline constexpr int saved_values = C::kReserve + C::kStates - 1;
+
+// A cell's numbers at run time.
+struct CellNumbers {
+  int gates, states, saved;
+  bool same_gradient;
+};
+inline CellNumbers numbers(const CellSpec& cell) {
+  return visit(cell, [](auto c) {
+    using C = decltype(c);
+    return CellNumbers{C::kGates, C::kStates, saved_values<C>, C::kSameGradient};
+  });
+}
+
+}  // namespace prnn
