@@ -1,0 +1,249 @@
+"""What is said of the CUDA engine's plans: refusals, the table, `explain`."""
+
+from types import SimpleNamespace
+
+import jax
+import pytest
+from cuda_plans import H200, planned, record
+
+import prnn_jax
+from prnn_jax import _ffi
+from prnn_jax._call import Call
+from prnn_jax._native import native
+from prnn_jax._plan import engine_for
+
+
+def test_too_large():
+    planning = planned("gru", number="float32", hidden=2560, batch=16)
+    largest = native.cuda_largest_hidden("gru", "forward", "float32", H200)
+    assert planning["reason"] == (
+        "gru: no persistent plan on NVIDIA H200 (132 SMs): hidden_size=2560 in float32 "
+        f"needs 79 MB on chip, {3 * largest**2 * 4e-6:.0f} MB are usable "
+        f"(hidden_size={largest}). bfloat16 fits (39 MB); "
+        'implementation="scan" always runs.'
+    )
+
+
+def test_too_large_in_any_format():
+    reason = planned("lstm", "backward", hidden=4096)["reason"]
+    assert "lstm: no persistent plan for the backward pass on NVIDIA H200" in reason
+    assert "hidden_size=4096 in bfloat16 needs 134 MB on chip" in reason
+    assert "fits" not in reason
+
+
+def test_max_sms_too_small():
+    planning = planned(hidden=2048, max_sms=20)
+    assert planning["best"] is None
+    assert planning["is_valid"]
+    reason = planning["reason"]
+    assert reason.startswith(
+        "lstm: no persistent plan on NVIDIA H200 with max_sms=20: "
+        "hidden_size=2048 in bfloat16 needs "
+    )
+    least = int(reason.split(" needs ")[1].split(" SMs")[0])
+    assert f"raise max_sms to {least}, or " in reason
+    assert planned(hidden=2048, max_sms=least)["best"] is not None
+    assert planned(hidden=2048, max_sms=least - 1)["best"] is None
+
+
+@pytest.mark.parametrize("max_sms", [-1, 133, 2**31 - 1])
+def test_max_sms_that_the_device_does_not_have(max_sms):
+    planning = planned(max_sms=max_sms)
+    assert not planning["is_valid"]
+    assert planning["best"] is None
+    assert planning["candidates"] == []
+    assert planning["reason"] == (
+        "lstm: max_sms must be from 1 to 132, the SMs of NVIDIA H200, "
+        f"got {max_sms}; leave it out for all."
+    )
+
+
+@pytest.mark.parametrize("size", ["time", "batch", "groups", "hidden"])
+def test_sizes_below_one(size):
+    planning = planned(**{size: 0})
+    assert not planning["is_valid"]
+    assert "of at least 1, got" in planning["reason"]
+
+
+def test_the_reset_before_the_product():
+    planning = planned("gru_reset_before")
+    assert planning["best"] is None
+    assert planning["is_valid"]
+    assert "gru: reset_after=False has no CUDA kernel yet" in planning["reason"]
+
+
+def test_old_devices():
+    device = record(H200) | {"name": "NVIDIA T4", "compute_capability": 75}
+    assert planned(device=device)["reason"] == (
+        "lstm: NVIDIA T4 has compute capability 7.5, and the CUDA engine needs 8.0; "
+        'implementation="scan" always runs.'
+    )
+
+
+def test_the_table_has_every_candidate_and_marks_the_best():
+    planning = planned(hidden=512, batch=16)
+    first, head, *lines = planning["text"].splitlines()
+    assert first == planning["reason"]
+    assert "us/step" in head
+    assert len(lines) == len(planning["candidates"])
+    (marked,) = (line for line in lines if line.startswith("*"))
+    assert marked[2:].startswith(planning["best"]["exchange"])
+    assert f"{planning['best']['step_us']:.2f}" in marked
+
+
+def test_names_that_are_not_known():
+    for wrong in (
+        {"cell": "lstmp"},
+        {"kind": "sideways"},
+        {"number": "float64"},
+        {"device": "abacus"},
+    ):
+        with pytest.raises(ValueError, match=next(iter(wrong.values()))):
+            planned(**wrong)
+    with pytest.raises(KeyError, match="compute_capability"):
+        planned(device={"name": H200})
+
+
+# ---- explain -------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    for variable in ("PRNN_CUDA_DEVICE", "PRNN_CUDA_MAX_SMS"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def explained(cell="lstm", **options):
+    sizes = {"batch": 16, "time": 100, "hidden_size": 512, "device": H200}
+    return prnn_jax.explain(cell, **sizes | options)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_explain_tells_the_cuda_engines_plan(cell, training, dtype):
+    plan = explained(cell, training=training, dtype=dtype)
+    kind = "backward" if training else "forward"
+    name = "rnn_tanh" if cell == "rnn" else cell
+    best = planned(name, kind, dtype, batch=16)["best"]
+    assert plan.engine == "native"
+    assert plan.platform == "gpu"
+    assert plan.device == H200
+    assert plan.exchange == best["exchange"]
+    assert plan.tile == (best["rows"], best["columns"])
+    assert plan.blocks * plan.teams == best["grid"]
+    assert plan.register_k_blocks + plan.shared_k_blocks == best["k_blocks"]
+    assert plan.step_us == best["step_us"]
+    assert len(plan.candidates) >= 2
+    text = str(plan)
+    for part in (
+        "engine: native on gpu",
+        f"device: {H200}",
+        f"exchange: {plan.exchange}",
+        f"modelled: {plan.step_us:.2f} us per step",
+        "modelled, not measured",
+        "never run on a GPU",
+        *plan.candidates,
+    ):
+        assert part in text
+
+
+def test_explain_takes_exact_products_where_they_are_asked_for():
+    exact = planned(number="float32_exact", batch=16)["best"]["step_us"]
+    assert explained().step_us < exact
+    for precision in ("highest", jax.lax.Precision.HIGHEST):
+        assert explained(precision=precision).step_us == exact
+    assert explained(precision="default").step_us < exact
+    half = explained(dtype="float16").step_us
+    assert explained(dtype="float16", precision="highest").step_us == half
+
+
+def test_explain_keeps_to_max_sms():
+    plan = explained(hidden_size=1024, max_sms=70, dtype="bfloat16")
+    assert plan.blocks * plan.teams <= 70
+    assert "max_sms=70" in str(plan)
+    plan = explained(hidden_size=2048, max_sms=70, dtype="bfloat16")
+    assert plan.engine == "scan"
+    assert "raise max_sms to" in str(plan)
+
+
+def test_explain_tells_why_a_layer_goes_to_the_scan():
+    plan = explained("gru", hidden_size=2560)
+    assert plan.engine == "scan"
+    assert plan.exchange is None
+    assert "needs 79 MB on chip" in str(plan)
+    assert "us/step" in str(plan)
+    plan = explained("gru", reset_after=False)
+    assert plan.engine == "scan"
+    assert "reset_after=False has no CUDA kernel yet" in str(plan)
+    plan = explained(dtype="float64")
+    assert plan.engine == "scan"
+    assert "float32, bfloat16, float16, not float64" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "H2000"}, "device must be one of .*'NVIDIA H200'.*, got 'H2000'"),
+        ({"platform": "cpu"}, "device='NVIDIA H200' is a GPU, but platform='cpu'"),
+        ({"max_sms": 0}, "max_sms must be at least 1, got 0"),
+        ({"max_sms": 133}, "max_sms must be from 1 to 132, the SMs of NVIDIA H200"),
+        ({"precision": "best"}, "precision must be one of .*'highest', got 'best'"),
+    ],
+)
+def test_explain_refuses(options, message):
+    with pytest.raises(ValueError, match=message):
+        explained(**options)
+
+
+def test_explain_needs_a_gpu_or_the_name_of_one(monkeypatch):
+    def no_gpu(backend):
+        raise RuntimeError(f"Unknown backend {backend}")
+
+    monkeypatch.setattr(jax, "local_devices", no_gpu)
+    with pytest.raises(ValueError, match="no GPU to plan for; name one with device="):
+        explained(device=None, platform="gpu")
+
+
+def test_explain_goes_by_the_environment(monkeypatch):
+    monkeypatch.setenv("PRNN_CUDA_DEVICE", H200)
+    monkeypatch.setenv("PRNN_CUDA_MAX_SMS", "70")
+    assert "NVIDIA H200 with max_sms=70" in str(explained(device=None, platform="gpu"))
+    assert "NVIDIA B200 with max_sms=60" in str(
+        explained(device="NVIDIA B200", max_sms=60)
+    )
+
+
+@pytest.mark.parametrize("platform", ["gpu", "cuda"])
+def test_explain_plans_for_this_machines_gpu(monkeypatch, platform):
+    gpu = SimpleNamespace(
+        platform="gpu", device_kind=H200, compute_capability="9.0", core_count=60
+    )
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [gpu])
+    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
+    plan = explained(device=None, platform=platform)
+    assert plan.engine == "native"
+    assert "NVIDIA H200 (60 SMs)" in str(plan)
+    # A build without the engine runs the scan, whatever it could plan.
+    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu",))
+    plan = explained(device=None, platform=platform)
+    assert plan.engine == "scan"
+    assert "this build has no CUDA engine" in str(plan)
+    gpu.device_kind, gpu.compute_capability = "NVIDIA T4", "7.5"
+    plan = explained(device=None, platform=platform)
+    assert plan.engine == "scan"
+    assert "NVIDIA T4 has compute capability 7.5" in str(plan)
+
+
+def test_the_platform_of_a_call(monkeypatch):
+    call = Call("lstm")
+    assert engine_for(call, "float32", "gpu")[0] == "scan" or "cuda" in _ffi.PLATFORMS
+    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
+    for dtype in ("float32", "bfloat16", "float16"):
+        for platform in ("gpu", "cuda"):
+            assert engine_for(call, dtype, platform)[0] == "native"
+    assert engine_for(call, "float64", "gpu")[0] == "scan"
+    assert engine_for(call, "bfloat16", "cpu")[0] == "native"
+    engine, reason = engine_for(Call("gru_reset_before"), "float32", "gpu")
+    assert engine == "scan"
+    assert "reset_after=False" in reason
