@@ -1,15 +1,12 @@
 """What the tests of the layers for Flax share."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
+from support import quick_jit as jit
 
 IN, HIDDEN, TIME, BATCH = 7, 11, 9, 3
 
-# Most of the time of these tests is compiling, of which optimisation is three quarters.
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 # A linen cell's gates: names of the kernels of x, of those of h, and where biases are.
 _GATES = {

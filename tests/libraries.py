@@ -16,14 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import quick_jit
 
 from prnn_jax import Params, convert
 
 IN, HIDDEN, TIME, BATCH = 4, 3, 5, 2
 State = tuple[np.ndarray, ...]
-
-#: As accurate, and compiled in half the time.
-QUICK = {"xla_backend_optimization_level": 0}
 
 
 def library(name: str):
@@ -154,7 +152,7 @@ class Keras(Layer):
             call = self._layer.stateless_call
             return call(weights, others, x, initial_state=state)[0]
 
-        return jax.jit(run, compiler_options=QUICK)
+        return quick_jit(run)
 
     def arrays(self, draw):
         return [draw(weight.shape) for weight in self._layer.weights]
@@ -212,7 +210,7 @@ class Haiku(Layer):
 
     @functools.cached_property
     def _run(self):
-        return jax.jit(self._functions.apply, compiler_options=QUICK)
+        return quick_jit(self._functions.apply)
 
     def arrays(self, draw):
         x, h = jnp.zeros((TIME, BATCH, IN)), jnp.zeros((BATCH, HIDDEN))
@@ -337,7 +335,7 @@ class Linen(_Cell):
                 variables, x, initial_carry=carry, return_carry=True
             )
 
-        return jax.jit(run, compiler_options=QUICK)
+        return quick_jit(run)
 
     def arrays(self, draw):
         init = functools.partial(self._module.init, jax.random.key(0))
@@ -424,7 +422,7 @@ class Equinox(Layer):
             state, y = jax.lax.scan(step, state, jnp.swapaxes(x, 0, 1))
             return jnp.swapaxes(y, 0, 1), state
 
-        return jax.jit(run, compiler_options=QUICK)
+        return quick_jit(run)
 
     def arrays(self, draw):
         arrays = {n: a for n, a in vars(self._module).items() if hasattr(a, "dtype")}

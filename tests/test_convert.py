@@ -11,7 +11,6 @@ from libraries import (
     BATCH,
     HIDDEN,
     IN,
-    QUICK,
     TIME,
     Equinox,
     Haiku,
@@ -25,7 +24,7 @@ from libraries import (
     PyTorch,
     library,
 )
-from support import assert_bitwise_equal, float64
+from support import assert_bitwise_equal, float64, quick_jit
 
 import prnn_jax
 from prnn_jax import Params, convert
@@ -121,9 +120,7 @@ def sequence(layer: Layer):
     return draw((*steps, IN)), tuple(draw(shape) for _ in range(states))
 
 
-@functools.partial(
-    jax.jit, static_argnames=("function", "options"), compiler_options=QUICK
-)
+@functools.partial(quick_jit, static_argnames=("function", "options"))
 def _run(function, options, x, layers, states):
     if len(layers) > 1:
         return prnn_jax.stack(function, x, layers, states, **dict(options))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from support import quick_jit as jit
 
 import prnn_jax
 import prnn_jax.equinox as layers
@@ -17,9 +18,6 @@ import prnn_jax.equinox as layers
 IN, HIDDEN, TIME, BATCH = 7, 11, 9, 3
 KEY = jax.random.key(0)
 MAKE = [layers.LSTM, layers.SLSTM, layers.GRU, layers.RNN]
-
-# Most of the time of these tests is compiling, of which optimisation is three quarters.
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def close(ours, theirs):

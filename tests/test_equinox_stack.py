@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import quick_jit as jit
 
 import prnn_jax
 import prnn_jax.equinox as layers
@@ -15,8 +16,6 @@ from prnn_jax import _stack
 IN, HIDDEN, TIME, BATCH, LAYERS = 3, 4, 6, 2, 3
 KEY = jax.random.key(0)
 MAKE = [layers.LSTM, layers.SLSTM, layers.GRU, layers.RNN]
-
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @pytest.fixture(autouse=True)

@@ -15,12 +15,12 @@ from flax_support import (
     TIME,
     close,
     from_linen_cell,
-    jit,
     normal,
     past_the_end,
     projection,
     run,
 )
+from support import quick_jit as jit
 
 import prnn_jax
 import prnn_jax.linen as layers

@@ -11,13 +11,13 @@ from flax_support import (
     IN,
     TIME,
     close,
-    jit,
     normal,
     past_the_end,
     projection,
     run,
 )
 from nnx_support import CELLS, carry_like, make_cell, value_and_grads
+from support import quick_jit as jit
 
 import prnn_jax
 import prnn_jax.nnx as layers

@@ -22,13 +22,11 @@ from stack_cases import (
     restack_out,
 )
 from support import assert_bitwise_equal, float64
+from support import quick_jit as jit
 
 import prnn_jax
 from benchmarks import compile_time
 from prnn_jax import Layer, Norm, Params, _stack
-
-# Most of the time of these tests is compiling, of which optimisation is the most.
-jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 def values_of(run):
