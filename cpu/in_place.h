@@ -7,6 +7,7 @@
 // order of cpu/product.h, so that results are the same to the last bit.
 #pragma once
 #include "cpu/io.h"
+#include "cpu/left_over.h"
 #include "cpu/problem.h"
 #include "cpu/product.h"
 
@@ -114,6 +115,26 @@ void multiply_in_place(const Pass& pass, std::int64_t group, int phase, std::int
       return multiply(std::integral_constant<int, 3>{});
     case 4:
       return multiply(std::integral_constant<int, 4>{});
+  }
+}
+
+// The totals of the last units, of which there are `count`, along k.
+template <class Pass>
+void multiply_along_k_in_place(const Pass& pass, std::int64_t group, int phase, int count,
+                               const float* const* rows, int row_count, const Sums& sums) {
+  const auto weights = pass.weight_rows(group, phase);
+  const std::int64_t first = pass.shape.hidden - count, depth = pass.depth(phase);
+  for (int product = 0; product < sums.products; ++product) {
+    const auto of_product = [&](int n, std::int64_t k, int count) {
+      return column(pass.shape, weights, product, first + n).load(k, count);
+    };
+    for (int r = 0; r < row_count; ++r) {
+      float* const total = sums.totals + sums.at(r, product) + first;
+      __builtin_memset(total, 0, sizeof(float) * kWidth);
+      for (int n = 0; n < count; ++n)
+        total[n] = to_float(pass.bias(group, phase, first + n, product));
+      add_along_k(rows[r], depth, count, of_product, total);
+    }
   }
 }
 

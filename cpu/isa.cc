@@ -6,7 +6,7 @@
 #include "core/two_phase_passes.h"
 #include "cpu/in_place.h"
 #include "cpu/io.h"
-#include "cpu/pack.h"
+#include "cpu/panel.h"
 #include "cpu/problem.h"
 #include "cpu/product.h"
 #include "cpu/projection.h"
@@ -58,42 +58,28 @@ Blocking block(const Problem& problem, std::int64_t rows, int threads) {
     out.rows = kMaxRows;
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
-      const int some = (int)(hidden % kWidth);
-      const int side_by_side = (int)ceil_div(products * some, kWidth);
-      out.left_over[p] = side_by_side < products ? some : 0;
-      const std::int64_t unit_vectors = ceil_div(hidden - out.left_over[p], kWidth);
+      const std::int64_t depth = pass.depth(p);
+      const LeftOver left = out.left_over[p] = left_over(hidden, products, depth);
+      const std::int64_t unit_vectors = ceil_div(hidden - left.units, kWidth);
       const std::int64_t wanted = max(vectors_per_block(rows) / products, 1);
       // As many panels as give each thread the same number.
       const std::int64_t rounds = ceil_div(unit_vectors, wanted * threads);
       out.panels[p] = min(unit_vectors, rounds * threads);
       out.vectors[p] = unit_vectors > 0 ? (int)ceil_div(unit_vectors, out.panels[p]) : 1;
-      const std::int64_t words_of_vector = lines<T>(pass.depth(p)) * kWidth;
-      out.vector_words[p] = words_of_vector * products;
+      out.vector_words[p] = lines<T>(depth) * kWidth * products;
       out.phase_words[p] = out.vector_words[p] * unit_vectors;
-      if (out.left_over[p] > 0) {
+      if (left.units > 0) {
         out.panels[p] += 1;
-        out.phase_words[p] += words_of_vector * side_by_side;
+        out.phase_words[p] += words<T>(left, products, depth);
       }
-      const int widest = unit_vectors > 0 ? products * out.vectors[p] : side_by_side;
+      const int widest = unit_vectors > 0 ? products * out.vectors[p]
+                                          : (int)ceil_div(products * left.units, kWidth);
       const int allowed = max_rows(widest);
       out.rows = allowed < out.rows ? allowed : out.rows;
       out.group_words += out.phase_words[p];
     }
   });
   return out;
-}
-
-// The units of a panel.
-Units units_of(const Shape& shape, const Blocking& blocking, int phase, int products,
-               std::int64_t panel) {
-  const int left_over = blocking.left_over[phase];
-  const std::int64_t whole = ceil_div(shape.hidden - left_over, kWidth);
-  if (left_over > 0 && panel == blocking.panels[phase] - 1)
-    return {whole * kWidth, 1, left_over, (int)ceil_div(products * left_over, kWidth)};
-  const std::int64_t panels = blocking.panels[phase] - (left_over > 0 ? 1 : 0);
-  const std::int64_t first = whole * panel / panels;
-  const int vectors = (int)(whole * (panel + 1) / panels - first);
-  return {first * kWidth, vectors, vectors * kWidth, products * vectors};
 }
 
 PRNN_HD std::int64_t panel_at(const Blocking& blocking, std::int64_t group, int phase,
@@ -178,7 +164,12 @@ PRNN_HD void advance_rows(const Pass& pass, const Products& product, const float
 #pragma GCC unroll 8
     for (int r = 0; r < kMaxRows; ++r)
       if (r < count) inputs[r] = pass.input(group, kPhase, step, rows[r]);
-    product.at[count][vectors](panel, inputs, pass.depth(kPhase), products);
+    const std::int64_t depth = pass.depth(kPhase);
+    if (units.along_k)
+      multiply_along_k(panel, inputs, count, depth, Pass::products(kPhase) * units.product_stride,
+                       products);
+    else
+      product.at[count][vectors](panel, inputs, depth, products);
   } else {
     __builtin_memset(products, 0, sizeof(float) * count * vectors * kWidth);
   }
@@ -243,11 +234,13 @@ PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const flo
 
 // The part's units as one panel, of weights that are not packed. `at`: a place for sums.
 template <int kPhase, class Pass>
-void advance_in_place(const Pass& pass, float* at, const Part& part, std::int64_t step) {
+void advance_in_place(const Pass& pass, const LeftOver& left_over, float* at, const Part& part,
+                      std::int64_t step) {
   constexpr int kGates = Pass::products(kPhase);
   const std::int64_t first = part.first_panel * kWidth;
-  const Units units{first, (int)(part.last_panel - part.first_panel), 0, 0};
-  const std::int64_t count = min(pass.shape.hidden, part.last_panel * kWidth) - first;
+  const Units units{first, (int)(part.last_panel - part.first_panel), 0, 0, false};
+  const std::int64_t end = min(pass.shape.hidden, part.last_panel * kWidth);
+  const int along_k = left_over.along_k && end == pass.shape.hidden ? left_over.units : 0;
   const Sums sums(at, kGates, ceil_div(pass.shape.hidden, kWidth) * kWidth);
   const auto take = [&](std::int64_t group, const std::int64_t* rows, int rows_taken) {
     const Multiplied multiplied{sums.totals + first, sums.at(1, 0), sums.at(0, 1)};
@@ -262,7 +255,8 @@ void advance_in_place(const Pass& pass, float* at, const Part& part, std::int64_
     const float* inputs[kInPlaceRows];
     int gathered = 0;
     const auto multiply = [&] {
-      multiply_in_place(pass, g, kPhase, first, count, inputs, gathered, sums);
+      multiply_in_place(pass, g, kPhase, first, end - along_k - first, inputs, gathered, sums);
+      if (along_k > 0) multiply_along_k_in_place(pass, g, kPhase, along_k, inputs, gathered, sums);
       take(g, rows, gathered);
       gathered = 0;
     };
@@ -287,7 +281,7 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
   if constexpr (requires { pass.weight_rows(0, 0); })
     if (blocking.in_place) {
       float* const at = packed + part.first_group * blocking.group_words;
-      return advance_in_place<kPhase>(pass, at, part, step);
+      return advance_in_place<kPhase>(pass, blocking.left_over[kPhase], at, part, step);
     }
   for (std::int64_t g = part.first_group; g < part.last_group; ++g)
     for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {

@@ -39,14 +39,19 @@ struct Products {
   Product at[kMaxRows + 1][kMaxVectors + 1];
 };
 
-// The packed weights of each phase are cut into panels of nearly equal size. What units are left
-// over that do not fill a vector have a panel of their own, the last, in which all their products
-// lie side by side, where that saves vectors: of an LSTM with 129 units, one instead of four.
+// Units beside whole vectors that have a panel of their own, the last, and whether their products
+// are taken along k (cpu/left_over.h). 0: those units, if any, fill a part of a vector.
+struct LeftOver {
+  int units;
+  bool along_k;
+};
+
+// The packed weights of each phase are cut into panels of nearly equal size.
 struct Blocking {
   int rows;                         // of the batch, multiplied at once
   int vectors[kMaxPhases];          // SIMD vectors of units in the widest panel
   std::int64_t panels[kMaxPhases];  // per group
-  int left_over[kMaxPhases];        // units in the last panel, if it is such a one, else 0
+  LeftOver left_over[kMaxPhases];
   // Words of 4 bytes: of a vector of units, of all of a group's phase, of all of a group.
   std::int64_t vector_words[kMaxPhases], phase_words[kMaxPhases], group_words;
   int phases, weights_per_word;

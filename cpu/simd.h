@@ -5,6 +5,7 @@
 // so that code compiled for one processor is never linked into a path that runs on another.
 #pragma once
 #include <cstdint>
+#include <utility>
 
 #include "core/portability.h"
 
@@ -50,6 +51,24 @@ struct Simd {
 };
 
 PRNN_HD Simd select(Mask m, Simd yes, Simd no) { return m.v ? yes.v : no.v; }
+
+// Lane i of the result is lane `from(i)` of a and b, one after the other. `From` captures nothing.
+template <class Vector, class From, int... kLane>
+PRNN_HD Vector shuffle(Vector a, Vector b, From, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(a, b, From{}(kLane)...);
+}
+template <class Vector, class From>
+PRNN_HD Vector shuffle(Vector a, Vector b, From from) {
+  return shuffle(a, b, from, std::make_integer_sequence<int, kWidth>{});
+}
+
+template <int kHalf = kWidth / 2>
+PRNN_HD float sum_of_lanes(FloatVector v) {
+  if constexpr (kHalf == 0)
+    return v[0];
+  else
+    return sum_of_lanes<kHalf / 2>(v + shuffle(v, v, [](int i) { return (i + kHalf) % kWidth; }));
+}
 
 PRNN_HD IntVector bits(Simd a) { return (IntVector)a.v; }
 PRNN_HD Simd from_bits(IntVector i) { return (FloatVector)i; }

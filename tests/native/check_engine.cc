@@ -246,9 +246,10 @@ double lstm_error(const prnn::Shape& s, const Floats& y) {
 int main() {
   const prnn::Shape shapes[] = {
       {1, 1, 1, 1, false, false, false},  {3, 2, 1, 15, false, true, false},
-      {4, 3, 2, 17, true, false, true},   {5, 9, 1, 33, false, false, false},
+      {4, 3, 2, 17, true, false, true},   {5, 9, 1, 65, false, false, false},
       {2, 21, 3, 16, true, true, false},  {4, 1, 1, 300, false, false, false},
       {3, 5, 2, 140, false, false, true}, {70, 2, 1, 5, false, true, false},
+      {3, 2, 1, 65, false, false, false},
   };
   const Kind kinds[] = {{Dtype::kFloat32, false},  {Dtype::kFloat32, true},
                         {Dtype::kBfloat16, false}, {Dtype::kBfloat16, true},

@@ -1,0 +1,112 @@
+// Units left over that do not fill a vector: one, of a layer of 129.
+//
+// They have a panel of their own, the last of a phase, where that is cheaper than a vector for each
+// of their products:
+//   side by side  all their products in the lanes of a few vectors, a line for each k as in other
+//                 panels. Of an LSTM with 130 units 33 vectors are multiplied so, and not 36.
+//   along k       of few units, each product by itself. Its weights lie k beside k, as floats, and
+//                 a vector of them is multiplied by a vector of the row.
+#pragma once
+#include "cpu/pack.h"
+#include "cpu/problem.h"
+
+namespace prnn::PRNN_ISA {
+
+inline LeftOver left_over(std::int64_t hidden, int products, std::int64_t depth) {
+  // In multiply-adds of vectors: along k each loads two, and at the end lanes are summed.
+  constexpr std::int64_t kLoads = 2, kSumOfLanes = 32;
+  const int units = (int)(hidden % kWidth), sums = units * products;
+  const std::int64_t side_by_side = ceil_div(sums, kWidth) * depth;
+  if (sums * (kLoads * ceil_div(depth, kWidth) + kSumOfLanes) < side_by_side) return {units, true};
+  return {side_by_side < products * depth ? units : 0, false};
+}
+
+// Words of the panel: what the sums start from, and the weights.
+template <class T>
+std::int64_t words(LeftOver left_over, int products, std::int64_t depth) {
+  const std::int64_t sums = left_over.units * products, line = ceil_div(sums, kWidth) * kWidth;
+  if (left_over.along_k) return line + sums * ceil_div(depth, kWidth) * kWidth;
+  return line * lines<T>(depth);
+}
+
+// The weights of one sum: those of k lie at first[k · stride].
+template <class T>
+struct Column {
+  const T* first;
+  std::int64_t stride;
+
+  // Of `count` k; zeros for the rest.
+  PRNN_HD FloatVector load(std::int64_t k, int count) const {
+    alignas(4 * kWidth) float weights[kWidth] = {};
+    for (int n = 0; n < count; ++n) weights[n] = to_float(first[(k + n) * stride]);
+    return Io<float>{kWidth}.load(weights).v;
+  }
+};
+template <class T>
+PRNN_HD Column<T> column(const Shape& shape, WeightRows<T> weights, int product,
+                         std::int64_t unit) {
+  return {weights.first + product * shape.hidden + unit, weights.stride};
+}
+template <class T>
+PRNN_HD Column<T> column(const Shape&, WeightColumns<T> weights, int, std::int64_t unit) {
+  return {weights.first + unit * weights.stride, 1};
+}
+
+// out[n] += Σ_k row[k] · weights(n, k, count) for kSums sums; `weights` gives those of `count` k
+// from k on, and zeros. By turns to two vectors, whose lanes are summed at the end: results do not
+// depend on what else is multiplied.
+template <int kSums, class Weights>
+PRNN_HD void add_along_k(const float* row, std::int64_t depth, const Weights& weights, float* out) {
+  using Sums = FloatVector[kSums];
+  const auto add = [&](Sums& sum, std::int64_t k, int count) __attribute__((always_inline)) {
+    const FloatVector h = Io<float>{count}.load(row + k).v;
+#pragma GCC unroll 4
+    for (int n = 0; n < kSums; ++n) sum[n] += h * weights(n, k, count);
+  };
+  Sums even, odd;
+#pragma GCC unroll 4
+  for (int n = 0; n < kSums; ++n) even[n] = odd[n] = FloatVector{};
+  std::int64_t k = 0;
+  for (; k + 2 * kWidth <= depth; k += 2 * kWidth) {
+    add(even, k, kWidth);
+    add(odd, k + kWidth, kWidth);
+  }
+  if (k + kWidth <= depth) {
+    add(even, k, kWidth);
+    k += kWidth;
+  }
+  if (k < depth) add(odd, k, (int)(depth - k));
+#pragma GCC unroll 4
+  for (int n = 0; n < kSums; ++n) out[n] += sum_of_lanes(even[n] + odd[n]);
+}
+
+// The same for any number of sums.
+template <class Weights>
+PRNN_HD void add_along_k(const float* row, std::int64_t depth, int sums, const Weights& weights,
+                         float* out) {
+  constexpr int kAtOnce = 4;
+  int first = 0;
+  const auto of_rest = [&](int n, std::int64_t k, int count)
+                           __attribute__((always_inline)) { return weights(first + n, k, count); };
+  for (; first + kAtOnce <= sums; first += kAtOnce)
+    add_along_k<kAtOnce>(row, depth, of_rest, out + first);
+  for (; first < sums; ++first) add_along_k<1>(row, depth, of_rest, out + first);
+}
+
+// The products of some rows by a panel along k, as those of product().
+[[gnu::noinline]] inline void multiply_along_k(const float* panel, const float* const* rows,
+                                               int row_count, std::int64_t depth, int sums,
+                                               float* out) {
+  const std::int64_t line = ceil_div(sums, kWidth) * kWidth;
+  const std::int64_t stride = ceil_div(depth, kWidth) * kWidth;
+  const auto weights = [&](int n, std::int64_t k, int) __attribute__((always_inline)) {
+    return Io<float>{kWidth}.load(panel + line + n * stride + k).v;
+  };
+  for (int r = 0; r < row_count; ++r, out += line) {
+    for (std::int64_t n = 0; n < line; n += kWidth)
+      Io<float>{kWidth}.store(out + n, Io<float>{kWidth}.load(panel + n));
+    add_along_k(rows[r], depth, sums, weights, out);
+  }
+}
+
+}  // namespace prnn::PRNN_ISA
