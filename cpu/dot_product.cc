@@ -30,18 +30,16 @@ struct Dot {
   template <int kRows, int kVectors>
   PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
                                std::int64_t, FloatVector (&sum)[kRows][kVectors]) {
-    UintVector weights[kVectors];
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v)
-      __builtin_memcpy(&weights[v], line + v * kWidth, sizeof weights[v]);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const UintVector h = rows.pairs[r][k / 2] - UintVector{};
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v)
-        sum[r][v] =
-            (FloatVector)_mm512_dpbf16_ps((__m512)sum[r][v], (__m512bh)h, (__m512bh)weights[v]);
-    }
+    const auto weight = [&](int v) {
+      UintVector words;
+      __builtin_memcpy(&words, line + v * kWidth, sizeof words);
+      return words;
+    };
+    const auto row = [&](int r) { return rows.pairs[r][k / 2] - UintVector{}; };
+    const auto add = [](FloatVector& sum, UintVector w, UintVector h) {
+      sum = (FloatVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)h, (__m512bh)w);
+    };
+    add_products(weight, row, add, sum);
   }
 };
 

@@ -14,6 +14,29 @@ namespace prnn::PRNN_ISA {
 
 inline constexpr int kRun = 64;
 
+// add(sum[r][v], weight(v), row(r)) for all, with in registers what there is less of, weights or
+// rows.
+template <int kRows, int kVectors, class Weight, class Row, class Add>
+PRNN_HD void add_products(const Weight& weight, const Row& row, const Add& add,
+                          FloatVector (&sum)[kRows][kVectors]) {
+  constexpr bool kHoldsRows = kRows < kVectors;
+  constexpr int kHeld = kHoldsRows ? kRows : kVectors, kOthers = kHoldsRows ? kVectors : kRows;
+  decltype(row(0)) held[kHeld];
+#pragma GCC unroll 16
+  for (int n = 0; n < kHeld; ++n) held[n] = kHoldsRows ? row(n) : weight(n);
+#pragma GCC unroll 16
+  for (int m = 0; m < kOthers; ++m) {
+    const auto other = kHoldsRows ? weight(m) : row(m);
+#pragma GCC unroll 16
+    for (int n = 0; n < kHeld; ++n) {
+      if constexpr (kHoldsRows)
+        add(sum[n][m], other, held[n]);
+      else
+        add(sum[m][n], held[n], other);
+    }
+  }
+}
+
 // Multiplies weights of type T as they are packed, or widened to float in registers.
 template <class T>
 struct Widening {
@@ -42,16 +65,12 @@ struct Widening {
   template <int kPart, int kRows, int kVectors>
   PRNN_HD static void add_part(const float* line, const Rows<kRows>& rows, std::int64_t k,
                                FloatVector (&sum)[kRows][kVectors]) {
-    FloatVector weight[kVectors];
-#pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v)
-      weight[v] = Packed<T>::template widened<kPart, kVectors>(line, v);
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const FloatVector h = rows.at[r][k] - FloatVector{};
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += h * weight[v];
-    }
+    const auto weight = [&](int v) {
+      return Packed<T>::template widened<kPart, kVectors>(line, v);
+    };
+    const auto row = [&](int r) { return rows.at[r][k] - FloatVector{}; };
+    const auto add = [](FloatVector& sum, FloatVector w, FloatVector h) { sum += h * w; };
+    add_products(weight, row, add, sum);
   }
 };
 
@@ -117,11 +136,16 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
       __builtin_memcpy(out + (r * kVectors + v) * kWidth, &sum[r][v], sizeof(FloatVector));
 }
 
-// How many rows a block of so many vectors may have: sums, one line of weights and a broadcast
-// value stay in registers.
+// How many rows a block of so many vectors may have: sums, and a value of each row or a line of
+// weights, stay in registers.
 constexpr int max_rows(int vectors) {
-  const int rows = (kRegisters - 2 - vectors) / vectors;
-  return rows < 1 ? 1 : rows > kMaxRows ? kMaxRows : rows;
+  int rows = 1;
+  while (rows < kMaxRows) {
+    const int more = rows + 1, held = more < vectors ? more : vectors;
+    if (more * vectors + held + 2 > kRegisters) break;
+    rows = more;
+  }
+  return rows;
 }
 
 template <class Format, int kRows, int kVectors>
