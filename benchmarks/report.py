@@ -81,10 +81,10 @@ _TABLES: dict[str, Callable[[ModuleType, dict], str]] = {
         module._HEADER, map(module._row, results["points"])
     ),
     "projection": lambda _, results: harness.markdown(
-        ("batch, time, input, hidden", "in the call, µs", "by XLA, µs", "ratio"),
+        ("batch, time, input, hidden, dtype", "in the call, µs", "by XLA, µs", "ratio"),
         (
             (
-                ", ".join(map(str, point["shape"])),
+                ", ".join(map(str, (*point["shape"], point.get("dtype", "float32")))),
                 *(harness.number(point["us"][n]["median"]) for n in ("native", "xla")),
                 f"{point['ratio']['median']:.2f}×",
             )

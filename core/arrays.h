@@ -23,20 +23,16 @@ struct ForwardArrays {
   // [batch, groups, (S-1)·H], where T is not float: the states that are not published, which pass
   // from step to step in float. Null for engines that keep them in registers.
   float* carry;
-  // Not 0, in float only: a_x is made by the call, so many steps at a time, a power of 2, and lies
-  // as [batch, a_x_steps, groups, G·H], step s at s mod a_x_steps. For engines whose Io says
-  // kAxByTurns.
-  std::int64_t a_x_steps;
+  // Not 0: the call makes a_x itself, so many steps at a time, a power of 2, in float, and it lies
+  // as [batch, made_steps, groups, G·H], step s at s mod made_steps. For engines whose Io says
+  // kMakesAx.
+  std::int64_t made_steps;
+  const float* made_a_x;
 
-  // Where what step s takes of a_x begins.
-  template <class Io>
-  PRNN_HD const T* a_x_at(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b,
-                          int gates) const {
-    if constexpr (requires { Io::kAxByTurns; })
-      if (a_x_steps != 0)
-        return a_x +
-               ((b * a_x_steps + (s & (a_x_steps - 1))) * shape.groups + g) * gates * shape.hidden;
-    return a_x + shape.sequence_at(b, shape.time_at(g, s, b), g, gates);
+  PRNN_HD const float* made_at(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b,
+                               int gates) const {
+    const std::int64_t step = b * made_steps + (s & (made_steps - 1));
+    return made_a_x + (step * shape.groups + g) * gates * shape.hidden;
   }
 };
 

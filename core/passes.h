@@ -80,6 +80,17 @@ struct PassBase {
       for (int n = 0; n < N; ++n) values[n] = io.load(p + n * shape.hidden);
     return values;
   }
+  // Of what step s takes of a_x, N gates from `first` on.
+  template <int N>
+  PRNN_HD Vec<N, F> load_a_x(const ForwardArrays<T>& at, std::int64_t g, std::int64_t s,
+                             std::int64_t b, std::int64_t unit, int first, Io io) const {
+    unit += first * shape.hidden;
+    if constexpr (requires { Io::kMakesAx; })
+      if (at.made_steps != 0)
+        return load_values<N>(at.made_at(shape, g, s, b, C::kGates) + unit, io);
+    const std::int64_t row = shape.sequence_at(b, shape.time_at(g, s, b), g, C::kGates);
+    return load_values<N>(at.a_x + row + unit, io);
+  }
   template <int N, class V>
   PRNN_HD void store_values(V* p, const Vec<N, F>& values, Io io) const {
     if constexpr (N > 0)
@@ -151,8 +162,7 @@ struct ForwardPass : PassBase<C, Io, T> {
   }
   PRNN_HD Inputs fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                        Io io) const {
-    const T* a_x = at.template a_x_at<Io>(shape, g, s, b, C::kGates) + unit;
-    return {Base::template load_values<C::kGates>(a_x, io)};
+    return {Base::template load_a_x<C::kGates>(at, g, s, b, unit, 0, io)};
   }
   PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                         Io io) const {

@@ -57,14 +57,15 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
       return;
     }
     at.controls.replace(prev, shape, g, s, b, unit, io);
-    const T* a_x = at.template a_x_at<Io>(shape, g, s, b, C::kGates) + unit;
     float* kept = between(g, b) + unit;
     if constexpr (kPhase == 0) {
-      const auto out = cell.open(Base::template load_values<kOpen>(a_x, io), a_h, prev[0]);
+      const auto a_x = Base::template load_a_x<kOpen>(at, g, s, b, unit, 0, io);
+      const auto out = cell.open(a_x, a_h, prev[0]);
       io.store(kept, io.stored(at.controls.masked(out.published, shape, g, b, unit, io)));
       Base::store_values(kept + shape.hidden, out.kept, io);
     } else {
-      Forward<C, F> out = cell.close(io.load(a_x + kOpen * shape.hidden), a_h[0], prev[0],
+      const auto a_x = Base::template load_a_x<1>(at, g, s, b, unit, kOpen, io);
+      Forward<C, F> out = cell.close(a_x[0], a_h[0], prev[0],
                                      Base::template load_values<kOpen>(kept + shape.hidden, io));
       at.controls.zone_out(out.next, prev, shape, g, t, b, unit, io);
       const F h = io.stored(out.next[0]);

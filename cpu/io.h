@@ -40,7 +40,7 @@ PRNN_HD void store_some(T* p, int lanes, Vector v) {
 template <class T>
 struct Io {
   using F = Simd;
-  static constexpr bool kAxByTurns = true;  // core/passes.h
+  static constexpr bool kMakesAx = true;  // core/arrays.h
   int lanes;
 
   // As it reads after a store and a load.

@@ -21,15 +21,14 @@ PRNN_HD std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b;
 // Calls f(pass) with the problem's pass as a type.
 template <class F>
 PRNN_HD void visit_pass(const Problem& p, F&& f) {
-  if (p.kind == Kind::kProjection)
-    return visit(p.cell, [&](auto cell) {
-      f(ProjectionPass<Io<float>, decltype(cell)::kGates>{p.shape, p.projection});
-    });
   visit(p.dtype, [&](auto value) {
     using T = decltype(value);
     visit(p.cell, [&](auto cell) {
       using C = decltype(cell);
-      if (p.kind == Kind::kForward)
+      if (p.kind == Kind::kProjection)
+        f(ProjectionPass<Io<T>, C::kGates, T>{
+            p.shape, __builtin_bit_cast(ProjectionArrays<T>, p.projection)});
+      else if (p.kind == Kind::kForward)
         f(ForwardPass<C, Io<T>, T>{{cell, p.shape},
                                    __builtin_bit_cast(ForwardArrays<T>, p.forward)});
       else
@@ -328,6 +327,16 @@ void begin(const Problem& problem, std::int64_t first_row, std::int64_t last_row
   });
 }
 
+void widen(const Problem& problem, const Part& part, std::int64_t piece) {
+  visit_pass(problem, [&](const auto& pass) {
+    if constexpr (requires { pass.at.rows; })
+      for (std::int64_t row = part.first_row; row < part.last_row; ++row)
+        for (std::int64_t g = part.first_group; g < part.last_group; ++g)
+          for (std::int64_t k = 0; k < pass.at.input_size; k += kWidth)
+            pass.widen(g, piece, row, k, {(int)min(kWidth, pass.at.input_size - k)});
+  });
+}
+
 template <class F>
 PRNN_HD void map(const float* in, float* out, std::int64_t n, F f) {
   for (std::int64_t i = 0; i < n; i += kWidth) {
@@ -363,6 +372,7 @@ const Isa kIsa{PRNN_STRING(PRNN_ISA),
                block,
                pack,
                begin,
+               widen,
                advance,
                advance_all,
                sigmoid_all,

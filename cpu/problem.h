@@ -7,12 +7,14 @@ namespace prnn {
 
 enum class Kind { kForward, kBackward, kProjection };
 
-// Of the input projection (cpu/projection.h), in float.
+// Of the input projection (cpu/projection.h).
+template <class T = float>
 struct ProjectionArrays {
   std::int64_t input_size;
-  const float *x, *w, *b;  // sequence [input], for all groups; [input, groups, G·H]; [groups, G·H]
-  float* a;                // [batch, steps, groups, G·H]
-  std::int64_t steps;      // that are made at a time, a power of 2
+  const T *x, *w, *b;  // sequence [input], for all groups; [input, groups, G·H]; [groups, G·H]
+  float* a;            // [batch, steps, groups, G·H]
+  float* rows;         // where T is not float, x as multiplied: [batch, steps, groups, input]
+  std::int64_t steps;  // that are made at a time, a power of 2
 };
 
 struct Problem {
@@ -23,7 +25,7 @@ struct Problem {
   ForwardArrays<void> forward;  // one of the three, by kind
   BackwardArrays<void> backward;
   // Of a forward pass, if its input_size is not 0: what a_x is made of.
-  ProjectionArrays projection;
+  ProjectionArrays<void> projection;
 };
 
 inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 16;
@@ -77,6 +79,8 @@ struct Isa {
   void (*pack)(const Problem&, const Blocking&, std::int64_t panel, float* packed);
   // What rows [first, last) multiply first, where they read it from a place of its own.
   void (*begin)(const Problem&, std::int64_t first, std::int64_t last);
+  // Of a projection in a 16-bit format, what the part's groups and rows multiply in a piece.
+  void (*widen)(const Problem&, const Part&, std::int64_t piece);
   // One phase of one step.
   void (*advance)(const Problem&, const Blocking&, float* packed, const Part&, std::int64_t step,
                   int phase);

@@ -4,24 +4,26 @@
 //
 // Made so, a few steps before they are needed, a_x stays in the cache, and never is in memory.
 #pragma once
+#include <type_traits>
+
 #include "cpu/problem.h"
 
 namespace prnn {
 
-template <class Io, int kGates>
+template <class Io, int kGates, class T>
 struct ProjectionPass {
   using F = typename Io::F;
-  using Value = float;
+  using Value = T;
   static constexpr int kPhases = 1;
   Shape shape;  // of the sequence
-  ProjectionArrays at;
+  ProjectionArrays<T> at;
 
   PRNN_HD static constexpr int products(int) { return kGates; }
   PRNN_HD std::int64_t depth(int) const { return at.input_size; }
-  PRNN_HD WeightRows<float> weight_rows(std::int64_t g, int) const {
+  PRNN_HD WeightRows<T> weight_rows(std::int64_t g, int) const {
     return {at.w + column(g, 0, 0), shape.groups * kGates * shape.hidden};
   }
-  PRNN_HD float bias(std::int64_t g, int, std::int64_t unit, int gate) const {
+  PRNN_HD T bias(std::int64_t g, int, std::int64_t unit, int gate) const {
     return at.b[column(g, unit, gate)];
   }
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t row) const {
@@ -32,8 +34,15 @@ struct ProjectionPass {
   }
   PRNN_HD void begin(std::int64_t, std::int64_t, std::int64_t, Io) const {}
   PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t row) const {
-    const std::int64_t b = row / at.steps, t = shape.time_at(g, step_of(s, row), b);
-    return at.x + (shape.time_major ? t * shape.batch + b : b * shape.time + t) * at.input_size;
+    if constexpr (std::is_same_v<T, float>)
+      return x_of(g, s, row);
+    else
+      return widened(g, row);
+  }
+  // Makes what input() gives, where x is not float.
+  PRNN_HD void widen(std::int64_t g, std::int64_t s, std::int64_t row, std::int64_t k,
+                     Io io) const {
+    if (multiplies(g, 0, s, row)) io.store(widened(g, row) + k, io.load(x_of(g, s, row) + k));
   }
   template <int kPhase>
   PRNN_HD void step(std::int64_t g, std::int64_t, std::int64_t row, std::int64_t unit,
@@ -43,6 +52,13 @@ struct ProjectionPass {
   }
 
  private:
+  PRNN_HD const T* x_of(std::int64_t g, std::int64_t s, std::int64_t row) const {
+    const std::int64_t b = row / at.steps, t = shape.time_at(g, step_of(s, row), b);
+    return at.x + (shape.time_major ? t * shape.batch + b : b * shape.time + t) * at.input_size;
+  }
+  PRNN_HD float* widened(std::int64_t g, std::int64_t row) const {
+    return at.rows + (row * shape.groups + g) * at.input_size;
+  }
   PRNN_HD std::int64_t column(std::int64_t g, std::int64_t unit, int gate) const {
     return (g * kGates + gate) * shape.hidden + unit;
   }

@@ -56,6 +56,13 @@ std::int64_t projection_weights(const Problem& p) {
 std::int64_t projected_floats(const Problem& p) {
   return most_projection_steps(p.shape) * numbers(p.cell).gates * state_floats(p.shape);
 }
+// And what that is made of, if it has to be widened.
+bool widens(const Problem& p) { return p.dtype != Dtype::kFloat32; }
+std::int64_t widened_floats(const Problem& p) {
+  const Shape& shape = p.shape;
+  const std::int64_t rows = most_projection_steps(shape) * shape.batch * shape.groups;
+  return widens(p) ? rows * p.projection.input_size : 0;
+}
 
 float* aligned(float* p) {
   return reinterpret_cast<float*>(ceil_div(reinterpret_cast<std::intptr_t>(p), kAlignment) *
@@ -89,6 +96,10 @@ struct Work {
     return problem.shape.groups * (blocking.panels[0] + blocking.panels[1]);
   }
   void pack(std::int64_t panel) const { isa.pack(problem, blocking, panel, packed); }
+  // Of a projection: what rows multiply in a piece, if they cannot as it is.
+  void widen(const Part& part, std::int64_t piece) const {
+    if (widens(problem)) isa.widen(problem, part, piece);
+  }
   // The share of one of those who divide the units of a phase among them.
   void advance(std::int64_t step, int phase, std::int64_t rows, std::int64_t member,
                std::int64_t members) const {
@@ -109,6 +120,7 @@ void run_rows(const Work& steps, const Work* projection, Part part, std::int64_t
                       part.last_row * at_a_time,
                       0,
                       projection->blocking.panels[0]};
+      projection->widen(made, first / at_a_time);
       steps.isa.advance(projection->problem, projection->blocking, projection->packed, made,
                         first / at_a_time, 0);
     }
@@ -125,24 +137,33 @@ void run_units(const Work& steps, const Work* projection, std::int64_t count, Th
   const auto project = [&](std::int64_t piece, std::int64_t member, std::int64_t members) {
     projection->advance(piece, 0, rows * at_a_time, member, members);
   };
+  const auto widen = [&](std::int64_t piece, std::int64_t member, std::int64_t members) {
+    const std::int64_t all = rows * at_a_time, first = all * member / members;
+    const std::int64_t end = all * (member + 1) / members;
+    projection->widen({0, steps.problem.shape.groups, first, end, 0, 0}, piece);
+  };
   const bool is_short = count == 1;  // too short for a meeting
   // What a thread makes of the one step's a_x is what it needs.
   const bool in_one =
       is_short && projection && projection->blocking.in_place && steps.blocking.in_place;
+  if (projection) widen(0, 0, 1);
   if (projection && !in_one) {  // the first piece without a meeting: who comes late finds work
     const std::int64_t parts = projection->blocking.in_place ? threads : projection->panels();
     parallel_for(pool, threads, parts, [&](std::int64_t n) { project(0, n, parts); });
   }
-  // From here on, what is done in turn: the phases of all steps of a piece, then the next piece.
-  const std::int64_t turns = at_a_time * phases + (projection ? 1 : 0);
+  // From here on, what is done in turn: the phases of all steps of a piece, then the next piece, in
+  // one turn or two.
+  const std::int64_t of_projection = !projection ? 0 : widens(projection->problem) ? 2 : 1;
+  const std::int64_t turns = at_a_time * phases + of_projection;
   const auto take_turn = [&](std::int64_t n, std::int64_t member, std::int64_t members) {
     const std::int64_t piece = n / turns, turn = n % turns;
-    if (turn == at_a_time * phases) return project(piece + 1, member, members);
+    if (turn == turns - 1 && projection) return project(piece + 1, member, members);
+    if (turn == at_a_time * phases) return widen(piece + 1, member, members);
     steps.advance(piece * at_a_time + turn / phases, static_cast<int>(turn % phases), rows, member,
                   members);
   };
   const std::int64_t last_piece = (count - 1) / at_a_time;
-  const std::int64_t all = count * phases + (projection ? last_piece : 0);
+  const std::int64_t all = count * phases + last_piece * of_projection;
   if (!is_short) return parallel_steps(pool, threads, all, take_turn);
   for (std::int64_t n = 0; n < all; ++n)
     parallel_for(pool, threads, threads, [&](std::int64_t member) {
@@ -159,7 +180,8 @@ std::int64_t workspace_floats(const Problem& p) {
   const std::int64_t per_word = p.dtype == Dtype::kBfloat16 ? 2 : 1;
   const std::int64_t lines = numbers(p.cell).gates * (1 + ceil_div(p.shape.hidden, per_word));
   const std::int64_t projection =
-      projects(p) ? projection_weights(p) + projected_floats(p) + kRoomToAlign : 0;
+      projects(p) ? projection_weights(p) + projected_floats(p) + widened_floats(p) + kRoomToAlign
+                  : 0;
   return p.shape.groups * lines * padded_units(p) + between_floats(p) + multiplied_floats(p) +
          carry_floats(p) + kRoomToAlign + projection;
 }
@@ -170,7 +192,7 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   Work steps{isa, problem, plan.blocking, aligned(workspace)};
   steps.blocking.products = products_of(isa, problem.dtype);
   Work projection{isa, projection_of(problem), plan.projection, nullptr};
-  projection.blocking.products = isa.float32;
+  projection.blocking.products = steps.blocking.products;
   const Work* const made = projects(problem) ? &projection : nullptr;
 
   ForwardArrays<void>& forward = steps.problem.forward;
@@ -185,9 +207,11 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   }
   if (made) {
     projection.packed = aligned(carry + carry_floats(problem));
-    projection.problem.projection.a = projection.packed + projection_weights(problem);
-    projection.problem.projection.steps = forward.a_x_steps = plan.projection_steps;
-    forward.a_x = projection.problem.projection.a;
+    float* const a_x = projection.packed + projection_weights(problem);
+    projection.problem.projection.a = a_x;
+    projection.problem.projection.rows = a_x + projected_floats(problem);
+    projection.problem.projection.steps = forward.made_steps = plan.projection_steps;
+    forward.made_a_x = a_x;
   }
 
   prepare_results(problem, plan, workspace);

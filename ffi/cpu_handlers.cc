@@ -40,12 +40,10 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
   p.forward = call.forward;
   p.backward = call.backward;
   if (call.input_size > 0) {
-    if (p.dtype != Dtype::kFloat32)
-      return ffi::Error::InvalidArgument("prnn_jax: the CPU engine projects float32 only");
     p.projection.input_size = call.input_size;
-    p.projection.x = static_cast<const float*>(call.x);
-    p.projection.w = static_cast<const float*>(call.w_ih);
-    p.projection.b = static_cast<const float*>(call.b_ih);
+    p.projection.x = call.x;
+    p.projection.w = call.w_ih;
+    p.projection.b = call.b_ih;
   }
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   if (auto error = check_workspace(call, workspace_floats(p) * kFloat); error.failure())

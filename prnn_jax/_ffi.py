@@ -160,6 +160,8 @@ def _forward_native(
         backward=False,
         input_size=like.shape[-1] if projects else 0,
     )
+    if projects:  # an axis of size 1 would make XLA copy bfloat16 weights
+        given[1] = given[1].reshape(given[1].shape[0], -1)
     results = y, state_n, saved, workspace
     run = _ffi_call("prnn_forward", platform, results, projects)
     y, state_n, saved, _ = run(call, controls, *given, w_hh, b_hh, *state_0)
@@ -227,7 +229,7 @@ def _workspace(
         return _result(like, (size,), jnp.uint8)
     size = _workspace_floats(*options, backward=backward)
     if input_size:
-        size += _projection_floats(call, sizes, input_size)
+        size += _projection_floats(call, sizes, like.dtype, input_size)
     return _result(like, (size,), jnp.float32)
 
 
@@ -253,14 +255,15 @@ def _workspace_floats(
     return total
 
 
-def _projection_floats(call: Call, sizes: Sizes, input_size: int) -> int:
+def _projection_floats(call: Call, sizes: Sizes, dtype, input_size: int) -> int:
     """What a call needs besides that makes its own a_x."""
     columns, units = call.table.gates * sizes.hidden, -(-sizes.hidden // 16) * 16
     weights = sizes.groups * call.table.gates * units * (1 + input_size) + 16
     steps = 1  # as cpu/plan.cc's most_projection_steps
     while steps < sizes.time and (steps < 16 or steps * sizes.batch < 64):
         steps *= 2
-    return weights + steps * sizes.batch * sizes.groups * columns
+    widened = 0 if dtype == jnp.float32 else input_size
+    return weights + steps * sizes.batch * sizes.groups * (columns + widened)
 
 
 def _result(like: Array, shape: tuple[int, ...], dtype=None):

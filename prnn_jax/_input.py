@@ -14,10 +14,13 @@ from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._sharding import sharding_of_sum
 
 #: Where the CPU engine makes a_x: from so many weights at most; or by so few
-#: multiply-adds, with the weights as they lie in memory; or of so many rows for each
-#: weight that packing the weights does not show. Elsewhere XLA's product is as fast or
-#: faster (benchmarks/projection.py).
-MAX_WEIGHTS, MAX_IN_PLACE, ROWS_PER_WEIGHT = 3e5, 4.2e6, 1 / 4096
+#: multiply-adds, by bytes of a weight, with the weights as they lie in memory; or of so
+#: many rows for each weight that packing the weights does not show. Elsewhere XLA's
+#: product is as fast or faster (benchmarks/projection.py).
+MAX_WEIGHTS, MAX_IN_PLACE, ROWS_PER_WEIGHT = 3e5, {4: 4.2e6, 2: 3.4e7}, 1 / 4096
+
+#: In which types it does.
+PROJECTED = "float32", "bfloat16", "float16"
 
 
 class Input(NamedTuple):
@@ -73,12 +76,14 @@ def native_input(source: Array | Input) -> Input | None:
     x, w, b = source
     sizes: Any = (*x.shape, *w.shape)
     # Sizes may be known only when the program runs.
-    if x.dtype != jnp.float32 or not all(isinstance(n, int) and n > 0 for n in sizes):
+    if x.dtype.name not in PROJECTED or not all(
+        isinstance(n, int) and n > 0 for n in sizes
+    ):
         return None
     rows = x.shape[0] * x.shape[1]
     is_faster = (
         w.size <= MAX_WEIGHTS
-        or rows * w.size <= MAX_IN_PLACE
+        or rows * w.size <= MAX_IN_PLACE[x.dtype.itemsize]
         or rows >= w.size * ROWS_PER_WEIGHT
     )
     if not is_faster:

@@ -250,7 +250,7 @@ def _on_cpu(
         training,
         threads,
         jnp.dtype(dtype).name,
-        sizes.get("input_size", 0) if jnp.dtype(dtype) == jnp.float32 else 0,
+        sizes.get("input_size", 0),
     )
     cache = plan["cache_bytes"]
     weights = f"{plan['weight_bytes'] / 1024:.0f} KiB of packed weights"

@@ -172,28 +172,24 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   // A layer: the same with an a_x of its own making.
   prnn::Problem layer = p;
   layer.kind = prnn::Kind::kForward;
-  if (kind.dtype == Dtype::kFloat32) {
-    constexpr std::int64_t kInputs = 7;
-    const std::int64_t columns = s.groups * n.gates * s.hidden;
-    const auto floats = [](const void* data) { return static_cast<const float*>(data); };
-    layer.projection.input_size = kInputs;
-    layer.projection.x = floats(buffers.wave(s.batch * s.time * kInputs, 0.8f, 1.0f));
-    layer.projection.w = floats(buffers.wave(kInputs * columns, 1.1f, 0.4f));
-    layer.projection.b = floats(buffers.wave(columns, 1.2f, 0.3f));
-    layer.forward.a_x = nullptr;
-    layer.forward.y = buffers.unwritten(sequence);
-    layer.forward.saved = nullptr;
-    for (int i = 0; i < n.states; ++i) layer.forward.state_n[i] = buffers.unwritten(state);
-    float* const space = buffers.unwritten_floats(prnn::workspace_floats(layer));
-    prnn::run(prnn::best_isa(), layer, pool, space);
-  }
+  constexpr std::int64_t kInputs = 7;
+  const std::int64_t columns = s.groups * n.gates * s.hidden;
+  layer.projection.input_size = kInputs;
+  layer.projection.x = buffers.wave(s.batch * s.time * kInputs, 0.8f, 1.0f);
+  layer.projection.w = buffers.wave(kInputs * columns, 1.1f, 0.4f);
+  layer.projection.b = buffers.wave(columns, 1.2f, 0.3f);
+  layer.forward.a_x = nullptr;
+  layer.forward.y = buffers.unwritten(sequence);
+  layer.forward.saved = nullptr;
+  for (int i = 0; i < n.states; ++i) layer.forward.state_n[i] = buffers.unwritten(state);
+  prnn::run(prnn::best_isa(), layer, pool, buffers.unwritten_floats(prnn::workspace_floats(layer)));
 
   std::vector<Result> results;
   const auto add = [&](const void* data, bool is_complete = true) {
     if (data != nullptr) results.push_back({buffers.of(data), kind.dtype, is_complete});
   };
   add(forward.y);
-  if (layer.projection.input_size > 0) add(layer.forward.y);
+  add(layer.forward.y);
   add(forward.saved, !kind.bent);  // nothing is kept of steps that do not count
   add(backward.da_x);
   add(backward.da_h);
