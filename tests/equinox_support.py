@@ -1,0 +1,76 @@
+"""What the tests of prnn_jax.equinox share."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from support import quick_jit as jit
+
+import prnn_jax.equinox as layers
+
+IN, HIDDEN, TIME, BATCH = 7, 11, 9, 3
+KEY = jax.random.key(0)
+MAKE = [layers.LSTM, layers.SLSTM, layers.GRU, layers.RNN]
+
+
+def close(ours, theirs):
+    """Equal up to the rounding of float32, relative to the largest entry.
+
+    Both sum the same products in another order. An entry is a sum of at most
+    TIME * BATCH * 4 * HIDDEN of them, some thousand, whose rounding errors grow like
+    the root of their number: 64 units in the last place.
+    """
+    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert a.shape == b.shape
+        assert a.dtype == b.dtype
+        tolerance = 64 * np.finfo(np.float32).eps * np.abs(b).max()
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
+
+
+def normal(seed, *shape):
+    draw = np.random.default_rng(seed).standard_normal
+    return jnp.asarray(draw(shape, np.float32))
+
+
+def scan(cell, xs, state, reverse=False):
+    """What a user of Equinox writes: a cell over one sequence."""
+    is_lstm = isinstance(cell, eqx.nn.LSTMCell)
+
+    def step(state, x):
+        state = cell(x, state)
+        return state, state[0] if is_lstm else state
+
+    state, ys = lax.scan(step, state, xs, reverse=reverse)
+    return ys, state
+
+
+def value_and_grads(run, module, xs, state):
+    """run(module, x, state) over a batch; with gradients of a random projection."""
+
+    def loss(module, xs, state):
+        out = jax.vmap(functools.partial(run, module))(xs, state)
+        leaves = jax.tree.leaves(out)
+        return sum(jnp.vdot(normal(i, *a.shape), a) for i, a in enumerate(leaves)), out
+
+    grads, out = jit(jax.grad(loss, (0, 1, 2), has_aux=True))(module, xs, state)
+    return out, grads[0], grads[1:]
+
+
+def random_state(cell_type, batch, seed):
+    count = {eqx.nn.LSTMCell: 2, layers.LSTM: 2, layers.SLSTM: 4}.get(cell_type, 1)
+    h, *rest = (normal(seed + n, *batch, HIDDEN) for n in range(count))
+    if count == 4:
+        rest[1] = 1 + jnp.abs(rest[1])  # n, which divides
+    return (h, *rest) if rest else h
+
+
+CELLS = pytest.mark.parametrize(
+    ("make", "cell_type"),
+    [(layers.LSTM, eqx.nn.LSTMCell), (layers.GRU, eqx.nn.GRUCell)],
+    ids=["lstm", "gru"],
+)
