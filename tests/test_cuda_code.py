@@ -1,6 +1,6 @@
 """The machine code of the CUDA engine, and the lint that looks at it (cuda/lint.py)."""
 
-import importlib.util
+import importlib
 import json
 import shutil
 import subprocess
@@ -15,21 +15,16 @@ ROOT = Path(__file__).parent.parent
 LINT = ROOT / "cuda/lint.py"
 
 
-def _import_lint():
-    spec = importlib.util.spec_from_file_location("prnn_cuda_lint", LINT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-lint = _import_lint()
+sys.path.append(str(ROOT / "cuda"))
+lint = importlib.import_module("lint")
+machine_code = importlib.import_module("machine_code")
 
 
 def require_disassembler() -> None:
-    if lint.find_tool("cuobjdump") is None or lint.find_tool("nvdisasm") is None:
+    if (
+        machine_code.find_tool("cuobjdump") is None
+        or machine_code.find_tool("nvdisasm") is None
+    ):
         pytest.skip(
             "needs cuobjdump and nvdisasm: "
             "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
@@ -45,7 +40,7 @@ def built() -> list:
     if not native.cuda_targets():
         pytest.skip("the package was built without CUDA (PRNN_CUDA=ON needs nvcc)")
     require_disassembler()
-    return lint.read(Path(native.__file__))
+    return machine_code.read(Path(native.__file__))
 
 
 def test_no_kernel_breaks_a_rule(built):
@@ -116,9 +111,11 @@ def kernel(code: str = GOOD, symbol: str = GRID, registers: int = 255, stack: in
         f"arch = sm_90a\n Function {symbol}:\n  REG:{registers} STACK:{stack} "
         "SHARED:1024 LOCAL:0 CONSTANT[0]:608 TEXTURE:0 SURFACE:0 SAMPLER:0\n"
     )
-    ((key, code_of),) = lint.parse_sass(sass).items()
+    ((key, code_of),) = machine_code.parse_sass(sass).items()
     assert len(code_of) == len(instructions)
-    return lint.Kernel(*key, lint.parse_resources(resources)[key], code_of)
+    return machine_code.Kernel(
+        *key, machine_code.parse_resources(resources)[key], code_of
+    )
 
 
 def test_a_good_kernel_breaks_no_rule():
@@ -126,7 +123,7 @@ def test_a_good_kernel_breaks_no_rule():
     assert lint.violations(good, 2) == []
     assert good.name == "kernel<grid>"
     assert good.exchange == "grid"
-    assert good.resources == lint.Resources(255, 0, 1024, 0)
+    assert good.resources == machine_code.Resources(255, 0, 1024, 0)
 
 
 def test_weights_must_be_in_registers_of_their_own():
@@ -229,8 +226,8 @@ def test_the_name_tells_how_many_products_there_must_be(symbol, name, least):
 
 
 def test_names_that_are_no_cxx_names_stay():
-    assert lint.readable("plain_c_name") == "plain_c_name"
-    assert lint.readable("_Znonsense") == "_Znonsense"
+    assert machine_code.readable("plain_c_name") == "plain_c_name"
+    assert machine_code.readable("_Znonsense") == "_Znonsense"
 
 
 def test_other_kernels_need_no_loop():
@@ -305,7 +302,7 @@ def test_what_the_compiler_makes_of_a_step(tmp_path, capsys):
     subprocess.run(
         [nvcc, *options, f"-I{ROOT}", source, "-o", cubin], check=True, timeout=120
     )
-    spills, good = sorted(lint.read(cubin), key=lambda k: "false" in k.name)
+    spills, good = sorted(machine_code.read(cubin), key=lambda k: "false" in k.name)
     assert good.name == "kernel<grid, false>"
     assert lint.violations(good, 2) == []
     loads = [i.opcode for i in good.instructions if i.opcode.startswith("LDG")]

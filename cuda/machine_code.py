@@ -1,0 +1,437 @@
+"""Kernels as they are in machine code: instructions, the loop over time, names.
+
+Needs cuobjdump and nvdisasm: those beside nvcc, or of the packages
+nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
+"""
+
+import collections
+import ctypes
+import functools
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: What is counted: column title, and the instructions that belong to it.
+COUNTED = {
+    "HMMA": r"HMMA",
+    "local": r"LDL|STL",
+    "MEMBAR": r"MEMBAR|ERRBAR",
+    "CCTL": r"CCTL\.(?!E\.PF)",  # without prefetches
+    "strong LDG": r"LDG\S*\.STRONG\.GPU",
+    "strong STG": r"STG\S*\.STRONG\.GPU",
+    "STAS": r"STAS",
+    "BAR": r"BAR\.SYNC|BAR\.RED",
+}
+
+
+class CodeError(Exception):
+    """A file that cannot be looked at."""
+
+
+@functools.cache
+def _kinds(opcode: str) -> tuple[str, ...]:
+    return tuple(what for what, p in COUNTED.items() if re.match(p, opcode))
+
+
+# ---- kernels -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: where it is, its predicate ("" if none), and the rest."""
+
+    address: int
+    predicate: str
+    text: str
+
+    @functools.cached_property
+    def opcode(self) -> str:
+        """With modifiers: `BAR.SYNC.DEFER_BLOCKING`."""
+        return self.text.split(maxsplit=1)[0]
+
+    @property
+    def target(self) -> int | None:
+        """Where a branch or call goes."""
+        numbers = re.findall(r"\b0x[0-9a-f]+\b", self.text)
+        return int(numbers[-1], 16) if numbers else None
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a kernel takes, the last three in bytes. `shared` is the static part."""
+
+    registers: int
+    stack: int
+    shared: int
+    local: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel as it is in a file."""
+
+    architecture: str
+    symbol: str
+    resources: Resources
+    instructions: tuple[Instruction, ...]
+
+    @functools.cached_property
+    def name(self) -> str:
+        """For readers: without namespaces, arguments, and numbers of enumerators."""
+        return readable(self.symbol)
+
+    @functools.cached_property
+    def loop(self) -> frozenset[int]:
+        """Addresses of the instructions in the loop over time; empty if none.
+
+        It is the innermost loop with most of the matrix products: loops inside of it
+        have some of them, and one around it takes job after job.
+        """
+        matrix = {i.address for i in self.instructions if i.opcode.startswith("HMMA")}
+        return _Graph.of(self.instructions).loop_around(matrix)
+
+    def count(self, what: str, *, inside: bool) -> int:
+        """How many of the instructions `what`, of COUNTED, are in the loop or not."""
+        return self._counts[what, inside]
+
+    @functools.cached_property
+    def _counts(self) -> collections.Counter[tuple[str, bool]]:
+        return collections.Counter(
+            (what, i.address in self.loop)
+            for i in self.instructions
+            for what in _kinds(i.opcode)
+        )
+
+    @property
+    def is_recurrence(self) -> bool:
+        """Whether it has matrix products: all others are not on the way of a step."""
+        return any(i.opcode.startswith("HMMA") for i in self.instructions)
+
+    @property
+    def exchange(self) -> str | None:
+        """How its blocks exchange values, where the name tells: "grid", "cluster"..."""
+        found = re.search(r"\b(grid|cluster|block)\b", self.name, re.IGNORECASE)
+        return found[1].lower() if found else None
+
+    @property
+    def expected_hmma(self) -> int:
+        """Products of the weights that are in registers, by the tile in the name.
+
+        Its numbers begin with tiles of rows, k blocks in registers, and tiles of the
+        batch. Two products for each.
+        """
+        m_tiles, register_blocks, n_tiles = self.tile
+        parts = 3 if re.search(r"\bfloat32\b", self.name) else 1  # as sums of TF32
+        return max(1, 2 * parts * m_tiles * register_blocks * n_tiles)
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Tiles of rows, k blocks in registers, tiles of the batch; or zeros."""
+        found = re.search(r"\b(\d+), (\d+), (\d+), \d+(?:, \d+)*[>}]", self.name)
+        return tuple(map(int, found.groups())) if found else (0, 0, 0)
+
+    @property
+    def resident_fragments(self) -> int:
+        """Of the weights, 4 registers each, that stay from step to step.
+
+        None are counted for float32, which are split into parts before each product.
+        """
+        m_tiles, register_blocks, _ = self.tile
+        is_split = re.search(r"\bfloat32\b", self.name)
+        return 0 if is_split else 2 * m_tiles * register_blocks
+
+    @property
+    def multiplied_fragments(self) -> int:
+        """Different registers that the loop's matrix products take their rows from."""
+        operands = re.compile(r"HMMA\S* R\d+, (R\d+)")
+        found = (
+            operands.match(i.text) for i in self.instructions if i.address in self.loop
+        )
+        return len({match[1] for match in found if match})
+
+
+# ---- loops ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """Where each instruction goes next, and which subroutines are called where.
+
+    Loops are taken from it rather than from addresses: the compiler moves what is
+    rarely executed out of line.
+    """
+
+    edges: dict[int, list[int]]
+    calls: dict[int, int]
+
+    @classmethod
+    def of(cls, instructions: Sequence[Instruction]) -> "_Graph":
+        addresses = [i.address for i in instructions]
+        after = dict(itertools.pairwise(addresses))
+        edges: dict[int, list[int]] = {}
+        calls: dict[int, int] = {}
+        joins: dict[str, int] = {}  # by barrier register: where its BSYNC goes on
+        for i in instructions:
+            kind = i.opcode.split(".")[0]
+            next_ = [after[i.address]] if i.address in after else []
+            # `@P0 BRA 0x10`, and `BRA !P0, 0x10`, `BRA.DIV UR4, 0x10`
+            conditional = i.predicate != "" or (kind == "BRA" and "," in i.text)
+            if kind in ("BRA", "BRX", "JMP"):
+                taken = [] if i.target is None else [i.target]
+                next_ = taken + (next_ if conditional else [])
+            elif kind in ("EXIT", "RET", "KILL") or i.opcode.startswith("BPT.TRAP"):
+                next_ = next_ if conditional else []
+            elif kind == "CALL" and i.target is not None:
+                calls[i.address] = i.target
+            elif kind == "BSSY" and i.target is not None:
+                joins[i.text.split()[1].rstrip(",")] = i.target
+            elif kind == "BSYNC" and i.text.split()[1] in joins:
+                next_ = [*next_, joins[i.text.split()[1]]]
+            edges[i.address] = next_
+        known = set(addresses)
+        return cls(
+            {a: [b for b in next_ if b in known] for a, next_ in edges.items()}, calls
+        )
+
+    def loop_around(self, wanted: set[int]) -> frozenset[int]:
+        """The innermost loop with most of `wanted`, with the subroutines it calls.
+
+        Where no loop has any, the largest.
+        """
+
+        def rank(loop: set[int]) -> tuple[int, int]:
+            return len(loop & wanted), len(loop)
+
+        loops = [set(p) for p in _strongly_connected(self.edges) if len(p) > 1]
+        if not loops:
+            return frozenset()
+        loop = max(loops, key=rank)
+        while loop & wanted:
+            # Without the ways back to its beginning, what still goes round is inside.
+            entries = {
+                b for a, to in self.edges.items() if a not in loop for b in to
+            } & loop
+            begin = min(entries or loop)
+            rest = loop - {begin}
+            within = {a: [b for b in self.edges[a] if b in rest] for a in loop}
+            inner = [set(p) for p in _strongly_connected(within) if len(p) > 1]
+            best = max(inner, key=rank, default=set())
+            if 2 * len(best & wanted) <= len(loop & wanted):
+                break
+            loop = best
+        return frozenset(loop) | self._called_from(loop)
+
+    def _called_from(self, loop: set[int]) -> frozenset[int]:
+        seen, todo = set(), [self.calls[a] for a in loop if a in self.calls]
+        while todo:
+            at = todo.pop()
+            if at in seen or at not in self.edges:
+                continue
+            seen.add(at)
+            todo += self.edges[at]
+            todo += [self.calls[at]] if at in self.calls else []
+        return frozenset(seen)
+
+
+def _strongly_connected(edges: dict[int, list[int]]) -> Iterator[list[int]]:
+    """Tarjan's algorithm, with a stack of its own: kernels have long paths."""
+    number: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    path: list[int] = []
+    on_path: set[int] = set()
+    for start in edges:
+        if start in number:
+            continue
+        todo = [(start, iter(edges[start]))]
+        number[start] = lowest[start] = len(number)
+        path.append(start)
+        on_path.add(start)
+        while todo:
+            at, rest = todo[-1]
+            for to in rest:
+                if to not in number:
+                    number[to] = lowest[to] = len(number)
+                    path.append(to)
+                    on_path.add(to)
+                    todo.append((to, iter(edges[to])))
+                    break
+                if to in on_path:
+                    lowest[at] = min(lowest[at], number[to])
+            else:
+                todo.pop()
+                if todo:
+                    lowest[todo[-1][0]] = min(lowest[todo[-1][0]], lowest[at])
+                if lowest[at] == number[at]:
+                    part = []
+                    while not part or part[-1] != at:
+                        part.append(path.pop())
+                        on_path.discard(part[-1])
+                    yield part
+
+
+# ---- names ---------------------------------------------------------------------------
+
+
+def readable(symbol: str) -> str:
+    """`void prnn::k<(prnn::Exchange)2, 3>(prnn::Params)` becomes `k<grid, 3>`."""
+    name = demangled(symbol)
+    name = name.removeprefix("void ").replace("prnn::", "")
+    name = name.replace("(anonymous namespace)::", "")
+    # Memory has the format that is multiplied, which is named beside it.
+    name = re.sub(r", UnitIo<[^<>]*>, \w+", "", name)
+    name = re.sub(r"\(([A-Za-z_]\w*)\)(\d+)", _enumerator, name)
+    depth = 0
+    for n, c in enumerate(name):  # cut the arguments, which follow the template's
+        depth += (c in "<{") - (c in ">}")
+        if c == "(" and depth == 0:
+            return name[:n]
+    return name
+
+
+def demangled(symbol: str) -> str:
+    """The C++ name, by the C++ library that the Python process has anyway."""
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except OSError:
+        return symbol
+    demangle.restype = ctypes.c_void_p
+    status = ctypes.c_int()
+    address = demangle(symbol.encode(), None, None, ctypes.byref(status))
+    if status.value != 0 or not address:
+        return symbol
+    try:
+        return ctypes.string_at(address).decode()
+    finally:
+        free = ctypes.CDLL(None).free
+        free(ctypes.c_void_p(address))
+
+
+def _enumerator(cast: re.Match) -> str:
+    names = _enumerators().get(cast[1], ())
+    number = int(cast[2])
+    return names[number] if number < len(names) else cast[0]
+
+
+@functools.cache
+def _enumerators() -> dict[str, tuple[str, ...]]:
+    """`{"Exchange": ("block", "cluster", "grid")}`, from the headers' enumerations."""
+    found = {}
+    root = Path(__file__).parent.parent
+    for header in sorted([*root.glob("core/*.h"), *root.glob("cuda/*.h")]):
+        for name, names in re.findall(
+            r"enum class (\w+)[^{;]*\{([^}=]*)\}", header.read_text()
+        ):
+            split = [re.sub(r"//.*", "", n).strip() for n in names.split(",")]
+            found[name] = tuple(
+                n[1:2].lower() + n[2:] if re.match(r"k[A-Z]", n) else n
+                for n in split
+                if n
+            )
+    return found
+
+
+# ---- files ---------------------------------------------------------------------------
+
+
+def read(path: Path) -> list[Kernel]:
+    """All kernels in a module or cubin, in the order of their names.
+
+    Raises:
+      CodeError: there are none, or no cuobjdump.
+    """
+    resources = parse_resources(_cuobjdump("-res-usage", path))
+    kernels = [
+        Kernel(architecture, symbol, resources[architecture, symbol], instructions)
+        for (architecture, symbol), instructions in parse_sass(
+            _cuobjdump("-sass", path)
+        ).items()
+        if (architecture, symbol) in resources
+    ]
+    if not kernels:
+        raise CodeError(f"{path}: no kernels in it")
+    return sorted(kernels, key=lambda k: (k.architecture, k.name))
+
+
+def parse_resources(text: str) -> dict[tuple[str, str], Resources]:
+    """Of `cuobjdump -res-usage`, by architecture and symbol."""
+    found, architecture, symbol = {}, "", ""
+    for line in text.splitlines():
+        if arch := re.match(r"arch = (\S+)", line):
+            architecture = arch[1]
+        elif function := re.match(r" *Function (\S+):", line):
+            symbol = function[1]
+        elif re.match(r" *REG:", line):
+            number = {key: int(n) for key, n in re.findall(r"(\w+):(\d+)", line)}
+            found[architecture, symbol] = Resources(
+                number["REG"],
+                number.get("STACK", 0),
+                number.get("SHARED", 0),
+                number.get("LOCAL", 0),
+            )
+    return found
+
+
+def parse_sass(text: str) -> dict[tuple[str, str], tuple[Instruction, ...]]:
+    """Of `cuobjdump -sass`, by architecture and symbol."""
+    found: dict[tuple[str, str], list[Instruction]] = {}
+    architecture, current = "", None
+    for line in text.splitlines():
+        if arch := re.match(r"arch = (\S+)", line):
+            architecture = arch[1]
+        elif function := re.match(r"\s*Function : (\S+)", line):
+            current = found.setdefault((architecture, function[1]), [])
+        elif current is not None and (
+            code := re.match(
+                r"\s*/\*([0-9a-f]{4,})\*/\s+(?:\{ *)?(@!?U?P\w+ +)?([^;]+?) *;", line
+            )
+        ):
+            predicate = (code[2] or "").strip()
+            predicate = "" if predicate in ("@PT", "@UPT") else predicate
+            current.append(Instruction(int(code[1], 16), predicate, code[3]))
+    return {key: tuple(code) for key, code in found.items()}
+
+
+def _cuobjdump(option: str, path: Path) -> str:
+    program = find_tool("cuobjdump")
+    if program is None or find_tool("nvdisasm") is None:
+        raise CodeError(
+            "cuobjdump or nvdisasm is not installed: "
+            "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm"
+        )
+    folders = [str(Path(tool).parent) for tool in (program, find_tool("nvdisasm"))]
+    environment = os.environ | {
+        "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")])
+    }
+    done = subprocess.run(
+        [program, option, str(path)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise CodeError(f"{path}: {(done.stderr or done.stdout).strip()[:300]}")
+    return done.stdout
+
+
+@functools.cache
+def find_tool(name: str) -> str | None:
+    """A program of the CUDA toolkit: on PATH, beside nvcc, or from a package."""
+    if found := shutil.which(name):
+        return found
+    named = (os.environ.get(key) for key in ("CUDA_HOME", "CUDA_PATH"))
+    folders = [Path(folder) / "bin" for folder in named if folder]
+    folders.append(Path("/usr/local/cuda/bin"))
+    for site in map(Path, sys.path):
+        folders += sorted((site / "nvidia").glob("*/bin"), reverse=True)
+        folders.append(site / "triton/backends/nvidia/bin")
+    return next(
+        (str(f / name) for f in folders if os.access(f / name, os.X_OK)),
+        None,
+    )
