@@ -55,7 +55,11 @@ PRNN_HD Simd select(Mask m, Simd yes, Simd no) { return m.v ? yes.v : no.v; }
 // Lane i of the result is lane `from(i)` of a and b, one after the other. `From` captures nothing.
 template <class Vector, class From, int... kLane>
 PRNN_HD Vector shuffle(Vector a, Vector b, From, std::integer_sequence<int, kLane...>) {
+#if defined(__clang__)
   return __builtin_shufflevector(a, b, From{}(kLane)...);
+#else
+  return __builtin_shuffle(a, b, IntVector{From{}(kLane)...});
+#endif
 }
 template <class Vector, class From>
 PRNN_HD Vector shuffle(Vector a, Vector b, From from) {
