@@ -5,36 +5,15 @@ import functools
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 from jax import lax
+from layer_support import HIDDEN, normal
 from support import quick_jit as jit
 
 import prnn_jax.equinox as layers
 
-IN, HIDDEN, TIME, BATCH = 7, 11, 9, 3
 KEY = jax.random.key(0)
 MAKE = [layers.LSTM, layers.SLSTM, layers.GRU, layers.RNN]
-
-
-def close(ours, theirs):
-    """Equal up to the rounding of float32, relative to the largest entry.
-
-    Both sum the same products in another order. An entry is a sum of at most
-    TIME * BATCH * 4 * HIDDEN of them, some thousand, whose rounding errors grow like
-    the root of their number: 64 units in the last place.
-    """
-    assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
-        tolerance = 64 * np.finfo(np.float32).eps * np.abs(b).max()
-        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
-
-
-def normal(seed, *shape):
-    draw = np.random.default_rng(seed).standard_normal
-    return jnp.asarray(draw(shape, np.float32))
 
 
 def scan(cell, xs, state, reverse=False):

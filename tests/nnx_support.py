@@ -3,7 +3,8 @@
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from flax_support import HIDDEN, IN, normal, past_the_end, projection
+from flax_support import past_the_end, projection
+from layer_support import HIDDEN, IN, normal
 from support import quick_jit as jit
 
 import prnn_jax.nnx as layers

@@ -8,20 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from equinox_support import (
-    BATCH,
-    CELLS,
-    HIDDEN,
-    IN,
-    KEY,
-    MAKE,
-    TIME,
-    close,
-    normal,
-    random_state,
-    scan,
-    value_and_grads,
-)
+from equinox_support import CELLS, KEY, MAKE, random_state, scan, value_and_grads
+from layer_support import BATCH, HIDDEN, IN, TIME, close, normal
 from support import quick_jit as jit
 
 import prnn_jax

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from equinox_support import BATCH, CELLS, HIDDEN, IN, KEY, MAKE, TIME, close, normal
+from equinox_support import CELLS, KEY, MAKE
+from layer_support import BATCH, HIDDEN, IN, TIME, close, normal
 from support import quick_jit as jit
 
 import prnn_jax.equinox as layers

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from flax_support import BATCH, HIDDEN, IN, TIME, close, normal
+from layer_support import BATCH, HIDDEN, IN, TIME, close, normal
 from nnx_support import CELLS, carry_like, make_cell, value_and_grads
 from support import quick_jit as jit
 

@@ -8,18 +8,9 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from flax import nnx
-from flax_support import (
-    BATCH,
-    HIDDEN,
-    IN,
-    TIME,
-    close,
-    from_linen_cell,
-    normal,
-    projection,
-    run,
-)
+from flax_support import from_linen_cell, projection, run
 from jax import lax
+from layer_support import BATCH, HIDDEN, IN, TIME, close, normal
 from support import quick_jit as jit
 
 import prnn_jax
