@@ -52,6 +52,26 @@ struct Simd {
 
 PRNN_HD Simd select(Mask m, Simd yes, Simd no) { return m.v ? yes.v : no.v; }
 
+// The larger, and the smaller. b where one is NaN. (GCC 12 warns of _mm512_max_ps itself.)
+PRNN_HD Simd max(Simd a, Simd b) {
+#if defined(__AVX512F__)
+  return (FloatVector)_mm512_maskz_max_ps(0xffff, a.v, b.v);
+#elif defined(__AVX2__)
+  return (FloatVector)_mm256_max_ps(a.v, b.v);
+#else
+  return select(a > b, a, b);
+#endif
+}
+PRNN_HD Simd min(Simd a, Simd b) {
+#if defined(__AVX512F__)
+  return (FloatVector)_mm512_maskz_min_ps(0xffff, a.v, b.v);
+#elif defined(__AVX2__)
+  return (FloatVector)_mm256_min_ps(a.v, b.v);
+#else
+  return select(a < b, a, b);
+#endif
+}
+
 // Lane i of the result is lane `from(i)` of a and b, one after the other. `From` captures nothing.
 template <class Vector, class From, int... kLane>
 PRNN_HD Vector shuffle(Vector a, Vector b, From, std::integer_sequence<int, kLane...>) {
