@@ -260,7 +260,7 @@ def _projection_floats(call: Call, sizes: Sizes, dtype, input_size: int) -> int:
     columns, units = call.table.gates * sizes.hidden, -(-sizes.hidden // 16) * 16
     weights = sizes.groups * call.table.gates * units * (1 + input_size) + 16
     steps = 1  # as cpu/plan.cc's most_projection_steps
-    while steps < sizes.time and (steps < 16 or steps * sizes.batch < 64):
+    while steps < sizes.time and (steps < 16 or steps * sizes.batch < 128):
         steps *= 2
     widened = 0 if dtype == jnp.float32 else input_size
     return weights + steps * sizes.batch * sizes.groups * (columns + widened)

@@ -33,6 +33,24 @@ def test_explain_tells():
         assert "weights, packed" in str(packed)
 
 
+@pytest.mark.parametrize(
+    ("hidden_size", "batch", "time"), [(768, 1, 32), (1024, 1, 32), (1024, 2, 8)]
+)
+def test_large_weights_stay_in_place_for_more_steps(hidden_size, batch, time):
+    assert explain(time, batch, hidden_size).in_place
+    assert explain(time + 1, batch, hidden_size).in_place is False
+    assert explain(time, batch + 1, hidden_size).in_place is False
+
+
+def test_bits_of_many_steps_in_place_are_those_of_a_longer_call():
+    case = Case("lstm", 33, (1,), 650, state=True)
+    assert explain(32, 1, 650).in_place
+    assert explain(33, 1, 650).in_place is False
+    run, a_x, state_0, _ = recurrence(case, "float32")
+    y, _ = run(a_x, state_0, {})
+    assert_bitwise_equal(run(a_x[:, :32], state_0, {})[0], y[:, :32])
+
+
 def recurrence(case: Case, dtype: str):
     """`(a_x, state_0, bending) -> (y, state)`, and the arguments of the case."""
     arrays, bending = case.inputs(dtype), case.bending(dtype)

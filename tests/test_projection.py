@@ -34,31 +34,36 @@ def test_is_as_accurate_as_the_scan(case):
     assert_as_accurate(found, scan(case).forward, oracle(case).forward)
 
 
-def pieces(time: int, batch: int, hidden: int) -> int:
+def pieces(time: int, batch: int, hidden: int, input_size: int = 8) -> int:
     """Steps that are projected at a time, by one thread."""
     sizes = time, batch, 1, hidden
-    return _ffi.native.cpu_plan("lstm", *sizes, False, 1, "float32", 8)[
-        "projected_steps"
-    ]
+    plan = _ffi.native.cpu_plan("lstm", *sizes, False, 1, "float32", input_size)
+    return plan["projected_steps"]
 
 
 @pytest.mark.parametrize(("time", "batch"), [(1, 1), (5, 1), (64, 1), (500, 1)])
 def test_pieces_are_as_long_as_the_sequence_or_some_rows(time, batch):
-    longest = {1: 1, 5: 8, 64: 64, 500: 64}[time]
+    longest = {1: 1, 5: 8, 64: 64, 500: 128}[time]
     assert pieces(time, batch, 16) == longest
 
 
 def test_pieces_are_shorter_where_a_step_is_larger():
-    assert pieces(128, 4, 64) == 16
+    assert pieces(128, 4, 64) == 32
     # 2 MiB of a_x in each step; two steps would do for the weights.
     assert pieces(128, 128, 1024) == 1
+
+
+def test_pieces_are_longer_where_weights_are_larger():
+    # A quarter of the cache has room for 2 steps of a_x, or of 4 MiB of weights for 8.
+    assert pieces(128, 16, 512) == 4  # the fewest that make up for reading weights
+    assert pieces(128, 16, 512, 520) == 8
 
 
 def test_explain_tells():
     sizes = {"batch": 2, "time": 100, "hidden_size": 32}
     plan = prnn_jax.explain("gru", **sizes, input_size=8)
-    assert plan.projected_steps == 32
-    assert "input projection: 32 steps at a time" in str(plan)
+    assert plan.projected_steps == 64
+    assert "input projection: 64 steps at a time" in str(plan)
     assert "input projection" not in str(prnn_jax.explain("gru", **sizes))
     with pytest.raises(ValueError, match="input_size must be at least 1"):
         prnn_jax.explain("gru", **sizes, input_size=0)
