@@ -7,6 +7,7 @@
 #include "cpu/in_place.h"
 #include "cpu/io.h"
 #include "cpu/panel.h"
+#include "cpu/prefetch.h"
 #include "cpu/problem.h"
 #include "cpu/product.h"
 #include "cpu/projection.h"
@@ -150,11 +151,19 @@ template <int kPhase, bool kPlain, class Pass>
   };
   const auto products_of = [&](int r) { return multiplied.products + r * multiplied.row_stride; };
   if constexpr (kGates == 1) {
-    for (int r = 0; r < count; ++r) {
-      const std::int64_t row = rows[r];
-      const float* const products = products_of(r);
-      for (int v = 0; v < units.vectors; ++v) take(row, products, v);
-    }
+    const auto take_all = [&](auto asks) __attribute__((always_inline)) {
+      for (int r = 0; r < count; ++r) {
+        const std::int64_t row = rows[r];
+        const float* const products = products_of(r);
+        for (int v = 0; v < units.vectors; ++v) {
+          if constexpr (asks) ask_for_step(pass, group, step + 1, row, units.first_of(v));
+          take(row, products, v);
+        }
+      }
+    };
+    if constexpr (kPlain && requires { ask_for_step(pass, group, step, group, step); })
+      if (is_worth_asking(pass)) return take_all(std::true_type{});
+    take_all(std::false_type{});
   } else {
     // A vector or two of each row. As one loop, or the compiler would prepare more for each row
     // than the step of a vector takes: a tenth of short steps.
