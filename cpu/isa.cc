@@ -7,10 +7,10 @@
 #include "cpu/in_place.h"
 #include "cpu/io.h"
 #include "cpu/panel.h"
-#include "cpu/prefetch.h"
 #include "cpu/problem.h"
 #include "cpu/product.h"
 #include "cpu/projection.h"
+#include "cpu/steps.h"
 #include "cpu/vector_math.h"
 
 namespace prnn::PRNN_ISA {
@@ -101,19 +101,6 @@ void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, 
   });
 }
 
-// Whether nothing bends the call's course, as in most calls: what is in float32 and plain has code
-// of its own, for looking after each control costs a tenth of a short step.
-template <class Pass>
-PRNN_HD bool is_plain(const Pass& pass) {
-  if constexpr (!std::is_same_v<typename Pass::Value, float>)
-    return false;
-  else if constexpr (requires { pass.at.controls; })
-    return pass.shape.lengths == nullptr && pass.at.controls.zoneout == nullptr &&
-           pass.at.multiplied == nullptr && !pass.at.controls.change_product_input();
-  else
-    return true;
-}
-
 // Whether all rows have a product in this step, or none.
 template <class Pass>
 PRNN_HD bool rows_are_alike(const Pass& pass, std::int64_t step) {
@@ -121,57 +108,6 @@ PRNN_HD bool rows_are_alike(const Pass& pass, std::int64_t step) {
     return pass.rows_are_alike(step);
   else
     return pass.shape.lengths == nullptr;
-}
-
-// What the steps of some rows take: `count` units' products of row r and gate n begin at
-// [r · row_stride + n · gate_stride].
-struct Multiplied {
-  const float* products;
-  std::int64_t row_stride, gate_stride;
-};
-
-// Not inlined: it is most of the engine's code.
-template <int kPhase, bool kPlain, class Pass>
-[[gnu::noinline]] void take_steps(const Pass& shared, Multiplied multiplied, Units units,
-                                  std::int64_t group, std::int64_t step, const std::int64_t* rows,
-                                  int count) {
-  const Pass pass = shared;  // a copy, which no store below can change
-  if (kPlain && !is_plain(pass)) __builtin_unreachable();
-  constexpr int kGates = Pass::products(kPhase);
-  using UnitIo = Io<typename Pass::Value>;
-  const UnitIo whole{kWidth};  // products of no unit are of no consequence
-  const auto take = [&](std::int64_t row, const float* products,
-                        int v) __attribute__((always_inline)) {
-    Vec<kGates, Simd> of_unit;
-    for (int gate = 0; gate < kGates; ++gate)
-      of_unit[gate] = whole.load(products + gate * multiplied.gate_stride + v * kWidth);
-    const std::int64_t unit = units.first + v * kWidth;
-    const UnitIo io{(int)min(kWidth, pass.shape.hidden - unit)};
-    pass.template step<kPhase>(group, step, row, unit, of_unit, io);
-  };
-  const auto products_of = [&](int r) { return multiplied.products + r * multiplied.row_stride; };
-  if constexpr (kGates == 1) {
-    const auto take_all = [&](auto asks) __attribute__((always_inline)) {
-      for (int r = 0; r < count; ++r) {
-        const std::int64_t row = rows[r];
-        const float* const products = products_of(r);
-        for (int v = 0; v < units.vectors; ++v) {
-          if constexpr (asks) ask_for_step(pass, group, step + 1, row, units.first_of(v));
-          take(row, products, v);
-        }
-      }
-    };
-    if constexpr (kPlain && requires { ask_for_step(pass, group, step, group, step); })
-      if (is_worth_asking(pass)) return take_all(std::true_type{});
-    take_all(std::false_type{});
-  } else {
-    // A vector or two of each row. As one loop, or the compiler would prepare more for each row
-    // than the step of a vector takes: a tenth of short steps.
-    for (int r = 0, v = 0; r < count;) {
-      take(rows[r], products_of(r), v);
-      if (++v == units.vectors) v = 0, ++r;
-    }
-  }
 }
 
 // The products of `count` rows, then their steps. Rows without a product get zeros.
