@@ -76,7 +76,10 @@ Blocking block(const Problem& problem, std::int64_t rows, int threads) {
       }
       const int widest = unit_vectors > 0 ? products * out.vectors[p]
                                           : (int)ceil_div(products * left.units, kWidth);
-      const int allowed = max_rows(widest);
+      const int by_halves = max_rows(widest), at_once = rows_in_registers(widest);
+      // By halves where one block will do, or each has far more rows: of 16 rows, two blocks of
+      // eight take longer than three smaller ones.
+      const int allowed = rows <= kMaxRows || at_once * 2 <= by_halves ? by_halves : at_once;
       out.rows = allowed < out.rows ? allowed : out.rows;
       out.group_words += out.phase_words[p];
     }

@@ -31,7 +31,7 @@ struct Packed<float> : PackedWords {
   PRNN_HD static UintVector along(const T* weights, int count) {
     return (UintVector)Io<T>{count}.load(weights).v;
   }
-  template <int kPart, int kVectors>
+  template <int kPart, int kLine>
   PRNN_HD static FloatVector widened(const float* line, int v) {
     FloatVector weights;
     __builtin_memcpy(&weights, line + v * kWidth, sizeof weights);
@@ -73,7 +73,7 @@ struct PackedPairs {
 // are its halves.
 template <>
 struct Packed<Bfloat16> : PackedPairs, PackedWords {
-  template <int kPart, int kVectors>
+  template <int kPart, int kLine>
   PRNN_HD static FloatVector widened(const float* line, int v) {
     UintVector words;
     __builtin_memcpy(&words, line + v * kWidth, sizeof words);
@@ -90,10 +90,10 @@ struct Packed<Float16> : PackedPairs {
     store_halves(at, count, __builtin_convertvector(words & 0xffff, HalfVector));
     store_halves(at + lanes, count, __builtin_convertvector(words >> 16, HalfVector));
   }
-  template <int kPart, int kVectors>
+  template <int kPart, int kLine>
   PRNN_HD static FloatVector widened(const float* line, int v) {
     HalfVector weights;
-    __builtin_memcpy(&weights, (const char*)line + 2 * (kPart * kVectors + v) * kWidth,
+    __builtin_memcpy(&weights, (const char*)line + 2 * (kPart * kLine + v) * kWidth,
                      sizeof weights);
     return widen<Float16>(weights).v;
   }

@@ -32,9 +32,10 @@ std::int64_t cache_bytes_per_thread() {
 constexpr double kWorthMeeting = 30e3;
 
 // Rows by threads need so many in each: three take as long as four, and two nearly as long
-// (measured on two cores of a Xeon). Parts of a step below so many multiply-adds are too short for
-// that to matter.
-constexpr std::int64_t kEnoughRows = 4;
+// (measured on two cores of a Xeon). And where parts are unequal, as 7 rows of two threads, less
+// than such a part of the time may go to waiting. Parts of a step below so many multiply-adds are
+// too short for either to matter.
+constexpr std::int64_t kEnoughRows = 4, kMostWaiting = 8;
 constexpr double kWorthMeetingForRows = 60e3;
 
 // A call of one step has no meeting, and is worth handing to a worker that is awake from this many
@@ -105,8 +106,10 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
   const std::int64_t parts_per_group = std::min(shape.batch, ceil_div(threads, shape.groups));
   const std::int64_t rows_per_part =
       ceil_div(shape.batch, std::max<std::int64_t>(parts_per_group, 1));
+  const std::int64_t uneven = rows_per_part * parts_per_group - shape.batch;
   const bool enough_rows = shape.groups * shape.batch >= threads &&
-                           (parts_per_group <= 1 || rows_per_part >= kEnoughRows ||
+                           (parts_per_group <= 1 ||
+                            (rows_per_part >= kEnoughRows && uneven * kMostWaiting < shape.batch) ||
                             work / threads < kWorthMeetingForRows);
   const bool worth_meeting = work / threads >= kWorthMeeting;
   if (runs_in_place(isa, problem, whole)) {

@@ -52,21 +52,22 @@ struct Widening {
     }
   };
 
-  // sum += rows[k] · the line that has k, and the same for its second k, if that is below `end`.
-  template <int kRows, int kVectors>
+  // sum += rows[k] · the line that has k, and the same for its second k, if that is below `end`. Of
+  // the line's kLine vectors, those from kFirst on.
+  template <int kFirst, int kLine, int kRows, int kVectors>
   PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
                                std::int64_t end, FloatVector (&sum)[kRows][kVectors]) {
-    add_part<0>(line, rows, k, sum);
+    add_part<0, kFirst, kLine>(line, rows, k, sum);
     if constexpr (kPerLine == 2)
-      if (k + 1 < end) add_part<1>(line, rows, k + 1, sum);
+      if (k + 1 < end) add_part<1, kFirst, kLine>(line, rows, k + 1, sum);
   }
 
  private:
-  template <int kPart, int kRows, int kVectors>
+  template <int kPart, int kFirst, int kLine, int kRows, int kVectors>
   PRNN_HD static void add_part(const float* line, const Rows<kRows>& rows, std::int64_t k,
                                FloatVector (&sum)[kRows][kVectors]) {
     const auto weight = [&](int v) {
-      return Packed<T>::template widened<kPart, kVectors>(line, v);
+      return Packed<T>::template widened<kPart, kLine>(line, kFirst + v);
     };
     const auto row = [&](int r) { return rows.at[r][k] - FloatVector{}; };
     const auto add = [](FloatVector& sum, FloatVector w, FloatVector h) { sum += h * w; };
@@ -83,12 +84,16 @@ inline constexpr int kLinesAhead = 8, kRowsWorthPrefetching = 3;
 // of two runs at a time.
 inline constexpr int kFewSums = 4;
 
-// out[row][vector][kWidth] = panel[0] + Σ_k rows[row][k] weights[k]
-template <class Format, int kRows, int kVectors>
+// out[row][vector][kWidth] = panel[0] + Σ_k rows[row][k] weights[k], of kVectors from kFirst on.
+template <class Format, int kRows, int kVectors, int kFirst = 0, int kLine = kVectors>
 void product(const float* panel, const float* const* rows, std::int64_t depth, float* out) {
   using Sums = FloatVector[kRows][kVectors];
   using Rows = typename Format::template Rows<kRows>;
-  constexpr std::int64_t kLineWords = kVectors * kWidth;
+  constexpr std::int64_t kLineWords = kLine * kWidth;
+  const auto add_line = [](const float* line, const Rows& rows, std::int64_t k, std::int64_t end,
+                           Sums& sum) __attribute__((always_inline)) {
+    Format::template add_line<kFirst, kLine>(line, rows, k, end, sum);
+  };
   const auto add = [](Sums& sum, const Sums& run) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
@@ -100,7 +105,7 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v)
-      __builtin_memcpy(&sum[r][v], panel + v * kWidth, sizeof(FloatVector));
+      __builtin_memcpy(&sum[r][v], panel + (kFirst + v) * kWidth, sizeof(FloatVector));
   }
   panel += kLineWords;
   std::int64_t first = 0;
@@ -110,8 +115,8 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
       const Rows of_run(rows, first, kRun), of_next(rows, first + kRun, kRun);
       Sums run = {}, next = {};
       for (std::int64_t k = 0; k < kRun; k += Format::kPerLine, panel += kLineWords) {
-        Format::add_line(panel, of_run, k, kRun, run);
-        Format::add_line(panel + kRunWords, of_next, k, kRun, next);
+        add_line(panel, of_run, k, kRun, run);
+        add_line(panel + kRunWords, of_next, k, kRun, next);
       }
       panel += kRunWords;
       add(sum, run);
@@ -124,8 +129,8 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
     for (std::int64_t k = 0; k < count; k += Format::kPerLine, panel += kLineWords) {
       if constexpr (kRows >= kRowsWorthPrefetching)
         for (int v = 0; v < kVectors; ++v)
-          __builtin_prefetch(panel + (kLinesAhead * kVectors + v) * kWidth);
-      Format::add_line(panel, of_run, k, count, run);
+          __builtin_prefetch(panel + (kLinesAhead * kLine + kFirst + v) * kWidth);
+      add_line(panel, of_run, k, count, run);
     }
     add(sum, run);
   }
@@ -133,12 +138,12 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v)
-      __builtin_memcpy(out + (r * kVectors + v) * kWidth, &sum[r][v], sizeof(FloatVector));
+      __builtin_memcpy(out + (r * kLine + kFirst + v) * kWidth, &sum[r][v], sizeof(FloatVector));
 }
 
-// How many rows a block of so many vectors may have: sums, and a value of each row or a line of
-// weights, stay in registers.
-constexpr int max_rows(int vectors) {
+// How many rows of so many vectors there are registers for: for the sums, and a value of each row
+// or a line of weights.
+constexpr int rows_in_registers(int vectors) {
   int rows = 1;
   while (rows < kMaxRows) {
     const int more = rows + 1, held = more < vectors ? more : vectors;
@@ -148,10 +153,39 @@ constexpr int max_rows(int vectors) {
   return rows;
 }
 
+// More rows than that of three or four vectors are multiplied by half of the vectors, then by the
+// others: so each weight is still read once, where two blocks of rows would read all of them twice.
+// Steps of seven rows take 14 % less (LSTM 192), of eight 4 %; with 16 registers, any number of
+// rows is multiplied a quarter faster.
+constexpr int first_half(int vectors) {
+  return vectors == 3 || vectors == 4 ? (vectors + 1) / 2 : vectors;
+}
+
+// How many rows a block of so many vectors may have.
+constexpr int max_rows(int vectors) { return rows_in_registers(first_half(vectors)); }
+// A blocking asks for its widest panel: what is narrower has to do as many.
+static_assert([] {
+  for (int vectors = 1; vectors < kMaxVectors; ++vectors)
+    if (max_rows(vectors) < max_rows(vectors + 1)) return false;
+  return true;
+}());
+
+template <class Format, int kRows, int kVectors>
+void product_by_halves(const float* panel, const float* const* rows, std::int64_t depth,
+                       float* out) {
+  constexpr int kFirst = first_half(kVectors);
+  product<Format, kRows, kFirst, 0, kVectors>(panel, rows, depth, out);
+  product<Format, kRows, kVectors - kFirst, kFirst, kVectors>(panel, rows, depth, out);
+}
+
 template <class Format, int kRows, int kVectors>
 constexpr Product product_or_null() {
-  if constexpr (kRows <= max_rows(kVectors)) return product<Format, kRows, kVectors>;
-  return nullptr;
+  if constexpr (kRows <= rows_in_registers(kVectors))
+    return product<Format, kRows, kVectors>;
+  else if constexpr (kRows <= max_rows(kVectors))
+    return product_by_halves<Format, kRows, kVectors>;
+  else
+    return nullptr;
 }
 template <class Format, int kRows, int... kVectors>
 constexpr void fill_row(Products& products) {
