@@ -1,5 +1,7 @@
 // What a panel holds: which units, and their weights, packed.
 #pragma once
+#include <type_traits>
+
 #include "cpu/left_over.h"
 
 namespace prnn::PRNN_ISA {
@@ -58,19 +60,37 @@ PRNN_HD void transpose(UintVector (&rows)[kWidth]) {
 // serves all passes.
 template <class T>
 [[gnu::noinline]] void pack_rows(const Shape& shape, WeightRows<T> weights, std::int64_t depth,
-                                 int products, const Units& units, float* line) {
+                                 int products, const Units& units, float* first_line) {
   using Format = Packed<T>;
+  // A vector of a line: where in a row its weights are, and how many.
+  struct Place {
+    std::int64_t from;
+    int lane, count;
+  } places[kMaxVectors];
+  int vectors = 0;
+  bool are_whole = !units.share_vectors();
+  for (int product = 0; product < products; ++product)
+    for (int v = 0; v < units.vectors; ++v) {
+      const Place place{product * shape.hidden + units.first_of(v),
+                        product * units.product_stride + v * kWidth, units.count_of(shape, v)};
+      are_whole = are_whole && place.count == kWidth;
+      places[vectors++] = place;
+    }
   const int lanes = units.lanes();
-  for (std::int64_t k = 0; k < depth; k += Format::kPerLine, line += lanes)
-    for (int product = 0; product < products; ++product)
-      for (int v = 0; v < units.vectors; ++v) {
-        const T* const from = weights.first + k * weights.stride + product * shape.hidden;
-        const int count = units.count_of(shape, v);
+  const auto pack = [&](auto whole) __attribute__((always_inline)) {
+    float* line = first_line;
+    for (std::int64_t k = 0; k < depth; k += Format::kPerLine, line += lanes) {
+      const T* const row = weights.first + k * weights.stride;
+      for (int n = 0; n < vectors; ++n) {
+        const int count = whole ? kWidth : places[n].count;
+        const int stored = whole || !units.share_vectors() ? kWidth : count;
         const UintVector words =
-            Format::beside(from + units.first_of(v), weights.stride, k + 1 < depth, count);
-        const int lane = product * units.product_stride + v * kWidth;
-        Format::store(line, lanes, lane, units.share_vectors() ? count : kWidth, words);
+            Format::beside(row + places[n].from, weights.stride, k + 1 < depth, count);
+        Format::store(line, lanes, places[n].lane, stored, words);
       }
+    }
+  };
+  are_whole ? pack(std::true_type{}) : pack(std::false_type{});
 }
 
 // All lines, a vector of them at a time, of weights that lie k beside k.
