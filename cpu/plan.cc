@@ -42,14 +42,10 @@ constexpr double kWorthMeetingForRows = 60e3;
 // on: LSTM 192 at batch 1 gains a tenth, LSTM 256 a fifth.
 constexpr double kWorthSharing = 60e3;
 
-// Up to so many steps, and projections of up to so many rows, use the weights as they lie in
-// memory: packing would cost more.
-constexpr std::int64_t kInPlaceSteps = 4, kInPlaceProducts = 16;
-
-// Weights so large are read from afar even when packed: a few steps more are no loss in place, if
-// they have one row or two. Of LSTM 1024 at batch 1, 8 steps take 0.65 of the time, 16 steps 0.75,
-// 32 steps 0.9, 64 steps 1.1; LSTM 512 (4 MB) takes longer from 8 steps on.
-constexpr std::int64_t kFarWeightBytes = 6 << 20, kInPlaceFar = 32;
+// Up to so many steps, so many rows of steps, and projections of up to so many rows use the weights
+// as they lie in memory: packing would cost more. Of one row, 4 steps take 0.8 to 0.9 of the time
+// in place, 6 steps 0.95, 8 steps 1 to 1.1; of four rows, 2 steps 0.4 to 0.9, 4 steps 1.05 to 1.2.
+constexpr std::int64_t kInPlaceSteps = 6, kInPlaceRowSteps = 8, kInPlaceProducts = 16;
 
 // Rows that are projected at a time: so many make up for reading w_ih once more.
 constexpr std::int64_t kEnoughProjected = 48;
@@ -63,13 +59,11 @@ bool runs_in_place(const Isa& isa, const Problem& problem, const Blocking& whole
   switch (problem.kind) {
     case Kind::kBackward:
       return false;
-    case Kind::kForward: {
-      const bool far = whole.group_words * 4 >= kFarWeightBytes;
-      const std::int64_t few_steps = far ? kInPlaceFar / (shape.batch * shape.batch) : 0;
-      if (shape.time > std::max(few_steps, kInPlaceSteps) || shape.batch > kInPlaceRows)
+    case Kind::kForward:
+      if (shape.time > kInPlaceSteps || shape.time * shape.batch > kInPlaceRowSteps ||
+          shape.batch > kInPlaceRows)
         return false;
       break;
-    }
     case Kind::kProjection:
       if (shape.time * shape.batch > kInPlaceProducts) return false;
   }
