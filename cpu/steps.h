@@ -60,8 +60,8 @@ template <int kPhase, bool kPlain, class Pass>
     take_all(std::false_type{});
   } else {
     // A vector or two of each row. As one loop, or the compiler would prepare more for each row
-    // than the step of a vector takes: a tenth of short steps.
-    for (int r = 0, v = 0; r < count;) {
+    // than the step of a vector takes: a tenth of short steps. A part may have no vector at all.
+    for (int n = 0, r = 0, v = 0; n < count * units.vectors; ++n) {
       take(rows[r], products_of(r), v);
       if (++v == units.vectors) v = 0, ++r;
     }
