@@ -250,9 +250,15 @@ int main() {
   const Kind kinds[] = {{Dtype::kFloat32, false},  {Dtype::kFloat32, true},
                         {Dtype::kBfloat16, false}, {Dtype::kBfloat16, true},
                         {Dtype::kFloat16, false},  {Dtype::kFloat16, true}};
+  // In place, by more threads than there are vectors of 16 units.
+  const prnn::Shape crowded{2, 4, 1, 192, false, false, false};
   for (int n = 0; n <= static_cast<int>(CellKind::kGruResetBefore); ++n) {
     const prnn::CellSpec cell{static_cast<CellKind>(n), n < 2 ? 0.2f : 0.0f, 0.8f};
-    for (const Kind kind : kinds)
+    for (const Kind kind : kinds) {
+      const auto alone = run(cell, crowded, kind, 1), shared = run(cell, crowded, kind, 16);
+      for (std::size_t i = 0; i < alone.size(); ++i)
+        if (alone[i].bytes != shared[i].bytes)
+          fail("results depend on the number of threads", crowded, n, kind);
       for (const prnn::Shape& s : shapes) {
         const auto alone = run(cell, s, kind, 1), shared = run(cell, s, kind, 3);
         for (std::size_t i = 0; i < alone.size(); ++i) {
@@ -268,6 +274,7 @@ int main() {
         // 1e-6: eight float32 roundings of values below 1, at these lengths.
         if (!(lstm_error(s, y) < 1e-6)) fail("the LSTM differs from its equations", s, n, kind);
       }
+    }
   }
   std::printf("ok %s\n", prnn::best_isa().name);
 }
