@@ -28,6 +28,20 @@ inline constexpr int kWidth = 4, kRegisters = 16;
 typedef float FloatVector __attribute__((vector_size(4 * kWidth)));
 typedef std::int32_t IntVector __attribute__((vector_size(4 * kWidth)));
 
+// The same, in a register: GCC takes a vector that several instructions use from memory again in
+// each of them, where loads are what a product of two or three rows waits for.
+template <class V>
+PRNN_HD V in_register(V v) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(v));
+#elif defined(__x86_64__)
+  asm("" : "+x"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
+#endif
+  return v;
+}
+
 struct Mask {
   IntVector v;  // per lane: all ones or zero
 };
