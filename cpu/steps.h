@@ -33,10 +33,13 @@ template <int kPhase, bool kPlain, class Pass>
   const Pass pass = shared;  // a copy, which no store below can change
   if (kPlain && !is_plain(pass)) __builtin_unreachable();
   constexpr int kGates = Pass::products(kPhase);
+  constexpr bool kCanAsk = requires { is_worth_asking(shared); };
   using UnitIo = Io<typename Pass::Value>;
   const UnitIo whole{kWidth};  // products of no unit are of no consequence
-  const auto take = [&](std::int64_t row, const float* products,
-                        int v) __attribute__((always_inline)) {
+  const auto take = [&](std::int64_t row, const float* products, int v,
+                        auto asks) __attribute__((always_inline)) {
+    if constexpr (kCanAsk)
+      if (asks) ask_for_step(pass, group, step + 1, row, units.first_of(v));
     Vec<kGates, Simd> of_unit;
     for (int gate = 0; gate < kGates; ++gate)
       of_unit[gate] = whole.load(products + gate * multiplied.gate_stride + v * kWidth);
@@ -44,25 +47,28 @@ template <int kPhase, bool kPlain, class Pass>
     pass.template step<kPhase>(group, step, row, units.first_of(v), of_unit, io);
   };
   const auto products_of = [&](int r) { return multiplied.products + r * multiplied.row_stride; };
+  bool asks = false;
+  if constexpr (kCanAsk) asks = is_worth_asking(pass);
   if constexpr (kGates == 1) {
     const auto take_all = [&](auto asks) __attribute__((always_inline)) {
       for (int r = 0; r < count; ++r) {
         const std::int64_t row = rows[r];
         const float* const products = products_of(r);
-        for (int v = 0; v < units.vectors; ++v) {
-          if constexpr (asks) ask_for_step(pass, group, step + 1, row, units.first_of(v));
-          take(row, products, v);
-        }
+        for (int v = 0; v < units.vectors; ++v) take(row, products, v, asks);
       }
     };
-    if constexpr (kPlain && requires { ask_for_step(pass, group, step, group, step); })
-      if (is_worth_asking(pass)) return take_all(std::true_type{});
-    take_all(std::false_type{});
+    // Steps this short would feel the question.
+    if constexpr (!kPlain)
+      take_all(asks);
+    else if (asks)
+      take_all(std::true_type{});
+    else
+      take_all(std::false_type{});
   } else {
     // A vector or two of each row. As one loop, or the compiler would prepare more for each row
     // than the step of a vector takes: a tenth of short steps. A part may have no vector at all.
     for (int n = 0, r = 0, v = 0; n < count * units.vectors; ++n) {
-      take(rows[r], products_of(r), v);
+      take(rows[r], products_of(r), v, asks);
       if (++v == units.vectors) v = 0, ++r;
     }
   }
