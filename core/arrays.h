@@ -12,16 +12,17 @@ struct ForwardArrays {
   const T *a_x, *w_hh, *b_hh;    // sequence [G·H]; [groups, H, G·H]; [groups, G·H]
   const T* state_0[kMaxStates];  // [batch, groups, H] each
   T* y;                          // sequence [H]
-  T* state_n[kMaxStates];        // where T is float, also the store of what is not published
-  T* saved;                      // sequence [kept values·H]; null: keep nothing
-  bool saves_reserve;            // else only the states
+  T* state_n[kMaxStates];
+  T* saved;            // sequence [kept values·H]; null: keep nothing
+  bool saves_reserve;  // else only the states
   Controls<T> controls;
+  // Of the engine's own, whose rows begin at Shape::own_at.
   float* between;  // [batch, groups, 3·H], two-phase cells only
   // [2, batch, groups, H], by turns: what a step multiplies. For engines that read it from memory;
   // null where it is y.
   float* multiplied;
-  // [batch, groups, (S-1)·H], where T is not float: the states that are not published, which pass
-  // from step to step in float. Null for engines that keep them in registers.
+  // [batch, groups, (S-1)·H]: the states that are not published, which pass from step to step in
+  // float. Null for engines that keep them in registers.
   float* carry;
   // Not 0: the call makes a_x itself, so many steps at a time, a power of 2, in float, and it lies
   // as [batch, made_steps, groups, G·H], step s at s mod made_steps. For engines whose Io says
@@ -40,8 +41,8 @@ template <class T = float>
 struct BackwardArrays {
   const T *dy, *w_hh, *y, *saved;  // as in ForwardArrays
   const T *state_0[kMaxStates], *dstate_n[kMaxStates];
-  T *da_x, *da_h;           // sequences [G·H]; one array where kSameGradient
-  T* dstate_0[kMaxStates];  // where T is float, also the store of what is carried between steps
+  T *da_x, *da_h;  // sequences [G·H]; one array where kSameGradient
+  T* dstate_0[kMaxStates];
   Controls<T> controls;
   float* dreset_to[kMaxStates];  // [batch, groups, H] each; null where there are no resets
   float* multiplied;             // [2, batch, groups, G·H], as in ForwardArrays; null: da_h

@@ -65,13 +65,12 @@ struct PassBase {
   // What steps multiply, by turns: see ForwardArrays::multiplied.
   PRNN_HD float* turn(float* multiplied, std::int64_t g, std::int64_t s, std::int64_t b,
                       int values) const {
-    const std::int64_t all = shape.batch * shape.groups * shape.hidden;
-    return multiplied + ((s & 1) * all + shape.state_at(b, g)) * values;
+    return multiplied + (s & 1) * shape.own_floats(values) + shape.own_at(b, g, values);
   }
-  // Where one of a unit's N values lies that pass from step to step in float.
+  // Where one of a unit's N values lies that pass from step to step.
   PRNN_HD float* carried_at(float* carry, std::int64_t g, std::int64_t b, std::int64_t unit, int n,
                             int values) const {
-    return carry + shape.state_at(b, g) * values + n * shape.hidden + unit;
+    return carry + shape.own_at(b, g, values) + n * shape.hidden + unit;
   }
   template <int N, class V>
   PRNN_HD Vec<N, F> load_values(const V* p, Io io) const {
@@ -206,9 +205,8 @@ struct ForwardPass : PassBase<C, Io, T> {
     const bool ends = s + 1 >= shape.length(b, g);
     if (ends) io.store(at.state_n[0] + state, carry[0]);
     for (int n = 1; n < C::kStates; ++n) {
-      if (std::is_same_v<T, float> || ends) io.store(at.state_n[n] + state, carry[n]);
-      if (!std::is_same_v<T, float> && at.carry != nullptr)
-        io.store(between_steps(g, b, unit, n), carry[n]);
+      if (ends) io.store(at.state_n[n] + state, carry[n]);
+      if (at.carry != nullptr) io.store(between_steps(g, b, unit, n), carry[n]);
     }
   }
   PRNN_HD std::int64_t first_step(std::int64_t) const { return 0; }
@@ -221,10 +219,7 @@ struct ForwardPass : PassBase<C, Io, T> {
  private:
   // Where the n-th state is that passes from step to step.
   PRNN_HD float* between_steps(std::int64_t g, std::int64_t b, std::int64_t unit, int n) const {
-    if constexpr (std::is_same_v<T, float>)
-      return at.state_n[n] + shape.state_at(b, g) + unit;
-    else
-      return Base::carried_at(at.carry, g, b, unit, n - 1, C::kStates - 1);
+    return Base::carried_at(at.carry, g, b, unit, n - 1, C::kStates - 1);
   }
   PRNN_HD void save(std::int64_t g, std::int64_t t, std::int64_t b, std::int64_t unit,
                     const Forward<C, F>& out, Io io) const {
@@ -362,7 +357,7 @@ struct BackwardPass : PassBase<C, Io, T> {
   PRNN_HD void keep(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                     const Carry& d, Io io) const {
     for (int n = 0; n < C::kStates; ++n)
-      if (std::is_same_v<T, float> || s == shape.time)
+      if (s == shape.time)
         io.store(at.dstate_0[n] + shape.state_at(b, g) + unit, d[n]);
       else
         io.store(between_steps(g, b, unit, n), d[n]);
@@ -380,10 +375,7 @@ struct BackwardPass : PassBase<C, Io, T> {
  private:
   // Where the gradient of the n-th state is that passes from step to step.
   PRNN_HD float* between_steps(std::int64_t g, std::int64_t b, std::int64_t unit, int n) const {
-    if constexpr (std::is_same_v<T, float>)
-      return at.dstate_0[n] + shape.state_at(b, g) + unit;
-    else
-      return Base::carried_at(at.carry, g, b, unit, n, C::kStates);
+    return Base::carried_at(at.carry, g, b, unit, n, C::kStates);
   }
 };
 

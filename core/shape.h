@@ -21,6 +21,14 @@ struct Shape {
   PRNN_HD std::int64_t state_at(std::int64_t b, std::int64_t g) const {
     return (b * groups + g) * hidden;
   }
+  // Where a row begins in an array of the engine's own with n values per unit: in a pair of the
+  // cache's lines that no other row has, for processors fetch them in pairs, and threads with other
+  // rows would take them from each other.
+  PRNN_HD std::int64_t own_at(std::int64_t b, std::int64_t g, int n) const {
+    constexpr std::int64_t kPair = 32;
+    return (b * groups + g) * ((n * hidden + kPair - 1) / kPair * kPair);
+  }
+  PRNN_HD std::int64_t own_floats(int n) const { return own_at(batch, 0, n); }
   // A row at a time: an element of a sequence with one value per group.
   PRNN_HD std::int64_t row_at(std::int64_t b, std::int64_t t, std::int64_t g) const {
     return (time_major ? t * batch + b : b * time + t) * groups + g;

@@ -42,7 +42,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   }
   // [r h, r, z] of a row, written by the first phase and read by the second.
   PRNN_HD float* between(std::int64_t g, std::int64_t b) const {
-    return at.between + kBetween * shape.state_at(b, g);
+    return at.between + shape.own_at(b, g, kBetween);
   }
 
   template <int kPhase>
@@ -165,10 +165,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
 
  private:
   PRNN_HD float* carried_at(std::int64_t g, std::int64_t b, std::int64_t unit) const {
-    if constexpr (std::is_same_v<T, float>)
-      return at.dstate_0[0] + shape.state_at(b, g) + unit;
-    else
-      return Base::carried_at(at.carry, g, b, unit, 0, 1);
+    return Base::carried_at(at.carry, g, b, unit, 0, 1);
   }
   // Gradients of the gates from `gate` on.
   template <int N>

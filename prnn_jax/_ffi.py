@@ -243,22 +243,23 @@ def _workspace_floats(
     gates, hidden = call.table.gates, sizes.hidden
     units = -(-hidden // 16) * 16
     per_word = 2 if dtype == jnp.bfloat16 else 1
-    total = sizes.groups * units * gates * (1 - hidden // -per_word) + 16
-    state = sizes.batch * sizes.groups * hidden
+    room_to_align = 32
+    total = sizes.groups * units * gates * (1 - hidden // -per_word) + 2 * room_to_align
+
+    def own(values: int):  # as core/shape.h's own_floats
+        return sizes.batch * sizes.groups * (-(-values * hidden // 32) * 32)
+
     if call.table.product_inputs:
-        total += 3 * state
-    if dtype != jnp.float32:  # what is multiplied and what is carried, in float32
-        multiplied = gates if backward else 1
-        total += (2 * multiplied + call.table.states - (not backward)) * state
-    elif controls.changes_product_input and not backward:
-        total += 2 * state
-    return total
+        total += own(3)
+    if dtype != jnp.float32 or (controls.changes_product_input and not backward):
+        total += 2 * own(gates if backward else 1)  # what is multiplied, in float32
+    return total + own(call.table.states - (not backward))
 
 
 def _projection_floats(call: Call, sizes: Sizes, dtype, input_size: int) -> int:
     """What a call needs besides that makes its own a_x."""
     columns, units = call.table.gates * sizes.hidden, -(-sizes.hidden // 16) * 16
-    weights = sizes.groups * call.table.gates * units * (1 + input_size) + 16
+    weights = sizes.groups * call.table.gates * units * (1 + input_size) + 32
     steps = 1  # as cpu/plan.cc's most_projection_steps
     while steps < sizes.time and (steps < 16 or steps * sizes.batch < 128):
         steps *= 2
