@@ -9,7 +9,7 @@ namespace {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-constexpr std::int64_t kWidestVector = 16, kAlignment = 64;
+constexpr std::int64_t kWidestVector = 16, kAlignment = 128;
 
 const Products* products_of(const Isa& isa, Dtype weights) {
   switch (weights) {
@@ -27,7 +27,7 @@ std::int64_t state_floats(const Shape& shape) { return shape.batch * shape.group
 
 std::int64_t between_floats(const Problem& p) {
   const int phases = visit(p.cell, [](auto cell) { return decltype(cell)::kPhases; });
-  return phases == 1 ? 0 : 3 * state_floats(p.shape);
+  return phases == 1 ? 0 : p.shape.own_floats(3);
 }
 
 // By turns, what steps multiply, where that is not y or da_h itself.
@@ -35,13 +35,12 @@ std::int64_t multiplied_floats(const Problem& p) {
   const bool is_forward = p.kind == Kind::kForward, is_half = p.dtype != Dtype::kFloat32;
   const bool has_own = is_half || (is_forward && p.forward.controls.change_product_input());
   if (!has_own) return 0;
-  return 2 * (is_forward ? 1 : numbers(p.cell).gates) * state_floats(p.shape);
+  return 2 * p.shape.own_floats(is_forward ? 1 : numbers(p.cell).gates);
 }
 
-// What passes from step to step, where the results are no place for it.
+// What passes from step to step.
 std::int64_t carry_floats(const Problem& p) {
-  if (p.dtype == Dtype::kFloat32) return 0;
-  return (numbers(p.cell).states - (p.kind == Kind::kForward ? 1 : 0)) * state_floats(p.shape);
+  return p.shape.own_floats(numbers(p.cell).states - (p.kind == Kind::kForward ? 1 : 0));
 }
 
 std::int64_t padded_units(const Problem& p) {
@@ -92,10 +91,29 @@ struct Work {
   Blocking blocking;
   float* packed;
 
-  std::int64_t panels() const {
-    return problem.shape.groups * (blocking.panels[0] + blocking.panels[1]);
+  std::int64_t first_panel(int phase, std::int64_t member, std::int64_t members) const {
+    return blocking.panels[phase] * member / members;
   }
-  void pack(std::int64_t panel) const { isa.pack(problem, blocking, panel, packed); }
+  // The most panels of a phase and group that one of so many members has.
+  std::int64_t panels_each(int phase, std::int64_t members) const {
+    return ceil_div(blocking.panels[phase], members);
+  }
+  std::int64_t packed_each(std::int64_t members) const {
+    if (blocking.in_place) return 0;
+    return problem.shape.groups * (panels_each(0, members) + panels_each(1, members));
+  }
+  // Packs the n-th of those panels that a member advances: so it has them in its cache.
+  void pack(std::int64_t n, std::int64_t member, std::int64_t members) const {
+    const std::int64_t of_phase_0 = problem.shape.groups * panels_each(0, members);
+    const int phase = n < of_phase_0 ? 0 : 1;
+    if (phase == 1) n -= of_phase_0;
+    const std::int64_t each = panels_each(phase, members), group = n / each;
+    const std::int64_t panel = first_panel(phase, member, members) + n % each;
+    if (panel >= first_panel(phase, member + 1, members)) return;
+    const std::int64_t of_group = panel + (phase == 0 ? 0 : blocking.panels[0]);
+    const std::int64_t per_group = blocking.panels[0] + blocking.panels[1];
+    isa.pack(problem, blocking, group * per_group + of_group, packed);
+  }
   // Of a projection: what rows multiply in a piece, if they cannot as it is.
   void widen(const Part& part, std::int64_t piece) const {
     if (widens(problem)) isa.widen(problem, part, piece);
@@ -103,8 +121,12 @@ struct Work {
   // The share of one of those who divide the units of a phase among them.
   void advance(std::int64_t step, int phase, std::int64_t rows, std::int64_t member,
                std::int64_t members) const {
-    const std::int64_t panels = blocking.panels[phase], first = panels * member / members;
-    const Part part{0, problem.shape.groups, 0, rows, first, panels * (member + 1) / members};
+    const Part part{0,
+                    problem.shape.groups,
+                    0,
+                    rows,
+                    first_panel(phase, member, members),
+                    first_panel(phase, member + 1, members)};
     isa.advance(problem, blocking, packed, part, step, phase);
   }
 };
@@ -129,47 +151,86 @@ void run_rows(const Work& steps, const Work* projection, Part part, std::int64_t
   }
 }
 
-// All steps, by threads that share the units of each.
-void run_units(const Work& steps, const Work* projection, std::int64_t count, ThreadPool& pool,
-               int threads) {
+// Packs what a number of members will use, and each what it will use itself.
+class Packing {
+ public:
+  Packing(const Work& steps, const Work* projection, std::int64_t members)
+      : steps_(steps), projection_(projection), members_(members) {
+    of_steps_ = steps.packed_each(members);
+    each_ = of_steps_ + (projection ? projection->packed_each(members) : 0);
+  }
+  std::int64_t each() const { return each_; }
+  // The n-th of a member's panels.
+  void pack(std::int64_t n, std::int64_t member) const {
+    n < of_steps_ ? steps_.pack(n, member, members_)
+                  : projection_->pack(n - of_steps_, member, members_);
+  }
+  void pack_all(ThreadPool& pool) const {
+    parallel_for(pool, static_cast<int>(members_), each_ * members_,
+                 [&](std::int64_t i) { pack(i % each_, i / each_); });
+  }
+
+ private:
+  const Work& steps_;
+  const Work* projection_;
+  std::int64_t members_, of_steps_, each_;
+};
+
+// The one step of a call, by threads that share its units. It is too short for a meeting.
+void run_one_step(const Work& steps, const Work* projection, const Packing& packing,
+                  ThreadPool& pool, int threads) {
+  const std::int64_t rows = steps.problem.shape.batch;
+  packing.pack_all(pool);
+  if (projection) projection->widen({0, steps.problem.shape.groups, 0, rows, 0, 0}, 0);
+  const auto share = [&](const auto& body) { parallel_for(pool, threads, threads, body); };
+  const auto project = [&](std::int64_t member) {
+    projection->advance(0, 0, rows, member, threads);
+  };
+  // What a thread makes of the one step's a_x is what it needs.
+  const bool in_one = projection && projection->blocking.in_place && steps.blocking.in_place;
+  if (projection && !in_one) share(project);
+  for (int phase = 0; phase < steps.blocking.phases; ++phase)
+    share([&](std::int64_t member) {
+      if (in_one && phase == 0) project(member);
+      steps.advance(0, phase, rows, member, threads);
+    });
+}
+
+// All steps, by threads that share the units of each. They do in turn: the packing, a part of it at
+// a time, for some may arrive late; then for each piece of the projection what makes it, and the
+// phases of its steps.
+void run_units(const Work& steps, const Work* projection, const Packing& packing,
+               std::int64_t count, ThreadPool& pool, int threads) {
+  constexpr std::int64_t kPackingTurns = 8;
   const std::int64_t rows = steps.problem.shape.batch, phases = steps.blocking.phases;
   const std::int64_t at_a_time = projection ? projection->problem.projection.steps : count;
-  const auto project = [&](std::int64_t piece, std::int64_t member, std::int64_t members) {
-    projection->advance(piece, 0, rows * at_a_time, member, members);
+  const std::int64_t packing_turns = std::min(kPackingTurns, packing.each());
+  const auto pack = [&](std::int64_t turn, std::int64_t member, std::int64_t members) {
+    const std::int64_t first = packing.each() * turn / packing_turns;
+    const std::int64_t end = packing.each() * (turn + 1) / packing_turns;
+    for (std::int64_t of = member; of < threads; of += members)
+      for (std::int64_t n = first; n < end; ++n) packing.pack(n, of);
   };
   const auto widen = [&](std::int64_t piece, std::int64_t member, std::int64_t members) {
     const std::int64_t all = rows * at_a_time, first = all * member / members;
     const std::int64_t end = all * (member + 1) / members;
     projection->widen({0, steps.problem.shape.groups, first, end, 0, 0}, piece);
   };
-  const bool is_short = count == 1;  // too short for a meeting
-  // What a thread makes of the one step's a_x is what it needs.
-  const bool in_one =
-      is_short && projection && projection->blocking.in_place && steps.blocking.in_place;
-  if (projection) widen(0, 0, 1);
-  if (projection && !in_one) {  // the first piece without a meeting: who comes late finds work
-    const std::int64_t parts = projection->blocking.in_place ? threads : projection->panels();
-    parallel_for(pool, threads, parts, [&](std::int64_t n) { project(0, n, parts); });
-  }
-  // From here on, what is done in turn: the phases of all steps of a piece, then the next piece, in
-  // one turn or two.
-  const std::int64_t of_projection = !projection ? 0 : widens(projection->problem) ? 2 : 1;
-  const std::int64_t turns = at_a_time * phases + of_projection;
+  const std::int64_t of_widening = projection && widens(projection->problem) ? 1 : 0;
+  const std::int64_t of_projection = projection ? 1 + of_widening : 0;
+  const std::int64_t turns = of_projection + at_a_time * phases;  // of a piece
   const auto take_turn = [&](std::int64_t n, std::int64_t member, std::int64_t members) {
-    const std::int64_t piece = n / turns, turn = n % turns;
-    if (turn == turns - 1 && projection) return project(piece + 1, member, members);
-    if (turn == at_a_time * phases) return widen(piece + 1, member, members);
-    steps.advance(piece * at_a_time + turn / phases, static_cast<int>(turn % phases), rows, member,
-                  members);
+    if (n < packing_turns) return pack(n, member, members);
+    const std::int64_t piece = (n - packing_turns) / turns, turn = (n - packing_turns) % turns;
+    if (turn < of_widening) return widen(piece, member, members);
+    if (turn < of_projection)
+      return projection->advance(piece, 0, rows * at_a_time, member, members);
+    const std::int64_t of_steps = turn - of_projection;
+    steps.advance(piece * at_a_time + of_steps / phases, static_cast<int>(of_steps % phases), rows,
+                  member, members);
   };
-  const std::int64_t last_piece = (count - 1) / at_a_time;
-  const std::int64_t all = count * phases + last_piece * of_projection;
-  if (!is_short) return parallel_steps(pool, threads, all, take_turn);
-  for (std::int64_t n = 0; n < all; ++n)
-    parallel_for(pool, threads, threads, [&](std::int64_t member) {
-      if (in_one && n == 0) project(0, member, threads);
-      take_turn(n, member, threads);
-    });
+  const std::int64_t pieces = ceil_div(count, at_a_time);
+  parallel_steps(pool, threads, packing_turns + pieces * of_projection + count * phases, take_turn);
 }
 
 }  // namespace
@@ -183,7 +244,7 @@ std::int64_t workspace_floats(const Problem& p) {
       projects(p) ? projection_weights(p) + projected_floats(p) + widened_floats(p) + kRoomToAlign
                   : 0;
   return p.shape.groups * lines * padded_units(p) + between_floats(p) + multiplied_floats(p) +
-         carry_floats(p) + kRoomToAlign + projection;
+         carry_floats(p) + 2 * kRoomToAlign + projection;
 }
 
 void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
@@ -196,7 +257,7 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   const Work* const made = projects(problem) ? &projection : nullptr;
 
   ForwardArrays<void>& forward = steps.problem.forward;
-  float* const between = steps.packed + shape.groups * plan.blocking.group_words;
+  float* const between = aligned(steps.packed + shape.groups * plan.blocking.group_words);
   float* const multiplied = between + between_floats(problem);
   float* const carry = multiplied + multiplied_floats(problem);
   forward.between = between;
@@ -215,14 +276,13 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   }
 
   prepare_results(problem, plan, workspace);
-  const std::int64_t of_steps = plan.blocking.in_place ? 0 : steps.panels();
-  const std::int64_t of_projection = !made || plan.projection.in_place ? 0 : projection.panels();
-  parallel_for(pool, plan.threads, of_steps + of_projection, [&](std::int64_t i) {
-    i < of_steps ? steps.pack(i) : projection.pack(i - of_steps);
-  });
-
+  const Packing packing(steps, made, plan.threads);
   const std::int64_t count = shape.time + (problem.kind == Kind::kBackward ? 1 : 0);
-  if (plan.split == Split::kUnits) return run_units(steps, made, count, pool, plan.threads);
+  if (plan.split == Split::kUnits && count == 1)
+    return run_one_step(steps, made, packing, pool, plan.threads);
+  if (plan.split == Split::kUnits)
+    return run_units(steps, made, packing, count, pool, plan.threads);
+  packing.pack_all(pool);
   const std::int64_t slices = ceil_div(shape.batch, plan.rows_per_part);
   parallel_for(pool, plan.threads, shape.groups * slices, [&](std::int64_t i) {
     const std::int64_t group = i / slices, row = i % slices * plan.rows_per_part;

@@ -38,15 +38,24 @@ int current_core() {
 #endif
 }
 
-// Spins for about the length of a step, then lets other threads have the core.
+// Spins for about the length of a step, then lets other threads have the core. How long that took,
+// but for the first moment: to look at the clock takes as long as a short wait.
 template <class Condition>
-void wait_until(Condition&& condition) {
-  for (int spins = 0; !condition(); ++spins) {
-    if (spins < 4000)
+Clock::duration wait_until(Condition&& condition) {
+  constexpr int kMoment = 64, kLongStep = 4000;
+  int spins = 0;
+  for (; spins < kMoment; ++spins) {
+    if (condition()) return {};
+    pause();
+  }
+  const auto begin = Clock::now();
+  for (; !condition(); ++spins) {
+    if (spins < kLongStep)
       pause();
     else
       std::this_thread::yield();
   }
+  return Clock::now() - begin;
 }
 
 }  // namespace
@@ -58,23 +67,33 @@ void parallel_for(ThreadPool& pool, int threads, std::int64_t count,
     for (std::int64_t i = 0; i < count; ++i) body(i);
     return;
   }
+  struct alignas(128) Share {
+    std::atomic<std::int64_t> next;
+  };
   struct Shared {  // outlives the call: a task may start after all is done, and then finds no work
-    std::atomic<std::int64_t> next{0}, done{0};
+    explicit Shared(int threads) : shares(threads) {}
+    std::vector<Share> shares;
+    std::atomic<std::int64_t> done{0};
     std::mutex mutex;
     std::condition_variable all_done;
   };
-  auto shared = std::make_shared<Shared>();
-  auto work = [shared, count, &body] {
-    for (std::int64_t i; (i = shared->next.fetch_add(1)) < count;) {
-      body(i);
-      if (shared->done.fetch_add(1) + 1 == count) {
-        std::lock_guard lock(shared->mutex);
-        shared->all_done.notify_all();
+  auto shared = std::make_shared<Shared>(threads);
+  const auto first_of = [=](int share) { return count * share / threads; };
+  for (int n = 0; n < threads; ++n) shared->shares[n].next.store(first_of(n));
+  auto work = [=, &body](int me) {
+    for (int n = 0; n < threads; ++n) {
+      const int share = (me + n) % threads;
+      for (std::int64_t i; (i = shared->shares[share].next.fetch_add(1)) < first_of(share + 1);) {
+        body(i);
+        if (shared->done.fetch_add(1) + 1 == count) {
+          std::lock_guard lock(shared->mutex);
+          shared->all_done.notify_all();
+        }
       }
     }
   };
-  for (int t = 1; t < threads; ++t) pool.schedule(work);
-  work();
+  for (int t = 1; t < threads; ++t) pool.schedule([=] { work(t); });
+  work(0);
   // What is left is in the hands of others, and mostly nearly done: sleep only if it is not.
   for (int spins = 0; spins < 2000 && shared->done.load() < count; ++spins) pause();
   std::unique_lock lock(shared->mutex);
@@ -100,6 +119,12 @@ class Meeting {
     return member < static_cast<int>(ended_.size()) ? member : -1;
   }
 
+  // Member 0: gives the others the time in which a thread that is awake arrives.
+  void wait_for_arrivals() {
+    constexpr std::chrono::microseconds kAwakeThreads{3};
+    const auto until = Clock::now() + kAwakeThreads;
+    while (arrived_.load() + 1 < static_cast<int>(ended_.size()) && Clock::now() < until) pause();
+  }
   // Member 0, before each step: takes in those who have arrived. The announcement of step n + 2
   // overwrites that of step n, which all have read: they ended step n before n + 1 could end.
   int announce(std::int64_t step, bool alone) {
@@ -137,9 +162,11 @@ class Meeting {
     ended_[member].step.store(step, std::memory_order_release);
   }
   // Waits until all of `members` have ended `step`: what they wrote is then visible.
-  void wait_for_end(std::int64_t step, int members) {
+  Clock::duration wait_for_end(std::int64_t step, int members) {
+    Clock::duration waited{};
     for (int m = 0; m < members; ++m)
-      wait_until([&] { return ended_[m].step.load(std::memory_order_acquire) >= step; });
+      waited += wait_until([&] { return ended_[m].step.load(std::memory_order_acquire) >= step; });
+    return waited;
   }
   void close() { closed_.store(true, std::memory_order_release); }
 
@@ -162,18 +189,21 @@ class Crowding {
  public:
   static bool recent() { return Clock::now().time_since_epoch().count() < until_.load(); }
 
-  void add(Clock::duration work, Clock::duration wait) {
-    worked_ += work;
+  void add(Clock::duration wait) {
+    if (wait == Clock::duration{}) return;
     waited_ += wait;
-    if (waited_ > worked_ + std::chrono::microseconds(500)) {
+    const auto now = Clock::now();
+    const auto worked = now - begin_ - waited_;
+    if (waited_ > worked + std::chrono::microseconds(500)) {
       crowded_ = true;
-      until_.store((Clock::now() + std::chrono::milliseconds(5)).time_since_epoch().count());
+      until_.store((now + std::chrono::milliseconds(5)).time_since_epoch().count());
     }
   }
   bool crowded() const { return crowded_; }
 
  private:
-  Clock::duration worked_{}, waited_{};
+  const Clock::time_point begin_ = Clock::now();
+  Clock::duration waited_{};
   bool crowded_ = false;
   inline static std::atomic<Clock::rep> until_{0};
 };
@@ -203,17 +233,16 @@ void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
     });
   Crowding crowding;
   meeting->end(-1, 0);
+  meeting->wait_for_arrivals();
   int members = 1;
   for (std::int64_t s = 0; s < steps; ++s) {
     const int before = members;
     members = meeting->announce(s, crowding.crowded());
     // Those who are sent away have still to end the step before.
-    const auto waiting = Clock::now();
-    meeting->wait_for_end(s - 1, before > members ? before : members);
-    const auto working = Clock::now();
+    const auto waited = meeting->wait_for_end(s - 1, before > members ? before : members);
+    if (before > 1) crowding.add(waited);
     body(s, 0, members);
     meeting->end(s, 0);
-    if (before > 1) crowding.add(Clock::now() - working, working - waiting);
   }
   meeting->wait_for_end(steps - 1, members);
   meeting->close();
