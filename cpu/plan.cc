@@ -26,15 +26,15 @@ std::int64_t cache_bytes_per_thread() {
   return bytes;
 }
 
-// A part of at least this many multiply-adds is worth a meeting of threads after each step. Where
-// one thread does as well as two, measured on two cores of a Zen 5: RNN 256 and LSTM 110 at
-// batch 1.
-constexpr double kWorthMeeting = 30e3;
+// A part of at least this many multiply-adds is worth a meeting of threads after each step. On two
+// cores of a Zen 4, LSTM 64 and RNN 128 at batch 1 take 0.7 of one thread's time so, LSTM 40 (3e3
+// in a part) as long. Cores that are farther from each other would want more.
+constexpr double kWorthMeeting = 8e3;
 
 // Rows by threads need so many in each: three take as long as four, and two nearly as long
 // (measured on two cores of a Xeon). And where parts are unequal, as 7 rows of two threads, less
 // than such a part of the time may go to waiting. Parts of a step below so many multiply-adds are
-// too short for either to matter.
+// too short for either to matter, if of more than one row.
 constexpr std::int64_t kEnoughRows = 4, kMostWaiting = 8;
 constexpr double kWorthMeetingForRows = 60e3;
 
@@ -104,7 +104,7 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
   const bool enough_rows = shape.groups * shape.batch >= threads &&
                            (parts_per_group <= 1 ||
                             (rows_per_part >= kEnoughRows && uneven * kMostWaiting < shape.batch) ||
-                            work / threads < kWorthMeetingForRows);
+                            (rows_per_part > 1 && work / threads < kWorthMeetingForRows));
   const bool worth_meeting = work / threads >= kWorthMeeting;
   if (runs_in_place(isa, problem, whole)) {
     const double worth = shape.time == 1 ? kWorthSharing : kWorthMeeting;
