@@ -12,8 +12,7 @@ template <Number kNumber, class Pass>
 class NaiveRun {
  public:
   explicit NaiveRun(const Pass& pass) : pass_(pass), controls_(pass.at.controls) {
-    const std::int64_t values = states() * Pass::kPublished;
-    multiplied_.resize(static_cast<std::size_t>(2 * values));
+    multiplied_.resize(static_cast<std::size_t>(2 * shape().own_floats(Pass::kPublished)));
     pass_.at.multiplied = multiplied_.data();
     pass_.at.controls.resets = nullptr;
     pass_.at.controls.mask = nullptr;
@@ -41,7 +40,6 @@ class NaiveRun {
   static constexpr bool kIsForward = Pass::kStartsPublished;
 
   const Shape& shape() const { return pass_.shape; }
-  std::int64_t states() const { return shape().batch * shape().groups * shape().hidden; }
   template <class F>
   void for_all_rows(F&& f) const {
     for (std::int64_t g = 0; g < shape().groups; ++g)
