@@ -19,8 +19,8 @@ PRNN_HD bool is_worth_asking(const BackwardPass<C, Io, T>& pass) {
 }
 
 // Forward, of an a_x that is in memory. Where it comes from a far cache, a fifth of the time of GRU
-// 193, two directions, batch 9; where from a near one, it costs one part in a hundred. Phases after
-// the first find it there.
+// 193, two directions, batch 9; where from a near one, it costs one part in a hundred. Cells of two
+// phases do without.
 template <class C, class Io, class T>
   requires(C::kPhases == 1)
 PRNN_HD bool is_worth_asking(const ForwardPass<C, Io, T>& pass) {

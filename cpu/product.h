@@ -26,8 +26,8 @@ PRNN_HD void add_products(const Weight& weight, const Row& row, const Add& add,
   for (int n = 0; n < kHeld; ++n) held[n] = kHoldsRows ? row(n) : weight(n);
 #pragma GCC unroll 16
   for (int m = 0; m < kOthers; ++m) {
-    const auto once = [&] { return kHoldsRows ? weight(m) : row(m); };
-    const auto other = kHeld == 1 ? once() : in_register(once());
+    const auto read = [&] { return kHoldsRows ? weight(m) : row(m); };
+    const auto other = kHeld == 1 ? read() : in_register(read());
 #pragma GCC unroll 16
     for (int n = 0; n < kHeld; ++n) {
       if constexpr (kHoldsRows)
