@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from benchmarks import _jax_layers, _onnx_layers, _points, _torch_layers
 from benchmarks._points import Arrays, Candidate, Point, Result
-from benchmarks.against_scan import MODES
+from benchmarks._scan_points import MODES
 
 OURS, SCAN = "native", "scan"
 

@@ -9,7 +9,7 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.against_scan import CELLS
+from benchmarks._scan_points import CELLS
 
 #: Points (x, y) of each line of each panel.
 Panels = dict[str, dict[str, list[tuple[float, float]]]]

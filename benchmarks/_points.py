@@ -9,17 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 import prnn_jax
-from benchmarks import against_scan
+from benchmarks import _scan_points as scan_points
+from benchmarks._scan_points import CELLS
 from benchmarks.gpu import peers as gpu_peers
-
-CELLS = against_scan.CELLS
 
 #: A candidate's outputs by name: y, or the gradients that all candidates have.
 Result = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Point(against_scan.Point):
+class Point(scan_points.Point):
     """One layer, one mode, one size, one device; input_size = hidden_size.
 
     Attributes:

@@ -8,10 +8,8 @@ product before the loop, which is the strong way to write it. Run it as
 import argparse
 import dataclasses
 import functools
-import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -21,101 +19,32 @@ import numpy as np
 import prnn_jax
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
+from benchmarks._scan_points import (
+    BASELINE,
+    BATCHES,
+    CELLS,
+    HIDDEN_SIZES,
+    MODES,
+    OURS,
+    TOLERANCES,
+    Cell,
+    Point,
+    points,
+)
+from benchmarks._scan_tables import (
+    SMALL_BATCH,
+    caption,
+    compact_table,
+    full_table,
+    ratio_of,
+    shape_of,
+    summarise,
+    times,
+)
 
 NAME = "against_scan"
-OURS, BASELINE = "native", "scan"  # values of `implementation`
-
-MODES = ("forward", "train")
-HIDDEN_SIZES = (64, 128, 256, 512, 1024)
-BATCHES = (1, 4, 16, 32)
 BUDGET_S = 1.0
 RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
-
-#: Up to here a forward pass answers someone, rather than working off a queue.
-SMALL_BATCH = 4
-
-#: The largest |native - scan| / |scan| that rounding explains: some twenty times what
-#: float32 sums of up to 4096 terms, over 128 steps, were seen to differ by.
-#: In 16 bits it is the scan that is wrong by so much: it rounds after every operation.
-TOLERANCES = {"float32": 1e-5, "bfloat16": 0.1, "float16": 0.02}
-
-#: The same for gradients through a ReLU, whose derivative jumps. About one in ten
-#: million pre-activations rounds to the other side of 0, and then the gradient of one
-#: unit at one step is there or not.
-RELU_GRADIENT_TOLERANCE = 1e-2
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A public function with the options that make it one cell."""
-
-    title: str
-    function: Callable
-    gates: int
-    options: dict
-
-
-CELLS = {
-    "lstm": Cell("LSTM", prnn_jax.lstm, 4, {}),
-    "gru": Cell("GRU", prnn_jax.gru, 3, {"reset_after": True}),
-    "rnn": Cell("RNN (ReLU)", prnn_jax.rnn, 1, {"activation": "relu"}),
-}
-
-
-@dataclass(frozen=True)
-class Point:
-    """One layer, one mode, one size; input_size = hidden_size."""
-
-    cell: str
-    mode: str
-    hidden_size: int
-    batch: int
-    time: int
-    dtype: str = "float32"
-
-    def __str__(self) -> str:
-        sizes = f"H{self.hidden_size}-B{self.batch}-T{self.time}"
-        return f"{self.cell}-{self.mode}-{sizes}-{self.dtype}"
-
-    @property
-    def step_flop(self) -> int:
-        """Of the products in one step of a forward pass, the input projection's too."""
-        gates = CELLS[self.cell].gates
-        return 4 * gates * self.hidden_size**2 * self.batch
-
-    @property
-    def tolerance(self) -> float:
-        """The largest difference from the baseline that is not an error."""
-        through_relu = self.mode == "train" and self.cell == "rnn"
-        rounding = TOLERANCES[self.dtype]
-        return max(RELU_GRADIENT_TOLERANCE, rounding) if through_relu else rounding
-
-
-def steps(cell: str, hidden_size: int, batch: int) -> int:
-    """128; halved while a forward pass would exceed 20 GFLOP, but never below 32."""
-    time = 128
-    step_flop = Point(cell, "forward", hidden_size, batch, time).step_flop
-    while time > 32 and time * step_flop > 20e9:
-        time //= 2
-    return time
-
-
-def points(
-    cells: Sequence[str] = tuple(CELLS),
-    modes: Sequence[str] = MODES,
-    hidden_sizes: Sequence[int] = HIDDEN_SIZES,
-    batches: Sequence[int] = BATCHES,
-    time: int | None = None,
-    dtype: str = "float32",
-) -> list[Point]:
-    """All combinations; `time` as `steps` chooses it if not given."""
-    return [
-        Point(cell, mode, hidden, batch, time or steps(cell, hidden, batch), dtype)
-        for cell, mode, hidden, batch in itertools.product(
-            cells, modes, hidden_sizes, batches
-        )
-    ]
-
 
 # ---- one point -----------------------------------------------------------------------
 
@@ -226,125 +155,6 @@ def surroundings() -> dict:
     }
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A cell in one mode.
-
-    Attributes:
-      mean: geometric, of the ratios of all points.
-      small_batch_mean: the same for small batches; None if there are none.
-      minimum: the entry with the smallest ratio.
-      losses: how many ratios are below 1.
-      count: how many points there are.
-    """
-
-    cell: str
-    mode: str
-    mean: float
-    small_batch_mean: float | None
-    minimum: dict
-    losses: int
-    count: int
-
-
-def summarise(entries: Sequence[dict]) -> list[Summary]:
-    """A summary for each cell and mode, in the order of the entries."""
-    kinds: dict[tuple[str, str], list[dict]] = {}
-    for entry in entries:
-        kinds.setdefault((entry["cell"], entry["mode"]), []).append(entry)
-    summaries = []
-    for (cell, mode), group in kinds.items():
-        small = [_ratio(e) for e in group if e["batch"] <= SMALL_BATCH]
-        summary = Summary(
-            cell=cell,
-            mode=mode,
-            mean=harness.geometric_mean(map(_ratio, group)),
-            small_batch_mean=harness.geometric_mean(small),
-            minimum=min(group, key=_ratio),
-            losses=sum(_ratio(e) < 1 for e in group),
-            count=len(group),
-        )
-        summaries.append(summary)
-    return summaries
-
-
-def compact_table(results: dict) -> str:
-    """Markdown: a row for each cell and mode."""
-    header = (
-        "cell",
-        "mode",
-        "geometric mean",
-        f"geometric mean, batch ≤ {SMALL_BATCH}",
-        "minimum",
-    )
-    rows = [
-        (
-            CELLS[s.cell].title,
-            s.mode,
-            _times(s.mean),
-            _times(s.small_batch_mean),
-            f"{_times(_ratio(s.minimum))} ({_shape(s.minimum)})",
-        )
-        for s in summarise(results["points"])
-    ]
-    return harness.markdown(header, rows)
-
-
-def full_table(results: dict) -> str:
-    """Markdown: a row for each point."""
-    header = (
-        "cell",
-        "mode",
-        "hidden",
-        "batch",
-        "time",
-        "native, µs per step",
-        "scan, µs per step",
-        "ratio",
-        "quartiles",
-    )
-    rows = []
-    for entry in results["points"]:
-        sizes = (str(entry[key]) for key in ("hidden_size", "batch", "time"))
-        us = (
-            harness.number(entry["step_us"][name]["median"])
-            for name in (OURS, BASELINE)
-        )
-        quartiles = "–".join(f"{q:.2f}" for q in entry["ratio"]["quartiles"])
-        title = CELLS[entry["cell"]].title
-        times = _times(_ratio(entry))
-        rows.append((title, entry["mode"], *sizes, *us, times, quartiles))
-    return harness.markdown(header, rows)
-
-
-def caption(results: dict) -> str:
-    """What the numbers of a table are, and where they come from."""
-    device, versions = results["device"], results["versions"]
-    cores = f"{device['cores']} core{'s' if device['cores'] > 1 else ''}"
-    where = f"{device['cpu']}, {cores}, {device['instruction_set']}"
-    with_what = f"jax {versions['jax']}, prnn_jax {versions['prnn_jax']}"
-    commit = results["commit"]
-    if commit:
-        changed = " with changes" if commit["dirty"] else ""
-        with_what += f" at {commit['name']}{changed}"
-    return (
-        f"Times as fast as `lax.scan`, {len(results['points'])} points: "
-        f"{where}; {with_what}; {results['date'][:10]}."
-    )
-
-
-def _ratio(entry: dict) -> float:
-    return entry["ratio"]["median"]
-
-
-def _shape(entry: dict) -> str:
-    return f"H={entry['hidden_size']}, B={entry['batch']}"
-
-
-def _times(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}×"
-
-
 # ---- command line --------------------------------------------------------------------
 
 _HEADER = (
@@ -423,11 +233,11 @@ def _row(entry: dict) -> str:
     gflops = passes * point.step_flop / ours / 1e3
     low, high = entry["ratio"]["quartiles"]
     plans = " / ".join(_plan(plan) for plan in entry["plan"].values())
-    mark = "<" if _ratio(entry) < 1 else " "
+    mark = "<" if ratio_of(entry) < 1 else " "
     return (
         f"{point.cell:5} {point.mode:8} {point.hidden_size:5} {point.batch:4} "
         f"{point.time:4} {harness.number(ours):>9} {harness.number(scan):>9} "
-        f"{gflops:8.1f} {_ratio(entry):6.2f}{mark} {f'{low:.2f}-{high:.2f}':11}   "
+        f"{gflops:8.1f} {ratio_of(entry):6.2f}{mark} {f'{low:.2f}-{high:.2f}':11}   "
         f"{plans}"
     )
 
@@ -444,8 +254,8 @@ def _print_summaries(entries: Sequence[dict]) -> None:
     for s in summarise(entries):
         print(
             f"{s.cell:5} {s.mode:8} {s.mean:5.2f}; "
-            f"batch <= {SMALL_BATCH}: {_times(s.small_batch_mean)}; "
-            f"minimum {_ratio(s.minimum):.2f} at {_shape(s.minimum)}; "
+            f"batch <= {SMALL_BATCH}: {times(s.small_batch_mean)}; "
+            f"minimum {ratio_of(s.minimum):.2f} at {shape_of(s.minimum)}; "
             f"{s.losses} of {s.count} below 1"
         )
 

@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 from benchmarks import against_scan
-from benchmarks.against_scan import BASELINE, MODES, OURS, Point
+from benchmarks._scan_points import BASELINE, MODES, OURS, Point
 
 NAME = "dispatch"
 HIDDEN, BATCH = 8, 1

@@ -27,7 +27,7 @@ from jax import Array
 import prnn_jax
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
-from benchmarks.against_scan import (
+from benchmarks._scan_points import (
     BASELINE,
     CELLS,
     OURS,

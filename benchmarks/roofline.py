@@ -41,7 +41,7 @@ import numpy as np
 import prnn_jax
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
-from benchmarks.against_scan import CELLS, OURS
+from benchmarks._scan_points import CELLS, OURS
 from benchmarks.prnn_figure import Point, candidates
 
 NAME = "roofline"

@@ -28,7 +28,7 @@ from jax import Array
 import prnn_jax
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
-from benchmarks.against_scan import BASELINE, OURS, TOLERANCES
+from benchmarks._scan_points import BASELINE, OURS, TOLERANCES
 from benchmarks.dispatch import EMPTY, empty
 
 NAME = "streaming"

@@ -18,6 +18,7 @@ from benchmarks import (
     streaming,
 )
 from benchmarks import _harness as harness
+from benchmarks._scan_points import Point
 
 TINY = {
     prnn_figure: ["--hidden", "8", "--batch", "2", "--time", "4"],
@@ -152,9 +153,7 @@ def wrong(run):
         ),
         (
             dispatch,
-            lambda: dispatch.measure(
-                against_scan.Point("lstm", "train", 8, 1, 2), 0.001
-            ),
+            lambda: dispatch.measure(Point("lstm", "train", 8, 1, 2), 0.001),
         ),
     ],
     ids=["prnn_figure", "roofline", "dispatch"],
@@ -245,7 +244,7 @@ def test_percentiles_are_in_order():
 
 
 def test_the_empty_program_has_the_same_results_shapes():
-    runs = dispatch.candidates(against_scan.Point("lstm", "train", 8, 1, 2))
+    runs = dispatch.candidates(Point("lstm", "train", 8, 1, 2))
     shapes = jax.tree.map(jnp.shape, runs["native"]())
     nothing = runs["empty"]()
     assert jax.tree.map(jnp.shape, nothing) == shapes
@@ -257,7 +256,7 @@ def test_the_empty_program_has_the_same_results_shapes():
 
 
 def test_compiling_is_measured_anew_in_each_round(monkeypatch):
-    point = against_scan.Point("lstm", "forward", 8, 1, 2)
+    point = Point("lstm", "forward", 8, 1, 2)
     traced = []
     run = against_scan._forward
     monkeypatch.setattr(

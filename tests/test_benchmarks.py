@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import pytest
 
 from benchmarks import _harness as harness
+from benchmarks import _scan_points as scan_points
+from benchmarks import _scan_tables as scan_tables
 from benchmarks import against_scan
-from benchmarks.against_scan import Point
+from benchmarks._scan_points import Point
 
 TINY = ["--hidden", "8", "--batch", "2", "--time", "4", "--budget-s", "0.01"]
 
@@ -39,8 +41,8 @@ def entry(cell="lstm", mode="forward", hidden=64, batch=1, ratio=2.0) -> dict:
 # ---- a point -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", against_scan.MODES)
-@pytest.mark.parametrize("cell", against_scan.CELLS)
+@pytest.mark.parametrize("mode", scan_points.MODES)
+@pytest.mark.parametrize("cell", scan_points.CELLS)
 def test_a_point_is_checked_and_timed(cell, mode):
     point = Point(cell, mode, hidden_size=8, batch=2, time=4)
     measured = against_scan.measure(point, budget_s=0.001)
@@ -56,7 +58,7 @@ def test_a_point_is_checked_and_timed(cell, mode):
 
 
 def test_candidates_return_what_the_mode_says():
-    for mode in against_scan.MODES:
+    for mode in scan_points.MODES:
         runs = against_scan.candidates(Point("lstm", mode, 8, 2, 4))
         assert list(runs) == ["native", "scan"]
         shapes = jax.tree.map(jnp.shape, runs["native"]())
@@ -78,7 +80,7 @@ def test_a_wrong_result_is_not_timed(monkeypatch):
 
     monkeypatch.setattr(against_scan, "candidates", wrong)
     monkeypatch.setattr(harness, "measure", lambda *_, **__: pytest.fail("timed"))
-    for mode in against_scan.MODES:
+    for mode in scan_points.MODES:
         with pytest.raises(harness.DisagreementError, match="native and scan differ"):
             against_scan.measure(Point("rnn", mode, 8, 2, 4), budget_s=0.001)
 
@@ -103,7 +105,7 @@ def test_shapes_that_differ_disagree():
 
 
 def test_steps_are_fewer_only_where_they_are_long():
-    full = against_scan.points()
+    full = scan_points.points()
     assert len(full) == len(set(full)) == 3 * 2 * 5 * 4
     for point in full:
         assert point.time in (128, 64, 32)
@@ -111,8 +113,8 @@ def test_steps_are_fewer_only_where_they_are_long():
             assert point.time * point.step_flop <= 20e9
         if point.time < 128:
             assert 2 * point.time * point.step_flop > 20e9
-    assert against_scan.steps("lstm", 512, 32) == 128
-    assert against_scan.steps("lstm", 1024, 32) == 32
+    assert scan_points.steps("lstm", 512, 32) == 128
+    assert scan_points.steps("lstm", 1024, 32) == 32
 
 
 # ---- timing --------------------------------------------------------------------------
@@ -156,7 +158,7 @@ def test_summaries():
         entry(batch=16, hidden=256, ratio=0.5),
         entry(cell="gru", batch=32, ratio=3.0),
     ]
-    lstm, gru = against_scan.summarise(entries)
+    lstm, gru = scan_tables.summarise(entries)
     assert (lstm.cell, lstm.mode, lstm.count, lstm.losses) == ("lstm", "forward", 2, 1)
     assert lstm.mean == pytest.approx(2)
     assert lstm.small_batch_mean == pytest.approx(8)
