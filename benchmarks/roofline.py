@@ -1,9 +1,10 @@
 """How near is the CPU engine to what this processor can do?
 
 First the limits, measured by `cpu/limits.cc`, a program of its own: how fast threads
-read working sets of 16 KiB to 256 MiB each, and how many multiply-adds they make. Then
-the recurrence, forward and backward (`prnn_figure` says of what), µs per step. The
-limit of a step is the longer of two times:
+read working sets of 16 KiB to 256 MiB each, how many multiply-adds they make, and how
+long they take to meet: each says that it is there, and waits until it has seen that the
+others are. Then the recurrence, forward and backward (`prnn_figure` says of what), µs
+per step. The limit of a step is the longest of three times:
 
 - reading: each thread reads its share of w_hh once in a step. With the work split by
   units that is 1/threads of the weights, split by rows it is all of them, once however
@@ -13,15 +14,20 @@ limit of a step is the longer of two times:
   such a set stays in. It is read there and back, as the engine reads its weights, so
   that of a set larger than a cache some is found in it.
 - arithmetic: 2·gates·H²·B FLOP at the measured peak of float32 multiply-adds.
+- meeting, where threads split the units: none can multiply what another has computed
+  before they have met. 1/threads of the products, those of its own units, it can make
+  meanwhile; the rest of the longer of the times above comes after a meeting.
 
-Both for as many threads as `prnn_jax.explain` plans for the call, and the best of
+All for as many threads as `prnn_jax.explain` plans for the call, and the best of
 several rounds. Left out is all else, so that no engine can be at 100 %: what else a
-step moves (a_x, y, states, what is kept for the backward pass), gate math, threads that
-wait for each other, and what a call does once: dispatch, and packing the weights.
+step moves (a_x, y, states, what is kept for the backward pass), gate math, how long one
+operation waits for the one before it, and what a call does once: dispatch, and packing
+the weights.
 
-The machine's limit is the same for all cores, each with 1/cores of the weights: what
-another plan might reach. Run as `python -m benchmarks.roofline`, on a quiet machine: a
-limit that was disturbed is too low, and shares of it are too high.
+The machine's limit is that of one core or of all, each with 1/cores of the weights,
+whichever is faster: what another plan might reach. Run as
+`python -m benchmarks.roofline`, on a quiet machine: a limit that was disturbed is too
+low, and shares of it are too high.
 """
 
 import dataclasses
@@ -70,11 +76,13 @@ class Limits:
       read_gb_per_s: for sizes of each thread's working set.
       float32_gflops: of multiply-adds.
       bfloat16_gflops: of dot products; empty where the processor has none.
+      meeting_us: until threads have met; nothing for one thread.
     """
 
     read_gb_per_s: dict[int, dict[int, float]]
     float32_gflops: dict[int, float]
     bfloat16_gflops: dict[int, float]
+    meeting_us: dict[int, float]
 
     def bandwidth(self, threads: int, thread_bytes: float) -> float:
         """GB/s of all threads, where each has a working set of so many bytes."""
@@ -139,6 +147,7 @@ def limits_of(measured: dict) -> Limits:
         {n: best("read_gb_per_s", "bytes", n) for n in peak},
         peak,
         best("bfloat16_gflop_per_s", "threads"),
+        {n: 1 / rate for n, rate in best("million_meetings_per_s", "threads").items()},
     )
 
 
@@ -164,16 +173,26 @@ def limit(point: Point, limits: Limits, threads: int, split: str) -> dict:
     gb_per_s = limits.bandwidth(threads, thread_bytes)
     reading = threads * thread_bytes / gb_per_s / 1e3
     arithmetic = point.step_flop / limits.float32_gflops[threads] / 1e3
+    times = {"reading": reading, "arithmetic": arithmetic}
+    if split == "units" and threads > 1:
+        after_it = (1 - 1 / threads) * max(times.values())
+        times["meeting"] = limits.meeting_us[threads] + after_it
+    bound = max(times, key=lambda name: times[name])
     return {
         "threads": threads,
         "split": split,
         "thread_bytes": thread_bytes,
         "read_gb_per_s": gb_per_s,
-        "reading_us": reading,
-        "arithmetic_us": arithmetic,
-        "bound": "reading" if reading > arithmetic else "arithmetic",
-        "step_us": max(reading, arithmetic),
+        **{f"{name}_us": time for name, time in times.items()},
+        "bound": bound,
+        "step_us": times[bound],
     }
+
+
+def machine_limit(point: Point, limits: Limits) -> dict:
+    """Of one core or of all, each with its share of the weights."""
+    plans = (limit(point, limits, threads, "units") for threads in {1, _cores()})
+    return min(plans, key=lambda plan: plan["step_us"])
 
 
 def measure(point: Point, limits: Limits, budget_s: float) -> dict:
@@ -188,7 +207,7 @@ def measure(point: Point, limits: Limits, budget_s: float) -> dict:
     step_us = harness.Spread.of(timing.seconds, 1e6 / point.time)
     plan = plan_of(point)
     planned = limit(point, limits, plan.threads, plan.split)
-    machine = limit(point, limits, _cores(), "units")
+    machine = machine_limit(point, limits)
     return {
         **dataclasses.asdict(point),
         "rounds": len(timing.seconds),
@@ -222,9 +241,10 @@ def _limits_table(limits: Limits) -> str:
     peaks = {
         "float32 multiply-adds, GFLOP/s": limits.float32_gflops,
         "bfloat16 dot products, GFLOP/s": limits.bfloat16_gflops,
+        "meeting, µs": limits.meeting_us,
     }
     rows = [
-        [what, *(harness.number(peak[n]) for n in threads)]
+        [what, *(harness.number(peak[n]) if n in peak else "–" for n in threads)]
         for what, peak in peaks.items()
         if peak
     ]
@@ -235,13 +255,12 @@ def _limits_table(limits: Limits) -> str:
 
 
 def _shares_table(points: Sequence[dict]) -> str:
-    """A row for each cell, pass and hidden size, a column for each batch."""
+    """A row for each cell, pass and hidden size: what share, and of which limit."""
     batches = sorted({point["batch"] for point in points})
     rows: dict[tuple, dict[int, str]] = {}
     for point in points:
         key = CELLS[point["cell"]].title, point["part"], str(point["hidden_size"])
-        bound = point["limit"]["bound"][0]
-        share = f"{100 * point['share']:.0f} % {bound}"
+        share = f"{100 * point['share']:.0f} % ({point['limit']['bound']})"
         rows.setdefault(key, {})[point["batch"]] = share
     header = ["cell", "pass", "hidden", *(f"B={batch}" for batch in batches)]
     return harness.markdown(
@@ -302,7 +321,7 @@ def _measure_all(options) -> dict:
         Point(part, batch, hidden, options.time, cell)
         for cell, part, hidden, batch in itertools.product(*axes)
     ]
-    threads = {_cores(), *(plan_of(point).threads for point in points)}
+    threads = {1, _cores(), *(plan_of(point).threads for point in points)}
     measured = measure_limits(threads)
     limits = limits_of(measured)
     entries = []

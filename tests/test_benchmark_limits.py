@@ -276,6 +276,7 @@ LIMITS = roofline.Limits(
     },
     float32_gflops={n: 200.0 * n for n in (1, 2, roofline._cores())},
     bfloat16_gflops={},
+    meeting_us={n: 0.1 * n for n in (2, roofline._cores()) if n > 1},
 )
 
 
@@ -308,13 +309,30 @@ def test_the_limit_is_the_longer_time():
     assert many["step_us"] == pytest.approx(2 * 4 * 64 * 64 * 64 / 200e9 * 1e6)
 
 
+def test_threads_that_split_units_meet_in_each_step():
+    point = prnn_figure.Point("forward", 1, hidden_size=64, cell="lstm")
+    units = roofline.limit(point, LIMITS, 2, "units")
+    assert units["bound"] == "meeting"
+    assert units["step_us"] == pytest.approx(0.2 + units["reading_us"] / 2)
+    assert "meeting_us" not in roofline.limit(point, LIMITS, 2, "rows")
+    assert "meeting_us" not in roofline.limit(point, LIMITS, 1, "units")
+
+
+def test_the_machine_uses_one_core_where_meeting_takes_longer():
+    small = prnn_figure.Point("forward", 1, hidden_size=16, cell="lstm")
+    assert roofline.machine_limit(small, LIMITS)["threads"] == 1
+    large = prnn_figure.Point("forward", 1, hidden_size=1024, cell="lstm")
+    assert roofline.machine_limit(large, LIMITS)["threads"] == roofline._cores()
+
+
 def test_limits_are_those_of_the_best_rounds():
     rows = [
+        {"quantity": "million_meetings_per_s", "threads": 2, "rounds": [4, 8]},
         {"quantity": "float32_gflop_per_s", "threads": 1, "rounds": [1, 3, 2]},
         {"quantity": "read_gb_per_s", "threads": 1, "bytes": 1 << 14, "rounds": [5, 4]},
     ]
     limits = roofline.limits_of({"rows": rows})
-    assert limits == roofline.Limits({1: {1 << 14: 5}}, {1: 3}, {})
+    assert limits == roofline.Limits({1: {1 << 14: 5}}, {1: 3}, {}, {2: 1 / 8})
 
 
 @needs_a_compiler
@@ -324,6 +342,7 @@ def test_limits_are_measured_for_all_threads_and_sizes():
         n: [1 << 14, 1 << 15] for n in (1, 2)
     }
     assert [*limits.float32_gflops] == [1, 2]
+    assert [*limits.meeting_us] == [2]
 
 
 @needs_a_compiler

@@ -1,11 +1,13 @@
-// What can this processor do at best? How fast it reads working sets of several sizes, and how
-// many multiply-adds it makes. Prints JSON: {"vector_bytes": 64, "rows": [...]}, a row for each
-// quantity, number of threads and size, with what each round gave, all threads together.
+// What can this processor do at best? How fast it reads working sets of several sizes, how many
+// multiply-adds it makes, and how often its threads can wait for each other. Prints JSON:
+// {"vector_bytes": 64, "rows": [...]}, a row for each quantity, number of threads and size, with
+// what each round gave, all threads together.
 //
 //   limits ROUNDS ROUND_MS THREADS,... BYTES,...      bytes of each thread's own working set
 //
 // Build: c++ -std=c++20 -O3 -march=native -pthread
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <bit>
 #include <chrono>
@@ -114,6 +116,40 @@ struct DotProduct {
 };
 #endif
 
+// Where threads meet: a line of the cache, and the one that is fetched along with it, for each.
+struct Room {
+  struct alignas(128) Flag {
+    std::atomic<long> passes = 0;
+  };
+  explicit Room(int threads) : flags(threads) {}
+  std::vector<Flag> flags;
+  std::atomic<int> taken = 0;  // flags that have an owner
+};
+
+// Each thread says that it is there and waits until all have, as between two steps that share the
+// units of a layer: none can begin with what another has not published.
+class Meeting {
+ public:
+  static constexpr const char* kQuantity = "million_meetings_per_s";
+  explicit Meeting(Room* room) : flags_(room->flags), own_(room->flags[room->taken++]) {}
+  double per_pass() const { return 1e-6 / static_cast<double>(flags_.size()); }
+  void run(long passes) const {
+    for (long pass = 0; pass < passes; ++pass) {
+      const long met = own_.passes.load(std::memory_order_relaxed) + 1;
+      own_.passes.store(met, std::memory_order_release);
+      for (const Room::Flag& flag : flags_) wait_for(flag, met);
+    }
+  }
+
+ private:
+  static void wait_for(const Room::Flag& flag, long met) {
+    for (long asked = 1; flag.passes.load(std::memory_order_acquire) < met; ++asked)
+      if (asked % 100'000 == 0) std::this_thread::yield();  // fewer cores than threads
+  }
+  const std::vector<Room::Flag>& flags_;
+  Room::Flag& own_;
+};
+
 // ---- measuring ----
 
 struct Options {
@@ -172,17 +208,28 @@ const char* separator() {
   return std::exchange(is_first, false) ? "" : ",";
 }
 
+void print_rounds(const std::vector<double>& rounds) {
+  const char* before = "\"rounds\": [";
+  for (const double rate : rounds) {
+    std::printf("%s%.6g", before, rate);
+    before = ", ";
+  }
+  std::printf("]}");
+}
+
 template <class Work, class... Bytes>
 void row(const Options& options, int threads, Bytes... bytes) {
   std::printf("%s\n {\"quantity\": \"%s\", \"threads\": %d, ", separator(), Work::kQuantity,
               threads);
   (std::printf("\"bytes\": %ld, ", bytes), ...);
-  const char* before = "\"rounds\": [";
-  for (const double rate : rates<Work>(options, threads, bytes...)) {
-    std::printf("%s%.6g", before, rate);
-    before = ", ";
-  }
-  std::printf("]}");
+  print_rounds(rates<Work>(options, threads, bytes...));
+}
+
+void meeting_row(const Options& options, int threads) {
+  Room room(threads);
+  std::printf("%s\n {\"quantity\": \"%s\", \"threads\": %d, ", separator(), Meeting::kQuantity,
+              threads);
+  print_rounds(rates<Meeting>(options, threads, &room));
 }
 
 std::vector<long> numbers(const char* list) {
@@ -217,6 +264,7 @@ int main(int count, char** arguments) {
 #ifdef __AVX512BF16__
     row<DotProduct>(options, static_cast<int>(threads));
 #endif
+    if (threads > 1) meeting_row(options, static_cast<int>(threads));
     for (const long bytes : options.bytes) row<Read>(options, static_cast<int>(threads), bytes);
   }
   std::printf("\n]}\n");
