@@ -28,6 +28,7 @@ BENCHMARKS = (
     "scaling",
     "compile_time",
     "projection",
+    "products",
 )
 
 _HEAD = """\

@@ -6,6 +6,7 @@
 #include "core/two_phase_passes.h"
 #include "cpu/in_place.h"
 #include "cpu/io.h"
+#include "cpu/matrix_block.h"
 #include "cpu/panel.h"
 #include "cpu/problem.h"
 #include "cpu/product.h"
@@ -335,6 +336,8 @@ const Isa kIsa{PRNN_STRING(PRNN_ISA),
                widen,
                advance,
                advance_all,
+               transpose_rows,
+               multiply_block,
                sigmoid_all,
                tanh_all,
                log_sigmoid_all,

@@ -67,6 +67,19 @@ struct Part {
   std::int64_t first_panel, last_panel;  // of the phase
 };
 
+// Some rows and columns of a product of matrices (cpu/matrix_product.h):
+//   c[m][n] = Σ_k a[m][k] b[k][n], or += that, for `depth` terms
+struct MatrixBlock {
+  std::int64_t rows, columns, depth;
+  const float *a, *b;  // a: [m][k]; b: [k][n], or [n][k] if it is along the depth
+  float* c;
+  std::int64_t stride_a, stride_b, stride_c;
+  bool is_b_along_depth, adds;
+  float* panel;                 // a place for the columns, packed
+  const float* ones = nullptr;  // `depth` of them, where Σ_k b[k][n] is asked for
+  float* sums = nullptr;
+};
+
 // The engine as compiled for one instruction set.
 struct Isa {
   const char* name;
@@ -87,6 +100,10 @@ struct Isa {
   // Steps [first, end) of the part's groups and rows, whatever panels it names.
   void (*advance_rows)(const Problem&, const Blocking&, float* packed, Part, std::int64_t first,
                        std::int64_t end);
+  // to[m][k] = from[k][m], `rows` of `depth`; writes whole vectors of `to`.
+  void (*transpose)(const float* from, std::int64_t stride, std::int64_t depth, std::int64_t rows,
+                    float* to, std::int64_t to_stride);
+  void (*multiply)(const MatrixBlock&);
   // out[n] = sigmoid(in[n]), and so on: lets the tests measure their error.
   using Map = void (*)(const float* in, float* out, std::int64_t n);
   Map sigmoid, tanh, log_sigmoid, exp;

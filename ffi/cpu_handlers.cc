@@ -1,7 +1,13 @@
-// XLA's calls into the CPU engine, as in ffi/decode.h.
+// XLA's calls into the CPU engine, as in ffi/decode.h, and
+//   prnn_products  a, b of each, [before]  -> c, [sums] of each, workspace
+// which are matrices as in cpu/matrix_product.h, of float32. An attribute tells of each whether it
+// sums over rows; only those have sums. `before`, any array, is not read: the call comes after the
+// one that makes it, for at the same time they would take each other's threads.
 #include <algorithm>
+#include <array>
 #include <optional>
 
+#include "cpu/matrix_product.h"
 #include "cpu/run.h"
 #include "cpu/workers.h"
 #include "ffi/decode.h"
@@ -21,6 +27,17 @@ class XlaThreadPool : public ThreadPool {
  private:
   ffi::ThreadPool pool_;
 };
+
+// Calls f(pool) with the threads that calls share: our own, or XLA's where there are none.
+template <class F>
+void with_threads(ffi::ThreadPool pool, F&& f) {
+  XlaThreadPool of_xla(pool);
+  Workers workers(std::min(of_xla.threads(), 1 + most_workers()));
+  if (most_workers() > 0)
+    f(workers);
+  else
+    f(of_xla);
+}
 
 std::optional<Dtype> dtype_of(ffi::DataType dtype) {
   if (dtype == ffi::DataType::F32) return Dtype::kFloat32;
@@ -46,13 +63,11 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
     p.projection.b = call.b_ih;
   }
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
-  if (auto error = check_workspace(call, workspace_floats(p) * kFloat); error.failure())
+  if (auto error = check_workspace(call.workspace_bytes, workspace_floats(p) * kFloat);
+      error.failure())
     return error;
   auto* const workspace = static_cast<float*>(call.workspace);
-  XlaThreadPool of_xla(pool);
-  Workers workers(std::min(of_xla.threads(), 1 + most_workers()));
-  ThreadPool& threads = most_workers() > 0 ? static_cast<ThreadPool&>(workers) : of_xla;
-  run(best_isa(), p, threads, workspace);
+  with_threads(pool, [&](ThreadPool& threads) { run(best_isa(), p, threads, workspace); });
   return ffi::Error::Success();
 }
 
@@ -74,6 +89,50 @@ ffi::Error backward(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
   return run_call(pool, p, *call);
 }
 
+// Of which a call has a_x's and w_hh's, or one for each part of w_hh that multiplies its own.
+constexpr std::size_t kMostProducts = 8;
+
+ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
+                    ffi::Span<const std::int64_t> over_rows) {
+  std::array<MatrixProduct, kMostProducts> all{};
+  const std::size_t count = over_rows.size();
+  Buffers buffers(args, rets, ffi::DataType::F32);
+  if (count == 0 || count > all.size() || args.size() / 2 != count)
+    return ffi::Error::InvalidArgument("prnn_jax: a call of products has 1 to 8, of two each");
+  for (std::size_t n = 0; n < count; ++n) {
+    const auto a = args.get<ffi::AnyBuffer>(2 * n), b = args.get<ffi::AnyBuffer>(2 * n + 1);
+    const bool sums_rows = over_rows[n] != 0;
+    const std::size_t of_sum = sums_rows ? 0 : 2, of_c = sums_rows ? 2 : 0;
+    if (!a.has_value() || !b.has_value() || a->dimensions().size() != 3 ||
+        b->dimensions().size() != 3 || a->dimensions()[1] != b->dimensions()[1] ||
+        a->dimensions()[of_sum] != b->dimensions()[of_sum])
+      return ffi::Error::InvalidArgument("prnn_jax: the matrices of a product do not fit");
+    MatrixProduct& product = all[n];
+    product.over_rows = sums_rows;
+    product.groups = a->dimensions()[1];
+    product.rows = a->dimensions()[of_c];
+    product.columns = b->dimensions()[of_c];
+    product.depth = a->dimensions()[of_sum];
+    product.a = static_cast<const float*>(buffers.argument(a->element_count()));
+    product.b = static_cast<const float*>(buffers.argument(b->element_count()));
+    const std::int64_t of_group = product.rows * product.columns;
+    product.c = static_cast<float*>(buffers.result(product.groups * of_group));
+    if (sums_rows)
+      product.sums = static_cast<float*>(buffers.result(product.groups * product.columns));
+  }
+  if (args.size() % 2 == 1) buffers.argument(0);
+  std::int64_t bytes = 0;
+  auto* const workspace = static_cast<float*>(buffers.workspace(bytes));
+  if (auto error = buffers.error(); error.failure()) return error;
+  const int of_call = static_cast<int>(count);
+  const auto needed =
+      static_cast<std::int64_t>(sizeof(float)) * workspace_floats(all.data(), of_call);
+  if (auto error = check_workspace(bytes, needed); error.failure()) return error;
+  with_threads(
+      pool, [&](ThreadPool& threads) { run(best_isa(), all.data(), of_call, threads, workspace); });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace prnn
 
@@ -91,3 +150,9 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCpuBackward, prnn::backward,
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<prnn::CallAttributes>("call"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCpuProducts, prnn::products,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attr<ffi::Span<const std::int64_t>>("over_rows"));

@@ -188,11 +188,11 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
 }
 
 // Where a call's workspace is smaller than the engine needs.
-inline xla::ffi::Error check_workspace(const NativeCall& call, std::int64_t bytes) {
-  if (call.workspace_bytes >= bytes) return xla::ffi::Error::Success();
+inline xla::ffi::Error check_workspace(std::int64_t bytes, std::int64_t needed) {
+  if (bytes >= needed) return xla::ffi::Error::Success();
   return xla::ffi::Error::InvalidArgument(
-      "prnn_jax: a native call needs " + std::to_string(bytes) + " bytes of workspace and has " +
-      std::to_string(call.workspace_bytes) + "; was the program exported by another version?");
+      "prnn_jax: a native call needs " + std::to_string(needed) + " bytes of workspace and has " +
+      std::to_string(bytes) + "; was the program exported by another version?");
 }
 
 }  // namespace prnn

@@ -23,13 +23,15 @@ nb::capsule target(Handler* handler) {
 
 // {name: {stage: handler}} for jax.ffi.register_ffi_target(..., platform="cpu").
 nb::dict cpu_targets() {
-  nb::dict forward, backward, out;
+  nb::dict forward, backward, products, out;
   forward["instantiate"] = target(PrnnCheckCall);
   forward["execute"] = target(PrnnCpuForward);
   backward["instantiate"] = target(PrnnCheckCall);
   backward["execute"] = target(PrnnCpuBackward);
   out["prnn_forward"] = forward;
+  products["execute"] = target(PrnnCpuProducts);
   out["prnn_backward"] = backward;
+  out["prnn_products"] = products;
   return out;
 }
 

@@ -1,7 +1,8 @@
 """What a layer's a_x is made of, x w + b, for all steps at once.
 
 The CPU engine makes a_x itself, a few steps before it needs them. Everything else is
-here: the product by XLA, for all that is not the CPU engine, and its gradients.
+here: the product by XLA, for all that is not the CPU engine, and what its gradients are
+made of.
 """
 
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ from jax import Array
 
 from prnn_jax._call import Call
 from prnn_jax._controls import Controls, valid_steps
-from prnn_jax._sharding import sharding_of_sum
+from prnn_jax._products import OfProjection, Projection
 
 #: Where the CPU engine makes a_x: from so many weights at most; or by so few
 #: multiply-adds, by bytes of a weight, with the weights as they lie in memory; or of so
@@ -49,24 +50,19 @@ def pre_activations(call: Call, source: Array | Input, controls: Controls) -> Ar
     return a.reshape(*a.shape[:2], *w.shape[1:])
 
 
-def gradients(
+def projection(
     call: Call, source: Array | Input, controls: Controls, da_x: Array
-) -> Array | Input:
-    """Of what a_x was made of, from its own."""
+) -> Projection | None:
+    """What the gradients of what a_x was made of are products of."""
     if not isinstance(source, Input):
-        return da_x
-    x, w, b = source
-    columns = _side_by_side(w)
-    da = da_x.reshape(*da_x.shape[:2], columns.shape[1])
-    dx = jnp.matmul(da, columns.T, precision=call.precision)
-    dw = jnp.einsum(
-        "abi,abgc->igc",
-        _counting(call, x, controls),
-        da_x,
-        precision=call.precision,
-        out_sharding=sharding_of_sum(w),
-    )
-    return Input(dx, dw, None if b is None else da_x.sum((0, 1)))
+        return None
+    return Projection(_counting(call, source.x, controls), source.w, da_x)
+
+
+def gradients(source: Array | Input, of_source: OfProjection) -> Input:
+    """Those products, as gradients of the source."""
+    has_bias = isinstance(source, Input) and source.b is not None
+    return Input(of_source.dx, of_source.dw, of_source.db if has_bias else None)
 
 
 def native_input(source: Array | Input) -> Input | None:

@@ -1,7 +1,7 @@
 """The recurrence as one differentiable operation.
 
 The native engines do what is sequential: y forward, and backward the gradients of the
-pre-activations. Products that are parallel in time are left to XLA.
+pre-activations. Products that are parallel in time are in `_products`.
 """
 
 import functools
@@ -13,14 +13,15 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from prnn_jax import _ffi, _input, _lean, _scan
+from prnn_jax import _ffi, _input, _lean, _products, _scan
 from prnn_jax._before import before
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._input import Input, pre_activations
-from prnn_jax._sharding import aligned, sharding_of_sum
+from prnn_jax._products import Weights
+from prnn_jax._sharding import aligned
 
 #: Name, for `jax.checkpoint` policies, of all that a forward pass keeps for its
 #: backward pass: `jax.checkpoint_policies.save_only_these_names(prnn_jax.SAVED)`.
@@ -94,10 +95,16 @@ def _backward(call: Call, primals, kept, cotangents):
     else:
         gradients = _ffi.backward(call, primals, kept, cotangents)
     da_x, da_h, dstate_0, dreset_to = gradients
-    # Parallel in time, so left to XLA: one large product instead of `time` small ones.
-    dw_hh = _weight_gradient(call, primals, y, saved, da_h)
-    dsource = _input.gradients(call, primals[0], primals[-1], da_x)
-    return dsource, dw_hh, da_h.sum((0, 1)), dstate_0, dreset_to
+    # Parallel in time: one large product instead of `time` small ones.
+    weights = _multiplied(call, primals, y, saved, da_h)
+    source, w_hh, *_, controls = primals
+    projection = _input.projection(call, source, controls, da_x)
+    of_weights, of_source = _products.gradients(call, w_hh, weights, projection)
+    dw_hh, db_hh = (
+        jnp.concatenate(parts, -1) for parts in zip(*of_weights, strict=True)
+    )
+    dsource = da_x if of_source is None else _input.gradients(source, of_source)
+    return dsource, dw_hh, db_hh, dstate_0, dreset_to
 
 
 def _backward_forward_rule(call: Call, primals, kept, cotangents):
@@ -128,41 +135,25 @@ def _backward_backward_rule(call: Call, residuals, dd):
 _backward.defvjp(_backward_forward_rule, _backward_backward_rule)
 
 
-def _weight_gradient(call: Call, primals, y: Array, saved, da_h: Array) -> Array:
-    """d(w_hh) [groups, hidden, gates*hidden]."""
+def _multiplied(call: Call, primals, y: Array, saved, da_h: Array) -> list[Weights]:
+    """What w_hh multiplied: all of it h, or each gate's columns something else."""
     _, _, _, state_0, controls = primals
-    product = functools.partial(
-        _group_products,
-        precision=call.precision,
-        out_sharding=sharding_of_sum(primals[1]),
-    )
     h = before(call, y, state_0[0], controls, 0)
     masked = _masked(call, h, controls)
     inputs_of = call.table.product_inputs
     if inputs_of is None:
-        return product(masked, da_h)
+        return [Weights(masked, da_h)]
     reserve = saved[0]
     if controls.lengths is not None:  # nothing is kept of steps that do not count
         time = y.shape[call.time_axis]
         counts = valid_steps(controls.lengths, time, time_major=call.time_major)
         reserve = jnp.where(counts, reserve, 0)
-    das = jnp.split(da_h, call.table.gates, -1)
     inputs = inputs_of(masked, reserve)
-    parts = [product(x, da) for x, da in zip(inputs, das, strict=True)]
-    return jnp.concatenate(parts, -1)
+    das = jnp.split(da_h, call.table.gates, -1)
+    return [Weights(x, da) for x, da in zip(inputs, das, strict=True)]
 
 
 def _masked(call: Call, h: Array, controls: Controls) -> Array:
     if controls.mask is None:
         return h
     return h * jnp.expand_dims(controls.mask, call.time_axis)
-
-
-def _group_products(h: Array, da: Array, precision, out_sharding) -> Array:
-    """Σ over the rows (two leading axes) of h^T da, group by group."""
-    if h.shape[2] == 1 and out_sharding is None:  # XLA is faster without a batch of one
-        h, da = h[:, :, 0], da[:, :, 0]
-        return jnp.einsum("abh,abn->hn", h, da, precision=precision)[None]
-    return jnp.einsum(
-        "abgh,abgn->ghn", h, da, precision=precision, out_sharding=out_sharding
-    )

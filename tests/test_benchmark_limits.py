@@ -14,6 +14,7 @@ from benchmarks import (
     against_scan,
     dispatch,
     prnn_figure,
+    products,
     roofline,
     streaming,
 )
@@ -25,6 +26,7 @@ TINY = {
     streaming: ["--models", "2x8", "--chunks", "2"],
     roofline: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
     dispatch: ["--time", "2", "--rounds", "1"],
+    products: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
 }
 MODULES = pytest.mark.parametrize("module", TINY, ids=lambda m: m.NAME)
 RECORD = "benchmark", "date", "device", "versions", "commit", "load", "platform"

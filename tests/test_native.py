@@ -85,7 +85,7 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path):
     sources = [ROOT / "tests/native/check_engine.cc"]
     sources += [
         ROOT / f"cpu/{name}.cc"
-        for name in ("isa", "plan", "run", "dispatch", "threads")
+        for name in ("isa", "plan", "run", "matrix_product", "dispatch", "threads")
     ]
     options = "-O1", "-g", "-pthread", flag, "-fno-sanitize-recover=all"
     options += checks_as_calls(tmp_path)

@@ -1,6 +1,7 @@
 // Runs the CPU engine over many shapes in buffers of exactly the right size, for the sanitizers:
 // no access out of bounds, no unwritten result, no data race. Results must not depend on the
-// number of threads, to the last bit, and the LSTM must match a plain loop in double precision.
+// number of threads, to the last bit, and the LSTM, and products of matrices, must match a plain
+// loop in double precision.
 // Built and run by tests/test_native.py.
 #include <cmath>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/matrix_product.h"
 #include "cpu/run.h"
 
 namespace {
@@ -237,9 +239,81 @@ double lstm_error(const prnn::Shape& s, const Floats& y) {
   return worst;
 }
 
+// c and the sums of two products in one call: [rows, 2, left] and [rows, 2, right] over the rows,
+// and what that reads over the columns of the right one.
+std::vector<Floats> products(std::int64_t rows, std::int64_t left, std::int64_t right,
+                             int threads) {
+  const Floats a = wave(rows * 2 * left, 0.7f, 1), b = wave(rows * 2 * right, 0.3f, 1);
+  const Floats w = wave(left * 2 * right, 0.9f, 1);
+  std::vector<Floats> out{Floats(2 * left * right, NAN), Floats(2 * right, NAN),
+                          Floats(rows * 2 * left, NAN)};
+  const prnn::MatrixProduct both[] = {
+      {true, 2, left, right, rows, a.data(), b.data(), out[0].data(), out[1].data()},
+      {false, 2, rows, left, right, b.data(), w.data(), out[2].data(), nullptr}};
+  Floats workspace(prnn::workspace_floats(both, 2), NAN);
+  {
+    Threads pool(threads);
+    prnn::run(prnn::best_isa(), both, 2, pool, workspace.data());
+  }
+  return out;
+}
+
+// The largest error of the above, relative to the square root of the number of terms.
+double error_of_products(std::int64_t rows, std::int64_t left, std::int64_t right,
+                         const std::vector<Floats>& out) {
+  const Floats a = wave(rows * 2 * left, 0.7f, 1), b = wave(rows * 2 * right, 0.3f, 1);
+  const Floats w = wave(left * 2 * right, 0.9f, 1);
+  double worst = 0;
+  const auto compare = [&](double expected, float value, std::int64_t terms) {
+    worst = std::fmax(worst, std::fabs(expected - value) / std::sqrt(terms));
+  };
+  for (int g = 0; g < 2; ++g) {
+    for (std::int64_t n = 0; n < right; ++n) {
+      double sum = 0;
+      for (std::int64_t r = 0; r < rows; ++r) sum += b[(r * 2 + g) * right + n];
+      compare(sum, out[1][g * right + n], rows);
+      for (std::int64_t m = 0; m < left; ++m) {
+        double c = 0;
+        for (std::int64_t r = 0; r < rows; ++r)
+          c += double{a[(r * 2 + g) * left + m]} * b[(r * 2 + g) * right + n];
+        compare(c, out[0][(g * left + m) * right + n], rows);
+      }
+    }
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t m = 0; m < left; ++m) {
+        double c = 0;
+        for (std::int64_t n = 0; n < right; ++n)
+          c += double{b[(r * 2 + g) * right + n]} * w[(m * 2 + g) * right + n];
+        compare(c, out[2][(r * 2 + g) * left + m], right);
+      }
+  }
+  return worst;
+}
+
+void check_products() {
+  // Depths of one block, whole blocks and a part of one; sizes around vectors, panels, blocks.
+  const std::int64_t sizes[][3] = {{1, 1, 1},     {3, 17, 5},    {40, 9, 130},  {513, 7, 65},
+                                   {600, 33, 16}, {37, 70, 515}, {1025, 3, 31}, {64, 64, 256}};
+  for (const auto& [rows, left, right] : sizes) {
+    const auto alone = products(rows, left, right, 1);
+    // 1e-6: a few float32 roundings of values below 1.
+    if (!(error_of_products(rows, left, right, alone) < 1e-6)) {
+      std::printf("products of %ld, %ld, %ld are wrong\n", static_cast<long>(rows),
+                  static_cast<long>(left), static_cast<long>(right));
+      std::exit(1);
+    }
+    for (int threads : {3, 16})
+      if (products(rows, left, right, threads) != alone) {
+        std::printf("products depend on the number of threads\n");
+        std::exit(1);
+      }
+  }
+}
+
 }  // namespace
 
 int main() {
+  check_products();
   const prnn::Shape shapes[] = {
       {1, 1, 1, 1, false, false, false},  {3, 2, 1, 15, false, true, false},
       {4, 3, 2, 17, true, false, true},   {5, 9, 1, 65, false, false, false},

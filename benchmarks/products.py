@@ -1,0 +1,122 @@
+"""Is a training step faster if the CPU engine makes the gradients of weights, or XLA?
+
+The products of a backward pass that are parallel in time: dx, dw_ih, dw_hh and both
+db, of a layer whose input is as wide as it is, over 128 steps. Run as
+`python -m benchmarks.products`.
+"""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import _command_line as command_line
+from benchmarks import _harness as harness
+from benchmarks._scan_points import CELLS
+from prnn_jax import _products
+
+NAME = "products"
+HIDDEN_SIZES, BATCHES, TIME = (64, 128, 256, 512, 1024), (1, 4, 16), 128
+BUDGET_S = 0.5
+
+#: Float32 sums of up to 2048 terms in different orders.
+TOLERANCE = 1e-5
+
+
+def candidates(cell: str, hidden: int, batch: int, time: int) -> harness.Candidates:
+    """Compiled calls on the same arrays."""
+    random = np.random.default_rng(0)
+
+    def draw(*shape: int):
+        return jnp.asarray(random.standard_normal(shape), jnp.float32)
+
+    columns = CELLS[cell].gates * hidden
+    h, da = draw(batch, time, 1, hidden), draw(batch, time, 1, columns)
+    projection = _products.Projection(
+        draw(batch, time, hidden), draw(hidden, 1, columns), da
+    )
+    given = (_products.Weights(h, da),), projection
+    runs = {
+        "native": _products._by_engine,
+        "xla": functools.partial(_products._by_xla, None, None),
+    }
+    return {name: functools.partial(jax.jit(run), *given) for name, run in runs.items()}
+
+
+def measure(cell: str, hidden: int, batch: int, time: int, budget_s: float) -> dict:
+    """The point's entry in the results: checked first, then timed.
+
+    Raises:
+      harness.DisagreementError: the two compute different things.
+    """
+    runs = candidates(cell, hidden, batch, time)
+    what = f"{cell}-H{hidden}-B{batch}-T{time}"
+    difference = harness.check_agreement(what, runs, TOLERANCE)
+    timings = harness.measure(runs, budget_s=budget_s)
+    us = {name: harness.Spread.of(t.seconds, 1e6) for name, t in timings.items()}
+    multiply_adds = 3 * CELLS[cell].gates * hidden**2 * batch * time
+    ratio = harness.ratio(timings["xla"], timings["native"])
+    return {
+        "cell": cell,
+        "hidden_size": hidden,
+        "batch": batch,
+        "time": time,
+        "multiply_adds": multiply_adds,
+        "us": {name: dataclasses.asdict(spread) for name, spread in us.items()},
+        "gflops": {n: 2 * multiply_adds / s.median / 1e3 for n, s in us.items()},
+        "ratio": dataclasses.asdict(ratio),
+        "difference": difference,
+        "tolerance": TOLERANCE,
+    }
+
+
+def table(results: dict) -> str:
+    """A row for each point."""
+    header = ["cell", "hidden", "batch", "multiply-adds, million"]
+    header += ["native, GFLOP/s", "XLA, GFLOP/s", "ratio", "is native"]
+    rows = []
+    for point in results["points"]:
+        work = point["multiply_adds"]
+        row = [CELLS[point["cell"]].title]
+        row += [str(point[key]) for key in ("hidden_size", "batch")]
+        row += [harness.number(work / 1e6)]
+        row += [harness.number(point["gflops"][name]) for name in ("native", "xla")]
+        row += [f"{point['ratio']['median']:.2f}×"]
+        rows.append([*row, "yes" if work <= results["most_multiply_adds"] else "no"])
+    return harness.markdown(header, rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs what the arguments say."""
+    parser = command_line.parser(NAME, (__doc__ or "").splitlines()[0], BUDGET_S)
+    size = command_line.positive(int)
+    some = {"nargs": "+"}
+    parser.add_argument("--cells", **some, choices=tuple(CELLS), default=tuple(CELLS))
+    parser.add_argument("--hidden", **some, type=size, default=HIDDEN_SIZES)
+    parser.add_argument("--batch", **some, type=size, default=BATCHES)
+    parser.add_argument("--time", type=size, default=TIME, help="steps")
+    options = parser.parse_args(arguments)
+    with jax.default_device(jax.devices("cpu")[0]):
+        results = command_line.outcome(parser, options, _measure_all)
+    print(table(results))
+
+
+def _measure_all(options) -> dict:
+    axes = options.cells, options.hidden, options.batch
+    entries = []
+    for point in itertools.product(*axes):
+        entries.append(measure(*point, options.time, options.budget_s))
+        jax.clear_caches()  # programs and arrays of a point are not needed again
+    return {
+        "platform": "cpu",
+        "most_multiply_adds": _products.MAX_MULTIPLY_ADDS,
+        "points": entries,
+    }
+
+
+if __name__ == "__main__":
+    main()

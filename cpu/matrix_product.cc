@@ -1,0 +1,189 @@
+#include "cpu/matrix_product.h"
+
+#include <algorithm>
+
+namespace prnn {
+namespace {
+
+// Sums are taken so many terms at a time, whatever the blocking: a panel of so many lines stays in
+// the second-level cache, and so many terms of a block's rows in the first.
+constexpr std::int64_t kDepth = 512;
+constexpr std::int64_t kPadding = 16;  // after transposed rows, which are stored in whole vectors
+constexpr std::int64_t kAlignment = 16, kPanelColumns = 64;
+
+// Each thread has room for a panel, and there is one for so many columns, up to so many: larger
+// workspaces cost more in page faults than the threads gain.
+constexpr std::int64_t kMostMembers = 16;
+std::int64_t most_members(const MatrixProduct& product) {
+  return std::min(kMostMembers, (product.columns + kPanelColumns - 1) / kPanelColumns);
+}
+
+// As in cpu/plan.cc, for a meeting after each block of the depth.
+constexpr double kWorthMeeting = 30e3;
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t depth_at_once(const MatrixProduct& product) { return std::min(product.depth, kDepth); }
+
+// From row to row of what is transposed.
+std::int64_t transposed_stride(const MatrixProduct& product) {
+  return ceil_div(depth_at_once(product), kPadding) * kPadding + kPadding;
+}
+
+// A panel of columns, after a line that its sums start from.
+std::int64_t panel_floats(const MatrixProduct& product) {
+  return (1 + depth_at_once(product)) * kPanelColumns;
+}
+
+// What is transposed, and a row of ones.
+std::int64_t transposed_floats(const MatrixProduct& product) {
+  return product.over_rows ? (product.rows + 1) * transposed_stride(product) : 0;
+}
+
+double multiply_adds(const MatrixProduct& product) {
+  return static_cast<double>(product.groups * product.rows) *
+         static_cast<double>(product.columns * product.depth);
+}
+
+// One product. Its depth is cut into blocks, and the rest into parts. Of a block there are turns:
+// one to transpose it where it has to be, then as many as give each thread a part in each of them,
+// for a thread may come late.
+class Cut {
+ public:
+  Cut(const Isa& isa, const MatrixProduct& product, std::int64_t threads)
+      : isa_(isa),
+        product_(product),
+        threads_(threads),
+        vectors_(ceil_div(product.columns, isa.width)) {
+    const std::int64_t widest = isa.registers >= 32 ? 4 : 2;
+    const std::int64_t rounds = ceil_div(vectors_, widest * threads);
+    if (vectors_ >= 2 * threads) {
+      panels_ = std::min(vectors_, rounds * threads);
+    } else {
+      panels_ = ceil_div(vectors_, widest);
+      slices_ = std::min(ceil_div(threads, panels_), product.rows);
+    }
+  }
+
+  std::int64_t turns() const { return product_.groups * blocks() * turns_of_block(); }
+
+  void take_turn(std::int64_t turn, std::int64_t member, std::int64_t members, float* transposed,
+                 float* panel) const {
+    const std::int64_t block = turn / turns_of_block(), turn_of_block = turn % turns_of_block();
+    const std::int64_t group = block / blocks(), first = block % blocks() * kDepth;
+    const std::int64_t depth = std::min(kDepth, product_.depth - first);
+    if (turn_of_block < transpositions())
+      return transpose(group, first, depth, member, members, transposed);
+    const std::int64_t begin = (turn_of_block - transpositions()) * threads_;
+    const std::int64_t count = std::min(threads_, parts() - begin);
+    for (std::int64_t n = count * member / members; n < count * (member + 1) / members; ++n) {
+      const std::int64_t part = begin + n;
+      multiply(group, first, depth, part / slices_, part % slices_, transposed, panel);
+    }
+  }
+
+ private:
+  std::int64_t blocks() const { return ceil_div(product_.depth, kDepth); }
+  std::int64_t parts() const { return panels_ * slices_; }
+  std::int64_t transpositions() const { return product_.over_rows ? 1 : 0; }
+  std::int64_t turns_of_block() const { return transpositions() + ceil_div(parts(), threads_); }
+
+  void transpose(std::int64_t group, std::int64_t first, std::int64_t depth, std::int64_t member,
+                 std::int64_t members, float* transposed) const {
+    const std::int64_t stride = product_.groups * product_.rows;
+    const std::int64_t to_stride = transposed_stride(product_);
+    const std::int64_t pieces = ceil_div(product_.rows, isa_.width);
+    const std::int64_t row = pieces * member / members * isa_.width;
+    const std::int64_t end = std::min(product_.rows, pieces * (member + 1) / members * isa_.width);
+    isa_.transpose(product_.a + first * stride + group * product_.rows + row, stride, depth,
+                   end - row, transposed + row * to_stride, to_stride);
+    if (member == 0) std::fill_n(transposed + product_.rows * to_stride, depth, 1.0f);
+  }
+
+  void multiply(std::int64_t group, std::int64_t first, std::int64_t depth, std::int64_t panel_at,
+                std::int64_t slice, const float* transposed, float* panel) const {
+    const MatrixProduct& p = product_;
+    const std::int64_t column = vectors_ * panel_at / panels_ * isa_.width;
+    const std::int64_t column_end =
+        std::min(p.columns, vectors_ * (panel_at + 1) / panels_ * isa_.width);
+    const std::int64_t row = p.rows * slice / slices_, row_end = p.rows * (slice + 1) / slices_;
+    MatrixBlock block{};
+    block.depth = depth;
+    block.columns = column_end - column;
+    block.rows = row_end - row;
+    block.adds = first > 0;
+    block.panel = panel;
+    if (p.over_rows) {
+      block.stride_a = transposed_stride(p);
+      block.a = transposed + row * block.stride_a;
+      block.stride_b = p.groups * p.columns;
+      block.b = p.b + first * block.stride_b + group * p.columns + column;
+      block.stride_c = p.columns;
+      block.c = p.c + (group * p.rows + row) * p.columns + column;
+      if (slice + 1 == slices_) {
+        block.ones = transposed + p.rows * block.stride_a;
+        block.sums = p.sums + group * p.columns + column;
+      }
+    } else {
+      block.stride_a = p.groups * p.depth;
+      block.a = p.a + row * block.stride_a + group * p.depth + first;
+      block.is_b_along_depth = true;
+      block.stride_b = p.groups * p.depth;
+      block.b = p.b + column * block.stride_b + group * p.depth + first;
+      block.stride_c = p.groups * p.columns;
+      block.c = p.c + row * block.stride_c + group * p.columns + column;
+    }
+    isa_.multiply(block);
+  }
+
+  const Isa& isa_;
+  const MatrixProduct& product_;
+  std::int64_t threads_, vectors_, panels_, slices_ = 1;
+};
+
+// The most that any of the products takes.
+template <class F>
+std::int64_t most(const MatrixProduct* products, int count, F floats) {
+  std::int64_t out = 0;
+  for (int n = 0; n < count; ++n) out = std::max(out, floats(products[n]));
+  return out;
+}
+
+float* aligned(float* p) {
+  constexpr auto kBytes = static_cast<std::intptr_t>(kAlignment * sizeof(float));
+  return reinterpret_cast<float*>(ceil_div(reinterpret_cast<std::intptr_t>(p), kBytes) * kBytes);
+}
+
+}  // namespace
+
+std::int64_t workspace_floats(const MatrixProduct* products, int count) {
+  return kAlignment + most(products, count, most_members) * most(products, count, panel_floats) +
+         most(products, count, transposed_floats);
+}
+
+void run(const Isa& isa, const MatrixProduct* products, int count, ThreadPool& pool,
+         float* workspace) {
+  double work = 0;
+  for (int n = 0; n < count; ++n) work += multiply_adds(products[n]);
+  const std::int64_t members = most(products, count, most_members);
+  const int available = static_cast<int>(std::min<std::int64_t>(pool.threads(), members));
+  const int threads = work / available >= kWorthMeeting ? available : 1;
+  std::int64_t turns = 0;
+  for (int n = 0; n < count; ++n) turns += Cut(isa, products[n], threads).turns();
+  const std::int64_t panel = most(products, count, panel_floats);
+  float* const panels = aligned(workspace);
+  float* const transposed = panels + members * panel;
+  const auto take_turn = [&](std::int64_t turn, std::int64_t member, std::int64_t present) {
+    for (int n = 0; n < count; ++n) {
+      const Cut cut(isa, products[n], threads);
+      if (turn < cut.turns())
+        return cut.take_turn(turn, member, present, transposed, panels + member * panel);
+      turn -= cut.turns();
+    }
+  };
+  if (turns > 1) return parallel_steps(pool, threads, turns, take_turn);
+  // There is no meeting before the one turn: a thread that comes late finds its share still there.
+  parallel_for(pool, threads, threads, [&](std::int64_t member) { take_turn(0, member, threads); });
+}
+
+}  // namespace prnn
