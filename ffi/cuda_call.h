@@ -33,7 +33,7 @@ inline xla::ffi::ErrorOr<CudaCall> cuda_call(PassKind pass, xla::ffi::RemainingA
         "implementation=\"scan\" takes any dtype"));
   const CudaCall out{pass,          call->cell,     *number,        call->shape,
                      call->forward, call->backward, call->workspace};
-  if (auto error = check_workspace(*call, workspace_bytes(out)); error.failure())
+  if (auto error = check_workspace(call->workspace_bytes, workspace_bytes(out)); error.failure())
     return xla::ffi::Unexpected(error);
   return out;
 }
