@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
-from benchmarks import _peers, against_scan
+from benchmarks import _peers
+from benchmarks import _scan_points as scan_points
 from benchmarks._peer_tables import (
     GOAL_BATCHES,
     GOAL_HIDDEN_SIZES,
@@ -52,7 +53,7 @@ def points(options: argparse.Namespace) -> list[Point]:
             mode,
             hidden,
             batch,
-            options.time or against_scan.steps(cell, hidden, batch),
+            options.time or scan_points.steps(cell, hidden, batch),
             dtype,
             projection == "yes",
             options.platform,
@@ -218,7 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_line.parser(NAME, __doc__.splitlines()[0], BUDGET_S)
     size = command_line.positive(int)
     some = {"nargs": "+", "help": "(default: all)"}
-    cells, modes = tuple(CELLS), against_scan.MODES
+    cells, modes = tuple(CELLS), scan_points.MODES
     parser.add_argument("--cells", **some, choices=cells, default=cells)
     parser.add_argument("--modes", **some, choices=modes, default=modes)
     for name, sizes in (("--hidden", GOAL_HIDDEN_SIZES), ("--batch", GOAL_BATCHES)):
