@@ -9,19 +9,20 @@ namespace {
 // the second-level cache, and so many terms of a block's rows in the first.
 constexpr std::int64_t kDepth = 512;
 constexpr std::int64_t kPadding = 16;  // after transposed rows, which are stored in whole vectors
-constexpr std::int64_t kAlignment = 16, kPanelColumns = 64;
+constexpr std::int64_t kAlignment = 16, kPanelColumns = 64;  // four of the widest vectors
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Each thread has room for a panel, and there is one for so many columns, up to so many: larger
 // workspaces cost more in page faults than the threads gain.
 constexpr std::int64_t kMostMembers = 16;
 std::int64_t most_members(const MatrixProduct& product) {
-  return std::min(kMostMembers, (product.columns + kPanelColumns - 1) / kPanelColumns);
+  return std::min(kMostMembers, ceil_div(product.columns, kPanelColumns));
 }
 
-// As in cpu/plan.cc, for a meeting after each block of the depth.
-constexpr double kWorthMeeting = 30e3;
-
-std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+// A thread's part of a call of so many multiply-adds is worth some meetings: 1 µs of each. Not
+// measured: calls are shared from a layer of 16 to 32 units on.
+constexpr double kWorthSharing = 30e3;
 
 std::int64_t depth_at_once(const MatrixProduct& product) { return std::min(product.depth, kDepth); }
 
@@ -167,7 +168,7 @@ void run(const Isa& isa, const MatrixProduct* products, int count, ThreadPool& p
   for (int n = 0; n < count; ++n) work += multiply_adds(products[n]);
   const std::int64_t members = most(products, count, most_members);
   const int available = static_cast<int>(std::min<std::int64_t>(pool.threads(), members));
-  const int threads = work / available >= kWorthMeeting ? available : 1;
+  const int threads = work / available >= kWorthSharing ? available : 1;
   std::int64_t turns = 0;
   for (int n = 0; n < count; ++n) turns += Cut(isa, products[n], threads).turns();
   const std::int64_t panel = most(products, count, panel_floats);

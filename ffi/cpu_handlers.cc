@@ -89,7 +89,7 @@ ffi::Error backward(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
   return run_call(pool, p, *call);
 }
 
-// Of which a call has a_x's and w_hh's, or one for each part of w_hh that multiplies its own.
+// At least as many as a layer has: one for w_ih, and one for w_hh or for each gate's columns of it.
 constexpr std::size_t kMostProducts = 8;
 
 ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,

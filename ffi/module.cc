@@ -28,8 +28,8 @@ nb::dict cpu_targets() {
   forward["execute"] = target(PrnnCpuForward);
   backward["instantiate"] = target(PrnnCheckCall);
   backward["execute"] = target(PrnnCpuBackward);
-  out["prnn_forward"] = forward;
   products["execute"] = target(PrnnCpuProducts);
+  out["prnn_forward"] = forward;
   out["prnn_backward"] = backward;
   out["prnn_products"] = products;
   return out;
