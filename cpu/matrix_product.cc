@@ -20,8 +20,8 @@ std::int64_t most_members(const MatrixProduct& product) {
   return std::min(kMostMembers, ceil_div(product.columns, kPanelColumns));
 }
 
-// A thread's part of a call of so many multiply-adds is worth some meetings: 1 µs of each. Not
-// measured: calls are shared from a layer of 16 to 32 units on.
+// A thread's part of a call of at least so many multiply-adds is worth its meetings. An estimate:
+// half a microsecond of arithmetic, not the result of a measurement.
 constexpr double kWorthSharing = 30e3;
 
 std::int64_t depth_at_once(const MatrixProduct& product) { return std::min(product.depth, kDepth); }
