@@ -127,16 +127,14 @@ class Meeting {
   }
   // Member 0, before each step: takes in those who have arrived. The announcement of step n + 2
   // overwrites that of step n, which all have read: they ended step n before n + 1 could end.
-  int announce(std::int64_t step, bool alone) {
+  int announce(std::int64_t step) {
     const int arrived = arrived_.load() + 1, most = static_cast<int>(ended_.size());
-    const int members = alone ? 1 : arrived < most ? arrived : most;
+    const int members = arrived < most ? arrived : most;
     if (members < most) core_.store(current_core(), std::memory_order_relaxed);
     announced_[step & 1].store(step * kMembers + members, std::memory_order_release);
     return members;
   }
-  // Any other member: how many take part in `step`. It is itself one of them only if that is more
-  // than its number: otherwise there are no more steps, or the caller goes on alone (and may by
-  // now have announced a later step).
+  // Any other member: how many take part in `step`; 0 if the meeting is over.
   int announced(std::int64_t step) {
     std::int64_t value;
     wait_until([&] {
@@ -184,38 +182,36 @@ class Meeting {
 
 // Steps shared with a thread that has no core to itself wait for the scheduler, for milliseconds
 // where a step takes microseconds. So the caller counts its waiting: once that has cost more than
-// its work, it goes on alone, and for a while all calls do.
+// its work, all calls go on alone for a while, which is the longer the more often this happens.
 class Crowding {
  public:
   static bool recent() { return Clock::now().time_since_epoch().count() < until_.load(); }
 
-  void add(Clock::duration wait) {
-    if (wait == Clock::duration{}) return;
+  // Whether it is crowded.
+  bool add(Clock::duration wait) {
+    if (wait == Clock::duration{}) return false;
     waited_ += wait;
     const auto now = Clock::now();
     const auto worked = now - begin_ - waited_;
-    if (waited_ > worked + std::chrono::microseconds(500)) {
-      crowded_ = true;
-      until_.store((now + std::chrono::milliseconds(5)).time_since_epoch().count());
-    }
+    if (waited_ <= worked + std::chrono::microseconds(500)) return false;
+    const auto rest = rest_.load();
+    until_.store((now + Clock::duration(rest)).time_since_epoch().count());
+    rest_.store(rest < kLongestRest.count() ? 2 * rest : rest);
+    return true;
   }
-  bool crowded() const { return crowded_; }
+  static void forget() { rest_.store(kShortestRest.count()); }
 
  private:
+  static constexpr Clock::duration kShortestRest = std::chrono::milliseconds(5);
+  static constexpr Clock::duration kLongestRest = std::chrono::milliseconds(80);
   const Clock::time_point begin_ = Clock::now();
   Clock::duration waited_{};
-  bool crowded_ = false;
-  inline static std::atomic<Clock::rep> until_{0};
+  inline static std::atomic<Clock::rep> until_{0}, rest_{kShortestRest.count()};
 };
 
-}  // namespace
-
-void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
-                    const std::function<void(std::int64_t, int, int)>& body) {
-  if (threads <= 1 || steps <= 1 || Crowding::recent()) {
-    for (std::int64_t s = 0; s < steps; ++s) body(s, 0, 1);
-    return;
-  }
+// Steps [first, end), or as many as can be taken before it is crowded. Returns the next.
+std::int64_t take_together(ThreadPool& pool, int threads, std::int64_t first, std::int64_t end,
+                           const std::function<void(std::int64_t, int, int)>& body) {
   auto meeting = std::make_shared<Meeting>(threads);
   // `body` is used by members only, and the caller waits for all of those.
   for (int t = 1; t < threads; ++t)
@@ -232,20 +228,35 @@ void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
       }
     });
   Crowding crowding;
-  meeting->end(-1, 0);
+  meeting->end(first - 1, 0);
   meeting->wait_for_arrivals();
+  std::int64_t step = first;
   int members = 1;
-  for (std::int64_t s = 0; s < steps; ++s) {
-    const int before = members;
-    members = meeting->announce(s, crowding.crowded());
-    // Those who are sent away have still to end the step before.
-    const auto waited = meeting->wait_for_end(s - 1, before > members ? before : members);
-    if (before > 1) crowding.add(waited);
-    body(s, 0, members);
-    meeting->end(s, 0);
+  bool is_crowded = false;
+  for (; step < end && !is_crowded; ++step) {
+    const bool was_shared = members > 1;
+    members = meeting->announce(step);
+    const auto waited = meeting->wait_for_end(step - 1, members);
+    is_crowded = was_shared && crowding.add(waited);
+    body(step, 0, members);
+    meeting->end(step, 0);
   }
-  meeting->wait_for_end(steps - 1, members);
+  meeting->wait_for_end(step - 1, members);
+  if (!is_crowded) Crowding::forget();
   meeting->close();
+  return step;
+}
+
+}  // namespace
+
+void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
+                    const std::function<void(std::int64_t, int, int)>& body) {
+  for (std::int64_t step = 0; step < steps;) {
+    if (threads <= 1 || steps == 1 || Crowding::recent())
+      body(step++, 0, 1);
+    else
+      step = take_together(pool, threads, step, steps, body);
+  }
 }
 
 }  // namespace prnn

@@ -85,6 +85,24 @@ void loop(prnn::ThreadPool& pool, int count) {
     if (times[i] != 1) fail("parallel_for did not call each index once", i);
 }
 
+// Members who hold the others up are sent away, but not for good.
+void comes_back(int threads) {
+  enum { kTogether, kHeldUp, kAlone, kBack };
+  std::atomic<int> state{kTogether};
+  LateThreads pool(threads, 0);
+  const auto nap = [](int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); };
+  prnn::parallel_steps(pool, threads, 1 << 16, [&](std::int64_t, int member, int members) {
+    const int now = state.load();
+    if (now == kBack) return;
+    if (member > 0) return nap(now == kAlone ? 0 : 2000);
+    if (now == kTogether && members > 1) state = kHeldUp;
+    if (now == kHeldUp && members == 1) state = kAlone;
+    if (now == kAlone && members > 1) state = kBack;
+    nap(100);
+  });
+  if (state != kBack) fail("nobody came back", state);
+}
+
 void on_late_threads(int threads, int delay_us, int round) {
   const auto late_steps = [&](int units, int count, int delay_us, int unit_us,
                               int member_delay_us) {
@@ -92,7 +110,7 @@ void on_late_threads(int threads, int delay_us, int round) {
     steps(pool, units, count, unit_us, member_delay_us);
   };
   late_steps(24, 100, delay_us, 3, 0);
-  late_steps(24, 60, delay_us, 1, round % 4 == 0 ? 900 : 0);  // crowded: goes on alone
+  late_steps(24, 60, delay_us, 1, round % 4 == 0 ? 900 : 0);  // crowded: some steps alone
   std::this_thread::sleep_for(std::chrono::milliseconds(6));  // and forgets it again
   late_steps(3, 2, delay_us, 1, 0);
   late_steps(3, 40, delay_us, 0, 0);
@@ -139,6 +157,7 @@ int main(int argc, char** argv) {
     std::printf("ok\n");
     return 0;
   }
+  for (int threads : {2, 3}) comes_back(threads);
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 20;
   for (int round = 0; round < rounds; ++round) {
     for (int callers : {1, 2, 5}) on_workers(callers);
