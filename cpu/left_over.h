@@ -65,7 +65,7 @@ PRNN_HD void add_along_k(const float* row, std::int64_t depth, const Weights& we
   const auto add = [&](Sums& sum, std::int64_t k, int count) __attribute__((always_inline)) {
     const FloatVector h = Io<float>{count}.load(row + k).v;
 #pragma GCC unroll 4
-    for (int n = 0; n < kSums; ++n) sum[n] += h * weights(n, k, count);
+    for (int n = 0; n < kSums; ++n) sum[n] = multiply_add(h, weights(n, k, count), sum[n]);
   };
   Sums even, odd;
 #pragma GCC unroll 4

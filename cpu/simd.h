@@ -42,6 +42,18 @@ PRNN_HD V in_register(V v) {
   return v;
 }
 
+// a b + c, rounded once where the processor can, whatever the compiler makes of the code around it:
+// left to itself, it does so in most places that the same source is expanded in, but not in all.
+PRNN_HD FloatVector multiply_add(FloatVector a, FloatVector b, FloatVector c) {
+#if defined(__AVX512F__)
+  return (FloatVector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (FloatVector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+
 struct Mask {
   IntVector v;  // per lane: all ones or zero
 };
