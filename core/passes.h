@@ -130,6 +130,9 @@ struct ForwardPass : PassBase<C, Io, T> {
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     return s < shape.length(b, g);
   }
+  PRNN_HD bool lengths_bend(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return shape.lengths_bend(g, s, b);
+  }
   PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr) return Base::h_before(at.y, at.state_0[0], g, s, b);
@@ -251,6 +254,9 @@ struct BackwardPass : PassBase<C, Io, T> {
   PRNN_HD T bias(std::int64_t, int, std::int64_t, int) const { return T{}; }
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     return shape.time - s < shape.length(b, g);
+  }
+  PRNN_HD bool lengths_bend(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return shape.lengths_bend(g, shape.time - 1 - s, b);
   }
   PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     if constexpr (std::is_same_v<T, float>)

@@ -43,9 +43,16 @@ struct Shape {
   // The time at which the step-th step of a row takes place. One that runs backwards begins at the
   // last that counts; what does not count comes after all that does, whichever way a row runs.
   PRNN_HD std::int64_t time_at(std::int64_t g, std::int64_t step, std::int64_t b) const {
-    const bool backwards = reverse != (bidirectional && g >= groups / 2);
     const std::int64_t count = length(b, g);
-    return backwards && step < count ? count - 1 - step : step;
+    return runs_backwards(g) && step < count ? count - 1 - step : step;
+  }
+  PRNN_HD bool runs_backwards(std::int64_t g) const {
+    return reverse != (bidirectional && g >= groups / 2);
+  }
+  // Whether a step that counts is another because of lengths: a row's last, or one of a row that
+  // begins there.
+  PRNN_HD bool lengths_bend(std::int64_t g, std::int64_t step, std::int64_t b) const {
+    return lengths != nullptr && (runs_backwards(g) || step + 1 >= length(b, g));
   }
 };
 

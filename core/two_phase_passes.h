@@ -31,6 +31,9 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     return s < shape.length(b, g);
   }
+  PRNN_HD bool lengths_bend(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return shape.lengths_bend(g, s, b);
+  }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     if (phase == 1) return between(g, b);
     if constexpr (std::is_same_v<T, float>)
@@ -110,6 +113,9 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD bool multiplies(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     const std::int64_t step = shape.time - 1 - s + (phase == 0 ? 1 : 0);
     return step >= 0 && step < shape.length(b, g);
+  }
+  PRNN_HD bool lengths_bend(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return shape.lengths_bend(g, shape.time - 1 - s, b);
   }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     const std::int64_t from = (phase == 0 ? 0 : kOpen) * shape.hidden;

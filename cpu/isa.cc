@@ -152,7 +152,7 @@ PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const flo
     advance_rows<kPhase, is_plain.value>(pass, *blocking.products, panel, units, group, step, rows,
                                          count, multiply);
   };
-  const std::bool_constant<std::is_same_v<typename Pass::Value, float>> plain;
+  const std::is_same<typename Pass::Value, float> plain;
   const std::false_type bent;
   std::int64_t with[kMaxRows], without[kMaxRows];
   if (rows_are_alike(pass, step)) {
@@ -179,7 +179,10 @@ PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const flo
     if (pass.multiplies(group, kPhase, step, b)) {
       with[count_with++] = b;
       if (count_with < size) continue;
-      advance(bent, with, count_with, true);
+      if (are_plain(pass, group, step, with, count_with))
+        advance(plain, with, count_with, true);
+      else
+        advance(bent, with, count_with, true);
       left -= count_with;
       count_with = 0;
       blocks -= 1;
@@ -206,7 +209,7 @@ void advance_in_place(const Pass& pass, const LeftOver& left_over, float* at, co
   const Sums sums(at, kGates, ceil_div(pass.shape.hidden, kWidth) * kWidth);
   const auto take = [&](std::int64_t group, const std::int64_t* rows, int rows_taken) {
     const Multiplied multiplied{sums.totals + first, sums.at(1, 0), sums.at(0, 1)};
-    if (is_plain(pass))
+    if (are_plain(pass, group, step, rows, rows_taken))
       take_steps<kPhase, std::is_same_v<typename Pass::Value, float>>(
           pass, multiplied, units, group, step, rows, rows_taken);
     else

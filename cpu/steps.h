@@ -5,17 +5,29 @@
 
 namespace prnn::PRNN_ISA {
 
-// Whether nothing bends the call's course, as in most calls: what is in float32 and plain has code
-// of its own, for looking after each control costs a tenth of a short step.
+// Whether nothing but lengths bends the call's course, as in most calls.
 template <class Pass>
 PRNN_HD bool is_plain(const Pass& pass) {
   if constexpr (!std::is_same_v<typename Pass::Value, float>)
     return false;
   else if constexpr (requires { pass.at.controls; })
-    return pass.shape.lengths == nullptr && pass.at.controls.zoneout == nullptr &&
-           pass.at.multiplied == nullptr && !pass.at.controls.change_product_input();
+    return pass.at.controls.zoneout == nullptr && pass.at.multiplied == nullptr &&
+           !pass.at.controls.change_product_input();
   else
     return true;
+}
+
+// Whether steps of some rows, which count, are those of a call that nothing bends: what is in
+// float32 and plain has code of its own, for looking after each control costs a tenth of a short
+// step.
+template <class Pass>
+PRNN_HD bool are_plain(const Pass& pass, std::int64_t group, std::int64_t step,
+                       const std::int64_t* rows, int count) {
+  if (!is_plain(pass)) return false;
+  if (pass.shape.lengths == nullptr) return true;
+  for (int r = 0; r < count; ++r)
+    if (pass.lengths_bend(group, step, rows[r])) return false;
+  return true;
 }
 
 // What the steps of some rows take: `count` units' products of row r and gate n begin at
@@ -30,8 +42,9 @@ template <int kPhase, bool kPlain, class Pass>
 [[gnu::noinline]] void take_steps(const Pass& shared, Multiplied multiplied, Units units,
                                   std::int64_t group, std::int64_t step, const std::int64_t* rows,
                                   int count) {
-  const Pass pass = shared;  // a copy, which no store below can change
+  Pass pass = shared;  // a copy, which no store below can change
   if (kPlain && !is_plain(pass)) __builtin_unreachable();
+  if (kPlain) pass.shape.lengths = nullptr;
   constexpr int kGates = Pass::products(kPhase);
   constexpr bool kCanAsk = requires { is_worth_asking(shared); };
   using UnitIo = Io<typename Pass::Value>;
