@@ -6,8 +6,8 @@ the planner. Run as `python -m benchmarks.cliffs`.
 
 A point's excess is its time over the trend: for a hidden size, the time that the
 neighbouring size would take for as many weights; for a batch, the line between the
-batches before and after. Times are lower quartiles: what disturbs a machine only adds
-to them, and the largest excess of a hundred medians would be that of a disturbance.
+batches before and after. It is the median of the rounds' excesses: what disturbs a
+machine for a while disturbs a point and its neighbours alike.
 """
 
 import argparse
@@ -79,22 +79,38 @@ def excess(times: dict[tuple[int, int], float]) -> list[dict]:
 
 def measured(cell: str, kind: str, budget_s: float) -> list[dict]:
     """On this machine's CPU; all points of a cell and kind in turn in one run."""
-    runs = {
-        (size, batch): candidate(cell, kind, batch, size)
-        for size in HIDDEN
+    points = {
+        f"{size} {batch}": (size, batch)
         for batch in BATCH
+        for size in HIDDEN  # the nearest neighbours, one after the other
+    }
+    runs = {
+        name: candidate(cell, kind, batch, size)
+        for name, (size, batch) in points.items()
     }
     for run in runs.values():
         jax.block_until_ready(run())
-    timings = harness.measure(
-        {f"{size} {batch}": run for (size, batch), run in runs.items()},
-        budget_s=budget_s,
+    timings = harness.measure(runs, budget_s=budget_s)
+    rounds = zip(*(timings[name].seconds for name in points), strict=True)
+    return medians(
+        [
+            excess(
+                {
+                    point: seconds * 1e6 / TIME
+                    for point, seconds in zip(points.values(), of_round, strict=True)
+                }
+            )
+            for of_round in rounds
+        ]
     )
-    spreads = {
-        key: harness.Spread.of(timings[f"{key[0]} {key[1]}"].seconds, 1e6 / TIME)
-        for key in runs
-    }
-    return excess({key: spread.quartiles[0] for key, spread in spreads.items()})
+
+
+def medians(rounds: list[list[dict]]) -> list[dict]:
+    """Of each number of each point."""
+    return [
+        {name: float(np.median([one[name] for one in point])) for name in point[0]}
+        for point in zip(*rounds, strict=True)
+    ]
 
 
 def modelled(cell: str, kind: str) -> list[dict]:
@@ -126,7 +142,7 @@ def table(results: list[dict]) -> str:
         for name in ("over_smaller_size", "over_line"):
             found = [point for point in result["points"] if name in point]
             worst = max(found, key=lambda point, name=name: point[name])
-            at = f"H={worst['hidden_size']}, B={worst['batch']}"
+            at = f"H={worst['hidden_size']:.0f}, B={worst['batch']:.0f}"
             row += [f"{100 * worst[name]:+.0f} %", at]
         rows.append(row)
     return harness.markdown(header, rows)
