@@ -19,7 +19,7 @@ struct ForwardArrays {
   // Of the engine's own, whose rows begin at Shape::own_at.
   float* between;  // [batch, groups, 3·H], two-phase cells only
   // [2, batch, groups, H], by turns: what a step multiplies. For engines that read it from memory;
-  // null where it is y.
+  // null where that is y, or what y is reset to, as it lies there.
   float* multiplied;
   // [batch, groups, (S-1)·H]: the states that are not published, which pass from step to step in
   // float. Null for engines that keep them in registers.
@@ -56,6 +56,14 @@ struct BackwardArrays {
     if (controls.resets == nullptr) return;
     for (float* sum : dreset_to)
       if (sum != nullptr) io.store(sum + shape.state_at(b, g) + unit, F(0.0f));
+  }
+  // Whether resets have anything to do with the gradient of the forward pass's `step`, or with that
+  // of the state after it; at the last, there are sums to begin. -1: before the first.
+  PRNN_HD bool resets_bend(const Shape& shape, std::int64_t g, std::int64_t step,
+                           std::int64_t b) const {
+    if (controls.resets == nullptr) return false;
+    return step + 1 == shape.time || controls.resets_at(shape, g, step + 1, b) ||
+           (step >= 0 && controls.resets_at(shape, g, step, b));
   }
   // d is the gradient of what the forward pass's `step` started from. If that had been replaced, it
   // goes there and ends.

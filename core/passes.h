@@ -17,6 +17,8 @@
 //                                    (nothing has been published yet) or is not needed (the row has
 //                                    ended)
 //   input(g, p, s, b)                else the values it runs over
+//   bends(g, s, b)                   whether lengths or resets make a step that counts another than
+//                                    it would be without them
 //   step<p>(g, s, b, unit, product)  takes the products of a unit, publishes its values
 //
 // A pass over a cell of one phase gives the parts of step() too, for engines that keep in
@@ -130,12 +132,15 @@ struct ForwardPass : PassBase<C, Io, T> {
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     return s < shape.length(b, g);
   }
-  PRNN_HD bool lengths_bend(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return shape.lengths_bend(g, s, b);
+  PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return shape.lengths_bend(g, s, b) || at.controls.resets_at(shape, g, s, b);
   }
   PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     if constexpr (std::is_same_v<T, float>)
-      if (at.multiplied == nullptr) return Base::h_before(at.y, at.state_0[0], g, s, b);
+      if (at.multiplied == nullptr)
+        return at.controls.resets_at(shape, g, s, b)
+                   ? at.controls.reset_to[0] + shape.state_at(b, g)
+                   : Base::h_before(at.y, at.state_0[0], g, s, b);
     return Base::turn(at.multiplied, g, s, b, 1);
   }
   // What the first step multiplies, where input() has it in a place of its own.
@@ -255,8 +260,9 @@ struct BackwardPass : PassBase<C, Io, T> {
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     return shape.time - s < shape.length(b, g);
   }
-  PRNN_HD bool lengths_bend(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return shape.lengths_bend(g, shape.time - 1 - s, b);
+  PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    const std::int64_t step = shape.time - 1 - s;  // of the forward pass
+    return shape.lengths_bend(g, step, b) || at.resets_bend(shape, g, step, b);
   }
   PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     if constexpr (std::is_same_v<T, float>)

@@ -161,7 +161,7 @@ PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const flo
     for (std::int64_t b = part.first_row; b < part.last_row; --blocks) {
       const int count = (int)ceil_div(part.last_row - b, blocks);
       for (int r = 0; r < count; ++r) with[r] = b++;
-      if (is_plain(pass))
+      if (are_plain(pass, group, step, with, count))
         advance(plain, with, count, multiplies);
       else
         advance(bent, with, count, multiplies);

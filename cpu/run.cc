@@ -33,7 +33,7 @@ std::int64_t between_floats(const Problem& p) {
 // By turns, what steps multiply, where that is not y or da_h itself.
 std::int64_t multiplied_floats(const Problem& p) {
   const bool is_forward = p.kind == Kind::kForward, is_half = p.dtype != Dtype::kFloat32;
-  const bool has_own = is_half || (is_forward && p.forward.controls.change_product_input());
+  const bool has_own = is_half || (is_forward && p.forward.controls.mask != nullptr);
   if (!has_own) return 0;
   return 2 * p.shape.own_floats(is_forward ? 1 : numbers(p.cell).gates);
 }

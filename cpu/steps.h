@@ -5,28 +5,41 @@
 
 namespace prnn::PRNN_ISA {
 
-// Whether nothing but lengths bends the call's course, as in most calls.
+// Whether nothing but lengths and resets bends the call's course, as in most calls.
 template <class Pass>
 PRNN_HD bool is_plain(const Pass& pass) {
   if constexpr (!std::is_same_v<typename Pass::Value, float>)
     return false;
   else if constexpr (requires { pass.at.controls; })
-    return pass.at.controls.zoneout == nullptr && pass.at.multiplied == nullptr &&
-           !pass.at.controls.change_product_input();
+    return pass.at.controls.zoneout == nullptr && pass.at.controls.mask == nullptr &&
+           pass.at.multiplied == nullptr;
   else
     return true;
 }
 
+// And not those either.
+template <class Pass>
+PRNN_HD void straighten(Pass& pass) {
+  pass.shape.lengths = nullptr;
+  if constexpr (requires { pass.at.controls; }) pass.at.controls.resets = nullptr;
+}
+template <class Pass>
+PRNN_HD bool is_straight(const Pass& pass) {
+  if constexpr (requires { pass.at.controls; })
+    if (pass.at.controls.resets != nullptr) return false;
+  return pass.shape.lengths == nullptr;
+}
+
 // Whether steps of some rows, which count, are those of a call that nothing bends: what is in
 // float32 and plain has code of its own, for looking after each control costs a tenth of a short
-// step.
+// step, and more.
 template <class Pass>
 PRNN_HD bool are_plain(const Pass& pass, std::int64_t group, std::int64_t step,
                        const std::int64_t* rows, int count) {
   if (!is_plain(pass)) return false;
-  if (pass.shape.lengths == nullptr) return true;
+  if (is_straight(pass)) return true;
   for (int r = 0; r < count; ++r)
-    if (pass.lengths_bend(group, step, rows[r])) return false;
+    if (pass.bends(group, step, rows[r])) return false;
   return true;
 }
 
@@ -44,7 +57,7 @@ template <int kPhase, bool kPlain, class Pass>
                                   int count) {
   Pass pass = shared;  // a copy, which no store below can change
   if (kPlain && !is_plain(pass)) __builtin_unreachable();
-  if (kPlain) pass.shape.lengths = nullptr;
+  if (kPlain) straighten(pass);
   constexpr int kGates = Pass::products(kPhase);
   constexpr bool kCanAsk = requires { is_worth_asking(shared); };
   using UnitIo = Io<typename Pass::Value>;

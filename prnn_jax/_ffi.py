@@ -251,7 +251,7 @@ def _workspace_floats(
 
     if call.table.product_inputs:
         total += own(3)
-    if dtype != jnp.float32 or (controls.changes_product_input and not backward):
+    if dtype != jnp.float32 or (controls.mask is not None and not backward):
         total += 2 * own(gates if backward else 1)  # what is multiplied, in float32
     return total + own(call.table.states - (not backward))
 
