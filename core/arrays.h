@@ -30,6 +30,10 @@ struct ForwardArrays {
   std::int64_t made_steps;
   const float* made_a_x;
 
+  // Whether lengths or resets make step s, which counts, another than it would be without them.
+  PRNN_HD bool bends(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return shape.lengths_bend(g, s, b) || controls.resets_at(shape, g, s, b);
+  }
   PRNN_HD const float* made_at(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b,
                                int gates) const {
     const std::int64_t step = b * made_steps + (s & (made_steps - 1));
@@ -57,10 +61,10 @@ struct BackwardArrays {
     for (float* sum : dreset_to)
       if (sum != nullptr) io.store(sum + shape.state_at(b, g) + unit, F(0.0f));
   }
-  // Whether resets have anything to do with the gradient of the forward pass's `step`, or with that
-  // of the state after it; at the last, there are sums to begin. -1: before the first.
-  PRNN_HD bool resets_bend(const Shape& shape, std::int64_t g, std::int64_t step,
-                           std::int64_t b) const {
+  // The same of the gradient of the forward pass's `step` and of the state after it; at the last,
+  // there are sums to begin. -1: before the first.
+  PRNN_HD bool bends(const Shape& shape, std::int64_t g, std::int64_t step, std::int64_t b) const {
+    if (shape.lengths_bend(g, step, b)) return true;
     if (controls.resets == nullptr) return false;
     return step + 1 == shape.time || controls.resets_at(shape, g, step + 1, b) ||
            (step >= 0 && controls.resets_at(shape, g, step, b));

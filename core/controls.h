@@ -35,6 +35,11 @@ struct Controls {
     for (int n = 0; n < state.size(); ++n)
       state[n] = io.load(reset_to[n] + shape.state_at(b, g) + unit);
   }
+  // The same of h alone, where it lies.
+  PRNN_HD const T* replaced(const T* h, const Shape& shape, std::int64_t g, std::int64_t s,
+                            std::int64_t b) const {
+    return resets_at(shape, g, s, b) ? reset_to[0] + shape.state_at(b, g) : h;
+  }
   // What step s multiplies, given the h after the step before.
   template <class F, class Io>
   PRNN_HD F product_input(F h, const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b,

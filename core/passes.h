@@ -133,14 +133,12 @@ struct ForwardPass : PassBase<C, Io, T> {
     return s < shape.length(b, g);
   }
   PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return shape.lengths_bend(g, s, b) || at.controls.resets_at(shape, g, s, b);
+    return at.bends(shape, g, s, b);
   }
   PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr)
-        return at.controls.resets_at(shape, g, s, b)
-                   ? at.controls.reset_to[0] + shape.state_at(b, g)
-                   : Base::h_before(at.y, at.state_0[0], g, s, b);
+        return at.controls.replaced(Base::h_before(at.y, at.state_0[0], g, s, b), shape, g, s, b);
     return Base::turn(at.multiplied, g, s, b, 1);
   }
   // What the first step multiplies, where input() has it in a place of its own.
@@ -261,8 +259,7 @@ struct BackwardPass : PassBase<C, Io, T> {
     return shape.time - s < shape.length(b, g);
   }
   PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    const std::int64_t step = shape.time - 1 - s;  // of the forward pass
-    return shape.lengths_bend(g, step, b) || at.resets_bend(shape, g, step, b);
+    return at.bends(shape, g, forward_step(shape, s), b);
   }
   PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     if constexpr (std::is_same_v<T, float>)

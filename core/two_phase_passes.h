@@ -32,15 +32,13 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
     return s < shape.length(b, g);
   }
   PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return shape.lengths_bend(g, s, b) || at.controls.resets_at(shape, g, s, b);
+    return at.bends(shape, g, s, b);
   }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     if (phase == 1) return between(g, b);
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr)
-        return at.controls.resets_at(shape, g, s, b)
-                   ? at.controls.reset_to[0] + shape.state_at(b, g)
-                   : Base::h_before(at.y, at.state_0[0], g, s, b);
+        return at.controls.replaced(Base::h_before(at.y, at.state_0[0], g, s, b), shape, g, s, b);
     return Base::turn(at.multiplied, g, s, b, 1);
   }
   PRNN_HD void begin(std::int64_t g, std::int64_t b, std::int64_t unit, Io io) const {
@@ -118,8 +116,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     return step >= 0 && step < shape.length(b, g);
   }
   PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    const std::int64_t step = shape.time - 1 - s;  // of the forward pass
-    return shape.lengths_bend(g, step, b) || at.resets_bend(shape, g, step, b);
+    return at.bends(shape, g, shape.time - 1 - s, b);  // by the step of the forward pass
   }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     const std::int64_t from = (phase == 0 ? 0 : kOpen) * shape.hidden;
