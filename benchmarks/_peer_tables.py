@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks import _harness as harness
-from benchmarks._peers import KINDS, SCAN
+from benchmarks import _limits
+from benchmarks._peers import KINDS, OURS, SCAN
 from benchmarks._points import CELLS
 
 #: The sizes at which ours should be slower than nothing else.
@@ -47,12 +48,16 @@ def in_goal(entry: dict) -> bool:
 
 def summarise(entries: Sequence[dict]) -> list[Summary]:
     """Of the goal's sizes, or of all where there are none, in the entries' order."""
-    entries = [e for e in entries if in_goal(e)] or entries
+    return [_summary(*kind, group) for kind, group in _by_kind(entries).items()]
+
+
+def _by_kind(entries: Sequence[dict]) -> dict[tuple, list[dict]]:
+    """Those of the goal's sizes, or all: of a cell, mode, dtype and projection each."""
     kinds: dict[tuple, list[dict]] = {}
-    for entry in entries:
+    for entry in [e for e in entries if in_goal(e)] or entries:
         kind = (entry["cell"], entry["mode"], entry["dtype"], entry["projection"])
         kinds.setdefault(kind, []).append(entry)
-    return [_summary(*kind, group) for kind, group in kinds.items()]
+    return kinds
 
 
 def _summary(
@@ -87,8 +92,15 @@ def _worst(entry: dict) -> tuple[float, str, dict]:
 
 
 def table(results: dict) -> str:
-    """Markdown: a row for each cell and mode."""
-    summaries = summarise(results["points"])
+    """Markdown: a row for each cell and mode; again, of limits, if there are any."""
+    tables = [_ratios_table(results["points"])]
+    if (measured := results.get("limits")) is not None:
+        tables.append(_limits_table(results["points"], _limits.limits_of(measured)))
+    return "\n\n".join(tables)
+
+
+def _ratios_table(entries: Sequence[dict]) -> str:
+    summaries = summarise(entries)
     names = [n for n in KINDS if any(n in s.means for s in summaries)]
     names.remove(SCAN)
     header = (
@@ -112,6 +124,68 @@ def table(results: dict) -> str:
         for s in summaries
     ]
     return harness.markdown(header, rows)
+
+
+def _limits_table(entries: Sequence[dict], limits: _limits.Limits) -> str:
+    """How near ours is to the limit, and how many times as fast as others that is."""
+    header = (
+        "cell",
+        "mode",
+        "of the limit",
+        f"limit against {KINDS[SCAN].title}",
+        "limit against best not in JAX",
+        "nearest",
+        "farthest",
+    )
+    rows = []
+    for kind, group in _by_kind(entries).items():
+        cell, mode, dtype, projection = kind
+        if dtype != "float32":
+            continue
+        shares = [_share(entry, limits) for entry in group]
+        scan, best = (
+            harness.geometric_mean(
+                ratio["median"] / share
+                for ratio, share in zip(map(of, group), shares, strict=True)
+                if ratio
+            )
+            for of in (_scan_ratio, _best_ratio)
+        )
+        ends = (
+            pick(zip(shares, map(_shape_text, group), strict=True))
+            for pick in (max, min)
+        )
+        rows.append(
+            (
+                CELLS[cell].title,
+                _variant(mode, dtype, projection),
+                f"{100 * (harness.geometric_mean(shares) or 0):.0f} %",
+                _times(scan),
+                _times(best),
+                *(f"{100 * share:.0f} % ({shape})" for share, shape in ends),
+            )
+        )
+    return harness.markdown(header, rows)
+
+
+def _share(entry: dict, limits: _limits.Limits) -> float:
+    """The limit's part of what a step of ours takes."""
+    limit_us = _limits.layer_us(
+        CELLS[entry["cell"]].gates * entry["hidden_size"] ** 2,
+        entry["batch"],
+        limits,
+        trains=entry["mode"] == "train",
+        projects=entry["projection"],
+    )
+    return limit_us / entry["step_us"][OURS]["median"]
+
+
+def _scan_ratio(entry: dict) -> dict | None:
+    return entry["ratio"].get(SCAN)
+
+
+def _best_ratio(entry: dict) -> dict | None:
+    return entry["best_peer"] and entry["best_peer"]["ratio"]
 
 
 def full_table(results: dict) -> str:
@@ -145,8 +219,11 @@ def _variant(mode: str, dtype: str, projection: bool) -> str:
 
 
 def _worst_text(ratio: float, name: str, entry: dict) -> str:
-    shape = f"H={entry['hidden_size']}, B={entry['batch']}"
-    return f"{_times(ratio)} ({KINDS[name].title}, {shape})"
+    return f"{_times(ratio)} ({KINDS[name].title}, {_shape_text(entry)})"
+
+
+def _shape_text(entry: dict) -> str:
+    return f"H={entry['hidden_size']}, B={entry['batch']}"
 
 
 def microseconds(entry: dict, name: str) -> str:

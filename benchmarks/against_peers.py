@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
-from benchmarks import _peers
+from benchmarks import _limits, _peers
 from benchmarks import _scan_points as scan_points
 from benchmarks._peer_tables import (
     GOAL_BATCHES,
@@ -190,6 +190,7 @@ def _measure_all(options: argparse.Namespace) -> dict:
         names.remove("torch_compile")
     print(f"{_LEGEND}\n")
     entries = []
+    limits = _measure_limits(options.platform)
     with started(names, options.platform) as workers:
         found = workers["jax"].call(_peers.device)
         if options.platform == "gpu" and found["gpu"] is None:
@@ -203,8 +204,16 @@ def _measure_all(options: argparse.Namespace) -> dict:
         "versions": harness.versions(*packages),
         "platform": options.platform,
         "options": {"budget_s": options.budget_s, "min_rounds": harness.MIN_ROUNDS},
+        "limits": limits,
         "points": entries,
     }
+
+
+def _measure_limits(platform: str) -> dict | None:
+    """This machine's, if they are those of the device, and can be measured here."""
+    if platform != "cpu" or _limits.compiler() is None:
+        return None
+    return _limits.measure_limits({1, _limits.cores()})
 
 
 def _row(point: Point, entry: dict) -> str:

@@ -1,154 +1,35 @@
 """How near is the CPU engine to what this processor can do?
 
-First the limits, measured by `cpu/limits.cc`, a program of its own: how fast threads
-read working sets of 16 KiB to 256 MiB each, how many multiply-adds they make, and how
-long they take to meet: each says that it is there, and waits until it has seen that the
-others are. Then the recurrence, forward and backward (`prnn_figure` says of what), µs
-per step. The limit of a step is the longest of three times:
+First the limits, as `_limits.py` measures them. Then the recurrence, forward and
+backward (`prnn_figure` says of what), µs per step, and the limit of a step: for as many
+threads as `prnn_jax.explain` plans for the call, and the best of several rounds.
 
-- reading: each thread reads its share of w_hh once in a step. With the work split by
-  units that is 1/threads of the weights, split by rows it is all of them, once however
-  many of its rows they are multiplied by. The share is read at the measured bandwidth
-  for a working set of that size (between sizes interpolated, both on a logarithmic
-  scale; beyond the largest, that of the largest): that curve knows which cache level
-  such a set stays in. It is read there and back, as the engine reads its weights, so
-  that of a set larger than a cache some is found in it.
-- arithmetic: 2·gates·H²·B FLOP at the measured peak of float32 multiply-adds.
-- meeting, where threads split the units: none can multiply what another has computed
-  before they have met. 1/threads of the products, those of its own units, it can make
-  meanwhile; the rest of the longer of the times above comes after a meeting.
-
-All for as many threads as `prnn_jax.explain` plans for the call, and the best of
-several rounds. Left out is all else, so that no engine can be at 100 %: what else a
-step moves (a_x, y, states, what is kept for the backward pass), gate math, how long one
-operation waits for the one before it, and what a call does once: dispatch, and packing
-the weights.
-
-The machine's limit is that of one core or of all, each with 1/cores of the weights,
-whichever is faster: what another plan might reach. Run as
-`python -m benchmarks.roofline`, on a quiet machine: a limit that was disturbed is too
-low, and shares of it are too high.
+The machine's limit is the least of all plans, by one core or by all: what another plan
+might reach. Run as `python -m benchmarks.roofline`, on a quiet machine: a limit that
+was disturbed is too low, and shares of it are too high.
 """
 
 import dataclasses
 import itertools
-import json
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 
 import jax
-import numpy as np
 
 import prnn_jax
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
+from benchmarks import _limits
+from benchmarks._limits import Limits, limits_of
 from benchmarks._scan_points import CELLS, OURS
 from benchmarks.prnn_figure import Point, candidates
 
 NAME = "roofline"
-SOURCE = Path(__file__).parent / "cpu" / "limits.cc"
-FLAGS = "-std=c++20", "-O3", "-march=native", "-pthread"
 
 PARTS = "forward", "backward_data"
 HIDDEN_SIZES = (64, 128, 256, 512, 1024)
 BATCHES = (1, 2, 4, 8, 16, 32)
 TIME = 128
 BUDGET_S = 1.0
-
-#: Of each thread's working set: powers of two and, from 32 KiB on, half-way between.
-SIZES = (2**14, *(2**n * half for n in range(14, 27) for half in (2, 3)), 2**28)
-LIMIT_ROUNDS, LIMIT_ROUND_MS = 7, 10.0
-
-
-# ---- the machine's limits ------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What threads can do together, by their number: the best of several rounds.
-
-    Attributes:
-      read_gb_per_s: for sizes of each thread's working set.
-      float32_gflops: of multiply-adds.
-      bfloat16_gflops: of dot products; empty where the processor has none.
-      meeting_us: until threads have met; nothing for one thread.
-    """
-
-    read_gb_per_s: dict[int, dict[int, float]]
-    float32_gflops: dict[int, float]
-    bfloat16_gflops: dict[int, float]
-    meeting_us: dict[int, float]
-
-    def bandwidth(self, threads: int, thread_bytes: float) -> float:
-        """GB/s of all threads, where each has a working set of so many bytes."""
-        curve = self.read_gb_per_s[threads]
-        sizes, rates = (np.log([*axis]) for axis in (curve, curve.values()))
-        return float(np.exp(np.interp(np.log(thread_bytes), sizes, rates)))
-
-
-def compiler() -> str | None:
-    """A C++ compiler: $CXX, or one that is on the PATH."""
-    names = os.environ.get("CXX"), "c++", "g++", "clang++"
-    return next(filter(None, (name and shutil.which(name) for name in names)), None)
-
-
-def measure_limits(
-    threads: Collection[int],
-    sizes: Sequence[int] = SIZES,
-    rounds: int = LIMIT_ROUNDS,
-    round_ms: float = LIMIT_ROUND_MS,
-) -> dict:
-    """What `cpu/limits.cc` prints, for these numbers of threads.
-
-    Raises:
-      RuntimeError: it cannot be compiled or run.
-    """
-    found = compiler()
-    if found is None:
-        raise RuntimeError("roofline: needs a C++ compiler; set CXX to one.")
-    sizes = _that_fit(sizes, max(threads))
-    lists = (",".join(map(str, sorted(numbers))) for numbers in (threads, sizes))
-    with tempfile.TemporaryDirectory() as folder:
-        program = f"{folder}/limits"
-        _output_of(found, *FLAGS, str(SOURCE), "-o", program)
-        return json.loads(_output_of(program, str(rounds), str(round_ms), *lists))
-
-
-def _that_fit(sizes: Sequence[int], threads: int) -> list[int]:
-    """Those that take no more than half of the memory, a set for each thread."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return [size for size in sizes if 2 * threads * size <= memory]
-
-
-def _output_of(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"roofline: {' '.join(command)} failed:\n{done.stderr}")
-    return done.stdout
-
-
-def limits_of(measured: dict) -> Limits:
-    """The best rounds of what `measure_limits` returned."""
-
-    def best(quantity: str, key: str, threads: int | None = None) -> dict[int, float]:
-        return {
-            row[key]: max(row["rounds"])
-            for row in measured["rows"]
-            if row["quantity"] == quantity and threads in (None, row["threads"])
-        }
-
-    peak = best("float32_gflop_per_s", "threads")
-    return Limits(
-        {n: best("read_gb_per_s", "bytes", n) for n in peak},
-        peak,
-        best("bfloat16_gflop_per_s", "threads"),
-        {n: 1 / rate for n, rate in best("million_meetings_per_s", "threads").items()},
-    )
 
 
 # ---- a point -------------------------------------------------------------------------
@@ -166,35 +47,6 @@ def plan_of(point: Point) -> prnn_jax.Plan:
     )
 
 
-def limit(point: Point, limits: Limits, threads: int, split: str) -> dict:
-    """Of a step of the point, where so many threads split the work so; µs."""
-    weight_bytes = 4 * point.hidden_size * point.wide
-    thread_bytes = weight_bytes / (threads if split == "units" else 1)
-    gb_per_s = limits.bandwidth(threads, thread_bytes)
-    reading = threads * thread_bytes / gb_per_s / 1e3
-    arithmetic = point.step_flop / limits.float32_gflops[threads] / 1e3
-    times = {"reading": reading, "arithmetic": arithmetic}
-    if split == "units" and threads > 1:
-        after_it = (1 - 1 / threads) * max(times.values())
-        times["meeting"] = limits.meeting_us[threads] + after_it
-    bound = max(times, key=lambda name: times[name])
-    return {
-        "threads": threads,
-        "split": split,
-        "thread_bytes": thread_bytes,
-        "read_gb_per_s": gb_per_s,
-        **{f"{name}_us": time for name, time in times.items()},
-        "bound": bound,
-        "step_us": times[bound],
-    }
-
-
-def machine_limit(point: Point, limits: Limits) -> dict:
-    """Of one core or of all, each with its share of the weights."""
-    plans = (limit(point, limits, threads, "units") for threads in {1, _cores()})
-    return min(plans, key=lambda plan: plan["step_us"])
-
-
 def measure(point: Point, limits: Limits, budget_s: float) -> dict:
     """The point's entry in the results: checked against the scan first, then timed.
 
@@ -206,8 +58,9 @@ def measure(point: Point, limits: Limits, budget_s: float) -> dict:
     (timing,) = harness.measure({OURS: runs[OURS]}, budget_s=budget_s).values()
     step_us = harness.Spread.of(timing.seconds, 1e6 / point.time)
     plan = plan_of(point)
-    planned = limit(point, limits, plan.threads, plan.split)
-    machine = machine_limit(point, limits)
+    sizes = point.hidden_size * point.wide, point.batch, limits
+    planned = _limits.limit(*sizes, plan.threads, plan.split)
+    machine = _limits.machine_limit(*sizes)
     return {
         **dataclasses.asdict(point),
         "rounds": len(timing.seconds),
@@ -220,10 +73,6 @@ def measure(point: Point, limits: Limits, budget_s: float) -> dict:
         "difference": difference,
         "tolerance": point.tolerance,
     }
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 # ---- tables --------------------------------------------------------------------------
@@ -321,8 +170,8 @@ def _measure_all(options) -> dict:
         Point(part, batch, hidden, options.time, cell)
         for cell, part, hidden, batch in itertools.product(*axes)
     ]
-    threads = {1, _cores(), *(plan_of(point).threads for point in points)}
-    measured = measure_limits(threads)
+    threads = {1, _limits.cores(), *(plan_of(point).threads for point in points)}
+    measured = _limits.measure_limits(threads)
     limits = limits_of(measured)
     entries = []
     for point in points:

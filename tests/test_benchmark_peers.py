@@ -4,6 +4,7 @@ What they compute is tested; no time is.
 """
 
 import contextlib
+import functools
 import importlib.util
 import json
 import math
@@ -23,6 +24,7 @@ import pytest
 from benchmarks import _harness as harness
 from benchmarks import (
     _jax_layers,
+    _limits,
     _peer_tables,
     _peers,
     _points,
@@ -215,7 +217,10 @@ def peers(tmp_path_factory):
     out = tmp_path_factory.mktemp("peers") / "against_peers.json"
     sizes = ["--hidden", "8", "--batch", "2", "--time", "4"]
     options = [*sizes, "--budget-s", "0.001", "--projection", "yes"]
-    with one_core():
+    few = {"sizes": (1 << 14, 1 << 15), "rounds": 2, "round_ms": 0.2}
+    quick = functools.partial(_limits.measure_limits, **few)
+    with one_core(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_limits, "measure_limits", quick)
         against_peers.main([*options, "--out", str(out)])
     return json.loads(out.read_text())
 
@@ -244,13 +249,18 @@ def test_all_candidates_compute_what_ours_does(peers):
 def test_tables_are_made_of_the_file(peers, tmp_path, capsys):
     file = tmp_path / "results.json"
     file.write_text(json.dumps(peers))
-    for options in ([], ["--full"]):
+    has_limits = _limits.compiler() is not None
+    assert (peers["limits"] is not None) == has_limits
+    for options, count in (([], 1 + has_limits), (["--full"], 1)):
         against_peers.main(["--table", str(file), *options])
-        lines = capsys.readouterr().out.strip().splitlines()
-        assert len(lines) == 2 + 6 + 2
-        assert len({line.count("|") for line in lines[:-2]}) == 1
-        assert lines[2].startswith("| LSTM | forward |")
-        assert peers["device"]["cpu"] in lines[-1]
+        *tables, caption = capsys.readouterr().out.strip().split("\n\n")
+        assert len(tables) == count
+        for table in tables:
+            lines = table.splitlines()
+            assert len(lines) == 2 + 6
+            assert len({line.count("|") for line in lines}) == 1
+            assert lines[2].startswith("| LSTM | forward |")
+        assert peers["device"]["cpu"] in caption
 
 
 def entry(hidden: int, batch: int, **ratios: float) -> dict:
@@ -284,6 +294,26 @@ def test_a_summary_is_of_the_goal_and_counts_who_is_slower():
         "| LSTM | train, without projection | 0.10× | – "
         "| 0.10× (`lax.scan`, H=64, B=1) | 1 of 1 |"
     )
+
+
+def test_limits_are_compared_with_ours_and_with_others():
+    rows = [
+        {"quantity": "float32_gflop_per_s", "threads": 1, "rounds": [100]},
+        {"quantity": "read_gb_per_s", "threads": 1, "bytes": 1 << 14, "rounds": [1e6]},
+    ]
+    points = [
+        entry(128, 8, scan=3.0, torch=1.5, flax=9.0),
+        entry(256, 8, scan=3.0, torch=1.5, flax=9.0),
+        {**entry(128, 8, scan=1.0), "dtype": "bfloat16"},  # has other limits
+    ]
+    for point, share in zip(points, (0.9, 0.4), strict=False):
+        # Two passes and four products, of 2·4·H²·B FLOP each.
+        limit_us = 6 * 2 * 4 * point["hidden_size"] ** 2 * 8 / 100e3
+        point["step_us"] = {"native": {**SPREAD, "median": limit_us / share}}
+    results = {"points": points, "limits": {"rows": rows}}
+    lines = _peer_tables.table(results).split("\n\n")[1].splitlines()
+    ends = "90 % (H=128, B=8) | 40 % (H=256, B=8)"
+    assert lines[2:] == [f"| LSTM | train | 60 % | 5.00× | 2.50× | {ends} |"]
 
 
 def test_sizes_are_the_goals_or_all(monkeypatch):
