@@ -111,6 +111,15 @@ def _output_of(*command: str) -> str:
     return done.stdout
 
 
+def joined(measured: dict, again: dict) -> dict:
+    """The rounds of two measurements of the same."""
+    rows = zip(measured["rows"], again["rows"], strict=True)
+    return {
+        **measured,
+        "rows": [{**a, "rounds": [*a["rounds"], *b["rounds"]]} for a, b in rows],
+    }
+
+
 def limits_of(measured: dict) -> Limits:
     """The best rounds of what `measure_limits` returned."""
 

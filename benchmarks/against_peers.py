@@ -190,7 +190,9 @@ def _measure_all(options: argparse.Namespace) -> dict:
         names.remove("torch_compile")
     print(f"{_LEGEND}\n")
     entries = []
-    limits = _measure_limits(options.platform)
+    has_limits = options.platform == "cpu" and _limits.compiler() is not None
+    threads = {1, _limits.cores()}
+    limits = _limits.measure_limits(threads) if has_limits else None
     with started(names, options.platform) as workers:
         found = workers["jax"].call(_peers.device)
         if options.platform == "gpu" and found["gpu"] is None:
@@ -198,6 +200,8 @@ def _measure_all(options: argparse.Namespace) -> dict:
         for point in points(options):
             entries.append(measure(workers, point, names, options.budget_s))
             print(_row(point, entries[-1]), flush=True)
+    if limits is not None:  # a machine may have been slow when they were measured
+        limits = _limits.joined(limits, _limits.measure_limits(threads))
     packages = ("jax", "jaxlib", *harness.installed(*PACKAGES), "prnn_jax")
     return {
         "device": {**harness.device(found["instruction_set"]), "gpu": found["gpu"]},
@@ -207,13 +211,6 @@ def _measure_all(options: argparse.Namespace) -> dict:
         "limits": limits,
         "points": entries,
     }
-
-
-def _measure_limits(platform: str) -> dict | None:
-    """This machine's, if they are those of the device, and can be measured here."""
-    if platform != "cpu" or _limits.compiler() is None:
-        return None
-    return _limits.measure_limits({1, _limits.cores()})
 
 
 def _row(point: Point, entry: dict) -> str:

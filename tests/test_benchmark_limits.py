@@ -357,6 +357,19 @@ def test_limits_are_those_of_the_best_rounds():
     assert limits == _limits.Limits({1: {1 << 14: 5}}, {1: 3}, {}, {2: 1 / 8})
 
 
+def test_two_measurements_are_joined_round_by_round():
+    def measured(*rates: float) -> dict:
+        rows = [
+            {"quantity": "float32_gflop_per_s", "threads": n, "rounds": [rate]}
+            for n, rate in enumerate(rates, 1)
+        ]
+        return {"vector_bytes": 64, "rows": rows}
+
+    both = _limits.joined(measured(1, 7), measured(3, 4))
+    assert _limits.limits_of(both).float32_gflops == {1: 3, 2: 7}
+    assert both["vector_bytes"] == 64
+
+
 @needs_a_compiler
 def test_limits_are_measured_for_all_threads_and_sizes():
     limits = _limits.limits_of(_limits.measure_limits({2, 1}))
