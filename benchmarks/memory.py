@@ -38,8 +38,10 @@ POLICIES = {
 DEPTHS = 8, 16
 TIMED_DEPTH = 2
 
-#: Gradients through two layers: sums of a few hundred float32 terms in other orders.
-TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
+#: Gradients through two layers: sums of a few hundred float32 terms in other orders. In
+#: bfloat16 ours are rounded once, and differ by 0.005 from those in float32. The scan
+#: rounds after every step, and is wrong by 0.08: it is compared with itself only.
+TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}
 
 
 def training_step(cell: str, policy: str, dtype: str, batch: int, time: int, size: int):
@@ -92,6 +94,23 @@ def kept_bytes(step, arguments, values: int) -> float:
     return (temporary[1] - temporary[0]) / (DEPTHS[1] - DEPTHS[0]) / values
 
 
+def check(
+    cell: str, dtype: str, sizes: tuple[int, int, int], runs: harness.Candidates
+) -> None:
+    """Ours against the scan in float32, and the scans against each other.
+
+    Raises:
+      harness.DisagreementError: they compute something else.
+    """
+    step, arguments = training_step(cell, "scan", dtype, *sizes)
+    wide = jax.tree.map(lambda a: a.astype(jnp.float32), arguments(TIMED_DEPTH))
+    exact = {"scan in float32": functools.partial(step, *wide)}
+    scans = {name: run for name, run in runs.items() if name.startswith("scan")}
+    ours = {name: run for name, run in runs.items() if name not in scans}
+    for candidates in ({**ours, **exact}, scans):
+        harness.check_agreement(f"{cell} {dtype}", candidates, TOLERANCE[dtype])
+
+
 def measure_point(cell: str, dtype: str, sizes: tuple[int, int, int], budget_s: float):
     """Bytes and times of all policies."""
     batch, time, size = sizes
@@ -100,7 +119,7 @@ def measure_point(cell: str, dtype: str, sizes: tuple[int, int, int], budget_s: 
         step, arguments = training_step(cell, policy, dtype, *sizes)
         kept[policy] = kept_bytes(step, arguments, batch * time * size)
         runs[policy] = functools.partial(step, *arguments(TIMED_DEPTH))
-    harness.check_agreement(f"{cell} {dtype}", runs, TOLERANCE[dtype])
+    check(cell, dtype, sizes, runs)
     timings = harness.measure(runs, budget_s=budget_s)
     return {
         "cell": cell,
