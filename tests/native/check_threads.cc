@@ -2,6 +2,7 @@
 // pool whose threads come late, are slow, or never come, and on the workers of cpu/workers.cc,
 // which many callers share. Exits with 1 and a line on a failure. Run under sanitizers by
 // tests/test_native.py; with "fork", in the child of a process that has workers.
+#include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -85,11 +86,39 @@ void loop(prnn::ThreadPool& pool, int count) {
     if (times[i] != 1) fail("parallel_for did not call each index once", i);
 }
 
+// The same, on other cores than the caller's: nobody takes part on that one, on which the system
+// may leave a thread for long if all others have something else to do.
+class ThreadsElsewhere : public LateThreads {
+ public:
+  explicit ThreadsElsewhere(int threads) : LateThreads(threads, 0) {
+    sched_getaffinity(0, sizeof all_, &all_);
+    others_ = all_;
+    const int here = sched_getcpu();
+    CPU_CLR(here, &others_);
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(here, &own);
+    if (are_there()) sched_setaffinity(0, sizeof own, &own);
+  }
+  ~ThreadsElsewhere() override { sched_setaffinity(0, sizeof all_, &all_); }
+  bool are_there() const { return CPU_COUNT(&others_) > 0; }
+  void schedule(std::function<void()> task) override {
+    LateThreads::schedule([task = std::move(task), others = others_] {
+      sched_setaffinity(0, sizeof others, &others);
+      task();
+    });
+  }
+
+ private:
+  cpu_set_t all_, others_;
+};
+
 // Members who hold the others up are sent away, but not for good.
 void comes_back(int threads) {
   enum { kTogether, kHeldUp, kAlone, kBack };
   std::atomic<int> state{kTogether};
-  LateThreads pool(threads, 0);
+  ThreadsElsewhere pool(threads);
+  if (!pool.are_there()) return;
   const auto nap = [](int us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); };
   prnn::parallel_steps(pool, threads, 1 << 16, [&](std::int64_t, int member, int members) {
     const int now = state.load();
