@@ -32,6 +32,11 @@ PRNN_HD void put(const float* product, float* c, std::int64_t columns, bool adds
   }
 }
 
+// Asks for where a block's product goes while it is computed: 4 % of the time of large products.
+PRNN_HD void ask_for_place(const float* c, std::int64_t columns) {
+  for (std::int64_t n = 0; n < columns; n += kWidth) __builtin_prefetch(c + n, 1);
+}
+
 inline void multiply_block(const MatrixBlock& block) {
   const int vectors = (int)ceil_div(block.columns, kWidth), lanes = vectors * kWidth;
   Shape shape{};
@@ -52,12 +57,15 @@ inline void multiply_block(const MatrixBlock& block) {
   for (std::int64_t m = 0; m < all; --blocks) {
     const int count = (int)ceil_div(all - m, blocks);
     const float* rows[kMaxRows] = {};
-    for (int r = 0; r < count; ++r)
-      rows[r] = m + r < block.rows ? block.a + (m + r) * block.stride_a : block.ones;
+    float* places[kMaxRows];
+    for (int r = 0; r < count; ++r, ++m) {
+      const bool is_row = m < block.rows;
+      rows[r] = is_row ? block.a + m * block.stride_a : block.ones;
+      places[r] = is_row ? block.c + m * block.stride_c : block.sums;
+      ask_for_place(places[r], block.columns);
+    }
     product.at[count][vectors](block.panel, rows, block.depth, products);
-    for (int r = 0; r < count; ++r, ++m)
-      put(products + r * lanes, m < block.rows ? block.c + m * block.stride_c : block.sums,
-          block.columns, block.adds);
+    for (int r = 0; r < count; ++r) put(products + r * lanes, places[r], block.columns, block.adds);
   }
 }
 
