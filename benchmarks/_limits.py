@@ -22,12 +22,13 @@ states, what is kept for the backward pass), gate math, how long one operation w
 the one before it, and what a call does once: dispatch, and packing the weights.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ FLAGS = "-std=c++20", "-O3", "-march=native", "-pthread"
 #: Of each thread's working set: powers of two and, from 32 KiB on, half-way between.
 SIZES = (2**14, *(2**n * half for n in range(14, 27) for half in (2, 3)), 2**28)
 LIMIT_ROUNDS, LIMIT_ROUND_MS = 7, 10.0
+PEAK_MS = 2.0
 
 
 @dataclass(frozen=True)
@@ -87,15 +89,51 @@ def measure_limits(
     Raises:
       RuntimeError: it cannot be compiled or run.
     """
+    sizes = _that_fit(sizes, max(threads))
+    with _compiled() as program:
+        return _measured(program, rounds, round_ms, threads, sizes)
+
+
+@contextlib.contextmanager
+def peak_meter() -> Iterator[Callable[[], float]]:
+    """Yields what measures how many multiply-adds all cores make now, in some 10 ms.
+
+    What that is called for returns is in float32 GFLOP/s.
+
+    Raises:
+      RuntimeError: it cannot be compiled or run.
+    """
+    threads = cores()
+    with _compiled() as program:
+
+        def measure() -> float:
+            measured = _measured(program, 1, PEAK_MS, {threads}, SIZES[:1])
+            return limits_of(measured).float32_gflops[threads]
+
+        yield measure
+
+
+@contextlib.contextmanager
+def _compiled() -> Iterator[str]:
+    """The path of `cpu/limits.cc` as a program."""
     found = compiler()
     if found is None:
         raise RuntimeError("limits: needs a C++ compiler; set CXX to one.")
-    sizes = _that_fit(sizes, max(threads))
-    lists = (",".join(map(str, sorted(numbers))) for numbers in (threads, sizes))
     with tempfile.TemporaryDirectory() as folder:
         program = f"{folder}/limits"
         _output_of(found, *FLAGS, str(SOURCE), "-o", program)
-        return json.loads(_output_of(program, str(rounds), str(round_ms), *lists))
+        yield program
+
+
+def _measured(
+    program: str,
+    rounds: int,
+    round_ms: float,
+    threads: Collection[int],
+    sizes: Sequence[int],
+) -> dict:
+    lists = (",".join(map(str, sorted(numbers))) for numbers in (threads, sizes))
+    return json.loads(_output_of(program, str(rounds), str(round_ms), *lists))
 
 
 def _that_fit(sizes: Sequence[int], threads: int) -> list[int]:

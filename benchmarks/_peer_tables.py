@@ -132,6 +132,7 @@ def _limits_table(entries: Sequence[dict], limits: _limits.Limits) -> str:
         "cell",
         "mode",
         "of the limit",
+        "machine's peak meanwhile",
         f"limit against {KINDS[SCAN].title}",
         "limit against best not in JAX",
         "nearest",
@@ -159,10 +160,11 @@ def _limits_table(entries: Sequence[dict], limits: _limits.Limits) -> str:
             (
                 CELLS[cell].title,
                 _variant(mode, dtype, projection),
-                f"{100 * (harness.geometric_mean(shares) or 0):.0f} %",
+                _percent(harness.geometric_mean(shares)),
+                _percent(_peak_meanwhile(group, limits)),
                 _times(scan),
                 _times(best),
-                *(f"{100 * share:.0f} % ({shape})" for share, shape in ends),
+                *(f"{_percent(share)} ({shape})" for share, shape in ends),
             )
         )
     return harness.markdown(header, rows)
@@ -178,6 +180,13 @@ def _share(entry: dict, limits: _limits.Limits) -> float:
         projects=entry["projection"],
     )
     return limit_us / entry["step_us"][OURS]["median"]
+
+
+def _peak_meanwhile(entries: Sequence[dict], limits: _limits.Limits) -> float | None:
+    """What of its best peak the machine had while the entries were measured."""
+    best = max(limits.float32_gflops.values())
+    peaks = [entry["peak_gflops"] for entry in entries if entry.get("peak_gflops")]
+    return harness.geometric_mean(peak["median"] / best for peak in peaks)
 
 
 def _scan_ratio(entry: dict) -> dict | None:
@@ -230,6 +239,10 @@ def microseconds(entry: dict, name: str) -> str:
     """A candidate's median for a step."""
     spread = entry["step_us"].get(name)
     return "–" if spread is None else harness.number(spread["median"])
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.0f} %"
 
 
 def _times(value: float | None) -> str:

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
@@ -39,6 +39,9 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64)
 BUDGET_S = 1.0
 
 Workers = dict[str, Worker]
+
+#: Among the candidates that are timed in turn: how long the machine takes for a GFLOP.
+MACHINE = "machine"
 
 
 def points(options: argparse.Namespace) -> list[Point]:
@@ -83,7 +86,11 @@ def started(names: Sequence[str], platform: str) -> Iterator[Workers]:
 
 
 def measure(
-    workers: Workers, point: Point, names: Sequence[str], budget_s: float
+    workers: Workers,
+    point: Point,
+    names: Sequence[str],
+    budget_s: float,
+    peak: Callable[[], float] | None = None,
 ) -> dict:
     """The point's entry in the results: checked first, then timed.
 
@@ -92,6 +99,7 @@ def measure(
       point: what is measured.
       names: of the candidates besides ours.
       budget_s: seconds of timing.
+      peak: what measures the machine's peak, GFLOP/s; it is called once in each round.
 
     Raises:
       harness.DisagreementError: a candidate computes something else than ours.
@@ -102,6 +110,8 @@ def measure(
         name: functools.partial(_call, workers, name, _peers.sample, name)
         for name in (OURS, *differences)
     }
+    if peak is not None:
+        samplers[MACHINE] = lambda calls: 1 / peak()
     timings = harness.measure_samplers(samplers, budget_s=budget_s)
     for worker in workers.values():
         worker.call(_peers.forget)
@@ -143,18 +153,22 @@ def _entry(
     step_us = {
         name: dataclasses.asdict(harness.Spread.of(timing.seconds, 1e6 / point.time))
         for name, timing in timings.items()
+        if name != MACHINE
     }
     ratios = {
         name: dataclasses.asdict(harness.ratio(timings[name], timings[OURS]))
         for name in differences
     }
+    machine = timings.get(MACHINE)
     others = [name for name in ratios if not KINDS[name].in_jax]
     best = min(others, key=lambda name: step_us[name]["median"], default=None)
     return {
         **dataclasses.asdict(point),
         "input_size": point.hidden_size,
         "rounds": len(timings[OURS].seconds),
-        "calls_per_round": {name: timing.calls for name, timing in timings.items()},
+        "calls_per_round": {name: timings[name].calls for name in step_us},
+        "peak_gflops": machine
+        and dataclasses.asdict(harness.Spread.of(1 / s for s in machine.seconds)),
         "step_us": step_us,
         "ratio": ratios,
         "best_peer": best and {"name": best, "ratio": ratios[best]},
@@ -193,12 +207,14 @@ def _measure_all(options: argparse.Namespace) -> dict:
     has_limits = options.platform == "cpu" and _limits.compiler() is not None
     threads = {1, _limits.cores()}
     limits = _limits.measure_limits(threads) if has_limits else None
-    with started(names, options.platform) as workers:
+    with contextlib.ExitStack() as stack:
+        peak = stack.enter_context(_limits.peak_meter()) if has_limits else None
+        workers = stack.enter_context(started(names, options.platform))
         found = workers["jax"].call(_peers.device)
         if options.platform == "gpu" and found["gpu"] is None:
             raise SystemExit("JAX sees no GPU.")
         for point in points(options):
-            entries.append(measure(workers, point, names, options.budget_s))
+            entries.append(measure(workers, point, names, options.budget_s, peak))
             print(_row(point, entries[-1]), flush=True)
     if limits is not None:  # a machine may have been slow when they were measured
         limits = _limits.joined(limits, _limits.measure_limits(threads))

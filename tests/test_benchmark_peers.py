@@ -221,6 +221,7 @@ def peers(tmp_path_factory):
     quick = functools.partial(_limits.measure_limits, **few)
     with one_core(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(_limits, "measure_limits", quick)
+        patch.setattr(_limits, "PEAK_MS", 0.2)
         against_peers.main([*options, "--out", str(out)])
     return json.loads(out.read_text())
 
@@ -242,6 +243,11 @@ def test_all_candidates_compute_what_ours_does(peers):
         best = entry["best_peer"]
         assert best["name"] == min(us, key=us.get)
         assert best["ratio"] == entry["ratio"][best["name"]]
+        assert set(entry["calls_per_round"]) == set(entry["step_us"])
+        if _limits.compiler() is None:
+            assert entry["peak_gflops"] is None
+        else:
+            assert 0 < entry["peak_gflops"]["median"] < math.inf
     assert {"torch", "onnxruntime", "flax"} <= set(peers["versions"])
     assert peers["device"]["gpu"] is None
 
@@ -313,7 +319,11 @@ def test_limits_are_compared_with_ours_and_with_others():
     results = {"points": points, "limits": {"rows": rows}}
     lines = _peer_tables.table(results).split("\n\n")[1].splitlines()
     ends = "90 % (H=128, B=8) | 40 % (H=256, B=8)"
-    assert lines[2:] == [f"| LSTM | train | 60 % | 5.00× | 2.50× | {ends} |"]
+    assert lines[2:] == [f"| LSTM | train | 60 % | – | 5.00× | 2.50× | {ends} |"]
+    for point, peak in zip(points, (90, 40), strict=False):
+        point["peak_gflops"] = {**SPREAD, "median": peak}
+    lines = _peer_tables.table(results).split("\n\n")[1].splitlines()
+    assert lines[2].startswith("| LSTM | train | 60 % | 60 % | 5.00× |")
 
 
 def test_sizes_are_the_goals_or_all(monkeypatch):
