@@ -72,13 +72,13 @@ def measure_point(
     }
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=TOLERANCES)
     parser.add_argument("--budget-s", type=float, default=0.5)
     parser.add_argument("--out", type=Path, default=RESULTS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     points, before = [], harness.load()
     print("dtype batch time input hidden   native µs  xla µs  ratio")
     for dtype, shape in itertools.product(options.dtypes, SHAPES):
