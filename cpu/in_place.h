@@ -14,15 +14,26 @@
 namespace prnn::PRNN_ISA {
 
 // Where the sums of a phase lie: those of a row's product begin at
-// [(row · products + product) · units].
+// [(row · products + product) · units]. Of several blocks of rows, each has totals of its own.
 struct Sums {
   float *totals, *run;
   int products;
   std::int64_t units;  // of a whole group, padded to vectors
 
-  PRNN_HD Sums(float* at, int products, std::int64_t units)
-      : totals(at), run(at + kInPlaceRows * products * units), products(products), units(units) {}
+  PRNN_HD Sums(float* at, int products, std::int64_t units, std::int64_t block = 0,
+               std::int64_t blocks = 1)
+      : totals(at + block * kInPlaceRows * products * units),
+        run(at + blocks * kInPlaceRows * products * units),
+        products(products),
+        units(units) {}
   PRNN_HD std::int64_t at(int row, int product) const { return (row * products + product) * units; }
+};
+
+// The units whose sums of a product are made.
+struct Range {
+  std::int64_t first, end;
+  PRNN_HD std::int64_t count() const { return end - first; }
+  PRNN_HD std::int64_t padded() const { return ceil_div(count(), kWidth) * kWidth; }
 };
 
 // sum[row][n] += Σ_k rows[row][first_k + k] lines[k][n] for kDepth k.
@@ -59,82 +70,110 @@ constexpr int depth_in_place(int rows) {
   return rows == 1 ? 8 : kRegisters < 32 && rows > 2 ? 2 : 4;
 }
 
-// The totals of units [first, first + count) of a group's phase.
+// The totals of a range of each product of a group's phase.
 template <int kRows, class Pass>
-void multiply_rows_in_place(const Pass& pass, std::int64_t group, int phase, std::int64_t first,
-                            std::int64_t count, const float* const* rows, const Sums& sums) {
+void multiply_rows_in_place(const Pass& pass, std::int64_t group, int phase, const Range* ranges,
+                            const float* const* rows, const Sums& sums) {
   constexpr int kDepth = depth_in_place(kRows);
   const auto weights = pass.weight_rows(group, phase);
   const std::int64_t depth = pass.depth(phase), row_stride = sums.at(1, 0);
-  const std::int64_t padded = (count + kWidth - 1) / kWidth * kWidth;
-  for (int product = 0; product < sums.products; ++product)
-    for (std::int64_t n = 0; n < padded; ++n) {
-      const float bias = n < count ? to_float(pass.bias(group, phase, first + n, product)) : 0.0f;
-      for (int r = 0; r < kRows; ++r) sums.totals[sums.at(r, product) + first + n] = bias;
+  for (int product = 0; product < sums.products; ++product) {
+    const Range range = ranges[product];
+    for (std::int64_t n = 0; n < range.padded(); ++n) {
+      const std::int64_t unit = range.first + n;
+      const float bias = unit < range.end ? to_float(pass.bias(group, phase, unit, product)) : 0.0f;
+      for (int r = 0; r < kRows; ++r) sums.totals[sums.at(r, product) + unit] = bias;
     }
+  }
   for (std::int64_t k0 = 0; k0 < depth; k0 += kRun) {
     const std::int64_t k1 = depth < k0 + kRun ? depth : k0 + kRun;
-    const auto at = [&](std::int64_t k, int product) __attribute__((always_inline)) {
-      return weights.first + k * weights.stride + product * pass.shape.hidden + first;
-    };
     for (int r = 0; r < kRows; ++r)
       for (int product = 0; product < sums.products; ++product)
-        __builtin_memset(sums.run + sums.at(r, product) + first, 0, sizeof(float) * padded);
+        __builtin_memset(sums.run + sums.at(r, product) + ranges[product].first, 0,
+                         sizeof(float) * ranges[product].padded());
+    const auto add = [&](auto lines, std::int64_t k) __attribute__((always_inline)) {
+      for (int product = 0; product < sums.products; ++product) {
+        const Range range = ranges[product];
+        const auto* const from =
+            weights.first + k * weights.stride + product * pass.shape.hidden + range.first;
+        add_lines<kRows, lines.value>(from, weights.stride, rows, k, range.count(),
+                                      sums.run + sums.at(0, product) + range.first, row_stride);
+      }
+    };
     std::int64_t k = k0;
-    for (; k + kDepth <= k1; k += kDepth)
-      for (int product = 0; product < sums.products; ++product)
-        add_lines<kRows, kDepth>(at(k, product), weights.stride, rows, k, count,
-                                 sums.run + sums.at(0, product) + first, row_stride);
-    for (; k < k1; ++k)
-      for (int product = 0; product < sums.products; ++product)
-        add_lines<kRows, 1>(at(k, product), weights.stride, rows, k, count,
-                            sums.run + sums.at(0, product) + first, row_stride);
+    for (; k + kDepth <= k1; k += kDepth) add(std::integral_constant<int, kDepth>{}, k);
+    for (; k < k1; ++k) add(std::integral_constant<int, 1>{}, k);
     for (int r = 0; r < kRows; ++r)
       for (int product = 0; product < sums.products; ++product) {
-        float* total = sums.totals + sums.at(r, product) + first;
-        const float* run = sums.run + sums.at(r, product) + first;
-        for (std::int64_t n = 0; n < padded; ++n) total[n] += run[n];
+        float* total = sums.totals + sums.at(r, product) + ranges[product].first;
+        const float* run = sums.run + sums.at(r, product) + ranges[product].first;
+        for (std::int64_t n = 0; n < ranges[product].padded(); ++n) total[n] += run[n];
       }
   }
 }
 
+// The totals of the last units of a product, of which there are `count`, along k.
 template <class Pass>
-void multiply_in_place(const Pass& pass, std::int64_t group, int phase, std::int64_t first,
-                       std::int64_t count, const float* const* rows, int row_count,
-                       const Sums& sums) {
-  static_assert(kInPlaceRows == 4);
-  const auto multiply = [&](auto rows_at_once) __attribute__((always_inline)) {
-    multiply_rows_in_place<rows_at_once.value>(pass, group, phase, first, count, rows, sums);
+void multiply_along_k_in_place(const Pass& pass, std::int64_t group, int phase, int product,
+                               int count, const float* const* rows, int row_count,
+                               const Sums& sums) {
+  const auto weights = pass.weight_rows(group, phase);
+  const std::int64_t first = pass.shape.hidden - count, depth = pass.depth(phase);
+  const auto of_product = [&](int n, std::int64_t k, int count) {
+    return column(pass.shape, weights, product, first + n).load(k, count);
   };
-  switch (row_count) {
-    case 1:
-      return multiply(std::integral_constant<int, 1>{});
-    case 2:
-      return multiply(std::integral_constant<int, 2>{});
-    case 3:
-      return multiply(std::integral_constant<int, 3>{});
-    case 4:
-      return multiply(std::integral_constant<int, 4>{});
+  for (int r = 0; r < row_count; ++r) {
+    float* const total = sums.totals + sums.at(r, product) + first;
+    __builtin_memset(total, 0, sizeof(float) * kWidth);
+    for (int n = 0; n < count; ++n)
+      total[n] = to_float(pass.bias(group, phase, first + n, product));
+    add_along_k(rows[r], depth, count, of_product, total);
   }
 }
 
-// The totals of the last units, of which there are `count`, along k.
+// The totals of a range of each product. The last `along_k` units of all are taken along k.
 template <class Pass>
-void multiply_along_k_in_place(const Pass& pass, std::int64_t group, int phase, int count,
-                               const float* const* rows, int row_count, const Sums& sums) {
-  const auto weights = pass.weight_rows(group, phase);
-  const std::int64_t first = pass.shape.hidden - count, depth = pass.depth(phase);
+void multiply_in_place(const Pass& pass, std::int64_t group, int phase, const Range* all,
+                       int along_k, const float* const* rows, int row_count, const Sums& sums) {
+  static_assert(kInPlaceRows == 4);
+  Range ranges[kMaxVectors];
   for (int product = 0; product < sums.products; ++product) {
-    const auto of_product = [&](int n, std::int64_t k, int count) {
-      return column(pass.shape, weights, product, first + n).load(k, count);
-    };
-    for (int r = 0; r < row_count; ++r) {
-      float* const total = sums.totals + sums.at(r, product) + first;
-      __builtin_memset(total, 0, sizeof(float) * kWidth);
-      for (int n = 0; n < count; ++n)
-        total[n] = to_float(pass.bias(group, phase, first + n, product));
-      add_along_k(rows[r], depth, count, of_product, total);
-    }
+    Range& range = ranges[product] = all[product];
+    if (along_k == 0 || range.end < pass.shape.hidden || range.count() == 0) continue;
+    range.end -= along_k;
+  }
+  const auto multiply = [&](auto rows_at_once) __attribute__((always_inline)) {
+    multiply_rows_in_place<rows_at_once.value>(pass, group, phase, ranges, rows, sums);
+  };
+  switch (row_count) {
+    case 1:
+      multiply(std::integral_constant<int, 1>{});
+      break;
+    case 2:
+      multiply(std::integral_constant<int, 2>{});
+      break;
+    case 3:
+      multiply(std::integral_constant<int, 3>{});
+      break;
+    case 4:
+      multiply(std::integral_constant<int, 4>{});
+  }
+  for (int product = 0; product < sums.products; ++product)
+    if (ranges[product].end < all[product].end)
+      multiply_along_k_in_place(pass, group, phase, product, along_k, rows, row_count, sums);
+}
+
+// f(block, rows, count) of the part's rows that have a product in this step, some at a time.
+template <class Pass, class F>
+PRNN_HD void visit_blocks(const Pass& pass, std::int64_t group, int phase, std::int64_t step,
+                          const Part& part, F&& f) {
+  std::int64_t rows[kInPlaceRows], blocks = 0;
+  int gathered = 0;
+  for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
+    if (pass.multiplies(group, phase, step, b)) rows[gathered++] = b;
+    if (gathered < kInPlaceRows && (gathered == 0 || b + 1 < part.last_row)) continue;
+    f(blocks++, rows, gathered);
+    gathered = 0;
   }
 }
 

@@ -63,6 +63,7 @@ Blocking block(const Problem& problem, std::int64_t rows, int threads) {
       const int products = pass.products(p);
       const std::int64_t depth = pass.depth(p);
       const LeftOver left = out.left_over[p] = left_over(hidden, products, depth);
+      out.columns[p] = products * ceil_div(hidden, kWidth);
       const std::int64_t unit_vectors = ceil_div(hidden - left.units, kWidth);
       const std::int64_t wanted = max(vectors_per_block(rows) / products, 1);
       // As many panels as give each thread the same number.
@@ -197,57 +198,96 @@ PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const flo
   if (count_without > 0) advance(bent, without, count_without, false);
 }
 
-// The part's units as one panel, of weights that are not packed. `at`: a place for sums.
+// What a part does with weights that are not packed: the products of ranges of units or columns,
+// and the steps of units.
 template <int kPhase, class Pass>
-void advance_in_place(const Pass& pass, const LeftOver& left_over, float* at, const Part& part,
-                      std::int64_t step) {
-  constexpr int kGates = Pass::products(kPhase);
-  const std::int64_t first = part.first_panel * kWidth;
-  const Units units{first, (int)(part.last_panel - part.first_panel), 0, 0, false};
-  const std::int64_t end = min(pass.shape.hidden, part.last_panel * kWidth);
-  const int along_k = left_over.along_k && end == pass.shape.hidden ? left_over.units : 0;
-  const Sums sums(at, kGates, ceil_div(pass.shape.hidden, kWidth) * kWidth);
-  const auto take = [&](std::int64_t group, const std::int64_t* rows, int rows_taken) {
-    const Multiplied multiplied{sums.totals + first, sums.at(1, 0), sums.at(0, 1)};
-    if (are_plain(pass, group, step, rows, rows_taken))
-      take_steps<kPhase, std::is_same_v<typename Pass::Value, float>>(
-          pass, multiplied, units, group, step, rows, rows_taken);
-    else
-      take_steps<kPhase, false>(pass, multiplied, units, group, step, rows, rows_taken);
-  };
-  for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
-    std::int64_t rows[kInPlaceRows];
-    const float* inputs[kInPlaceRows];
-    int gathered = 0;
-    const auto multiply = [&] {
-      multiply_in_place(pass, g, kPhase, first, end - along_k - first, inputs, gathered, sums);
-      if (along_k > 0) multiply_along_k_in_place(pass, g, kPhase, along_k, inputs, gathered, sums);
-      take(g, rows, gathered);
-      gathered = 0;
-    };
-    for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
-      if (!pass.multiplies(g, kPhase, step, b)) continue;
-      rows[gathered] = b;
-      inputs[gathered++] = pass.input(g, kPhase, step, b);
-      if (gathered == kInPlaceRows) multiply();
-    }
-    if (gathered > 0) multiply();
-    for (int gate = 0; gate < kGates; ++gate)
-      __builtin_memset(sums.totals + sums.at(0, gate) + first, 0,
-                       sizeof(float) * units.vectors * kWidth);
-    for (std::int64_t b = part.first_row; b < part.last_row; ++b)
-      if (!pass.multiplies(g, kPhase, step, b)) take(g, &b, 1);
+struct InPlace {
+  static constexpr int kGates = Pass::products(kPhase);
+  const Pass& pass;
+  const Blocking& blocking;
+  float* packed;  // a place for sums
+  const Part& part;
+  std::int64_t step;
+
+  std::int64_t vectors() const { return ceil_div(pass.shape.hidden, kWidth); }
+  Units units() const {
+    return {part.first_panel * kWidth, (int)(part.last_panel - part.first_panel), 0, 0, false};
   }
-}
+  Range range(std::int64_t first, std::int64_t end) const {
+    return {first * kWidth, min(pass.shape.hidden, end * kWidth)};
+  }
+  // Where threads share the columns, all rows' totals wait for their steps.
+  Sums sums(std::int64_t group, std::int64_t block) const {
+    float* const at = packed + group * blocking.group_words;
+    if (!blocking.by_columns) return {at, kGates, vectors() * kWidth};
+    const std::int64_t blocks = ceil_div(part.last_row - part.first_row, kInPlaceRows);
+    return {at, kGates, vectors() * kWidth, block, blocks};
+  }
+
+  void multiply(std::int64_t group, const Range* ranges, const Sums& sums, const std::int64_t* rows,
+                int count) const {
+    const float* inputs[kInPlaceRows];
+    for (int r = 0; r < count; ++r) inputs[r] = pass.input(group, kPhase, step, rows[r]);
+    const LeftOver left = blocking.left_over[kPhase];
+    multiply_in_place(pass, group, kPhase, ranges, left.along_k ? left.units : 0, inputs, count,
+                      sums);
+  }
+  void take(std::int64_t group, const Sums& sums, const std::int64_t* rows, int count) const {
+    const Multiplied multiplied{sums.totals + units().first, sums.at(1, 0), sums.at(0, 1)};
+    if (are_plain(pass, group, step, rows, count))
+      take_steps<kPhase, std::is_same_v<typename Pass::Value, float>>(pass, multiplied, units(),
+                                                                      group, step, rows, count);
+    else
+      take_steps<kPhase, false>(pass, multiplied, units(), group, step, rows, count);
+  }
+  // Of rows without a product.
+  void take_others(std::int64_t group, const Sums& sums) const {
+    for (int gate = 0; gate < kGates; ++gate)
+      __builtin_memset(sums.totals + sums.at(0, gate) + units().first, 0,
+                       sizeof(float) * units().vectors * kWidth);
+    for (std::int64_t b = part.first_row; b < part.last_row; ++b)
+      if (!pass.multiplies(group, kPhase, step, b)) take(group, sums, &b, 1);
+  }
+  template <class F>
+  void visit_blocks(std::int64_t group, F&& f) const {
+    PRNN_ISA::visit_blocks(pass, group, kPhase, step, part, f);
+  }
+
+  // The part's units.
+  void advance() const {
+    Range ranges[kGates];
+    for (Range& r : ranges) r = range(part.first_panel, part.last_panel);
+    for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
+      visit_blocks(g, [&](std::int64_t block, const std::int64_t* rows, int count) {
+        if (!blocking.by_columns) multiply(g, ranges, sums(g, 0), rows, count);
+        take(g, sums(g, block), rows, count);
+      });
+      take_others(g, sums(g, 0));
+    }
+  }
+  // The products of the part's columns.
+  void multiply_columns() const {
+    Range ranges[kGates];
+    for (int gate = 0; gate < kGates; ++gate) {
+      const auto within = [&](std::int64_t panel) {
+        return min(max(panel - gate * vectors(), 0), vectors());
+      };
+      ranges[gate] = range(within(part.first_panel), within(part.last_panel));
+      if (ranges[gate].count() < 0) ranges[gate].first = ranges[gate].end;
+    }
+    for (std::int64_t g = part.first_group; g < part.last_group; ++g)
+      visit_blocks(g, [&](std::int64_t block, const std::int64_t* rows, int count) {
+        multiply(g, ranges, sums(g, block), rows, count);
+      });
+  }
+};
 
 template <int kPhase, class Pass>
 void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
                    std::int64_t step) {
   if constexpr (requires { pass.weight_rows(0, 0); })
-    if (blocking.in_place) {
-      float* const at = packed + part.first_group * blocking.group_words;
-      return advance_in_place<kPhase>(pass, blocking.left_over[kPhase], at, part, step);
-    }
+    if (blocking.in_place)
+      return InPlace<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
   for (std::int64_t g = part.first_group; g < part.last_group; ++g)
     for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {
       // Every other step the other way round: the weights read last are in the cache still.
@@ -264,6 +304,18 @@ void advance(const Problem& problem, const Blocking& blocking, float* packed, co
     if (phase == 0) advance_phase<0>(pass, blocking, packed, part, step);
     if constexpr (std::remove_cvref_t<decltype(pass)>::kPhases > 1)
       if (phase == 1) advance_phase<1>(pass, blocking, packed, part, step);
+  });
+}
+
+void multiply_columns(const Problem& problem, const Blocking& blocking, float* packed,
+                      const Part& part, std::int64_t step, int phase) {
+  visit_pass(problem, [&](const auto& pass) {
+    using Pass = std::remove_cvref_t<decltype(pass)>;
+    if constexpr (requires { pass.weight_rows(0, 0); }) {
+      if (phase == 0) InPlace<0, Pass>{pass, blocking, packed, part, step}.multiply_columns();
+      if constexpr (Pass::kPhases > 1)
+        if (phase == 1) InPlace<1, Pass>{pass, blocking, packed, part, step}.multiply_columns();
+    }
   });
 }
 
@@ -338,6 +390,7 @@ const Isa kIsa{PRNN_STRING(PRNN_ISA),
                begin,
                widen,
                advance,
+               multiply_columns,
                advance_all,
                transpose_rows,
                multiply_block,

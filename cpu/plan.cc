@@ -71,7 +71,16 @@ bool runs_in_place(const Isa& isa, const Problem& problem, const Blocking& whole
   return whole.group_words >= 2 * kInPlaceRows * numbers(problem.cell).gates * units;
 }
 
-Blocking blocking_in_place(const Isa& isa, const Problem& problem, Blocking blocking) {
+// How, by so many threads that share the units. Of a matrix so large that each page of memory is
+// looked up anew, threads had better read whole lines than the same part of each gate's.
+Blocking blocking_in_place(const Isa& isa, const Problem& problem, Blocking blocking,
+                           std::int64_t rows, int threads) {
+  const std::int64_t blocks = ceil_div(rows, kInPlaceRows);
+  const bool has_room =
+      blocking.group_words >=
+      (blocks + 1) * kInPlaceRows * isa.width * std::max(blocking.columns[0], blocking.columns[1]);
+  const bool is_large = blocking.group_words * 4 > threads * cache_bytes_per_thread();
+  blocking.by_columns = threads > 1 && has_room && is_large;
   blocking.in_place = true;
   blocking.rows = kInPlaceRows;
   for (int phase = 0; phase < blocking.phases; ++phase) {
@@ -111,7 +120,7 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
     out.split = Split::kUnits;
     out.threads = work / threads >= worth ? threads : 1;
     out.rows_per_part = shape.batch;
-    out.blocking = blocking_in_place(isa, problem, whole);
+    out.blocking = blocking_in_place(isa, problem, whole, shape.batch, out.threads);
     return out;
   }
   if (threads > 1 && worth_meeting && !(weights_stay && enough_rows)) {
@@ -147,7 +156,7 @@ void plan_projection(const Isa& isa, const Problem& problem, CpuPlan& out) {
   out.projection = isa.block(projection, rows * steps, sharers);
   // The sums have one place: for one thread, or for several that share the units.
   if (runs_in_place(isa, projection, out.projection) && (!by_rows || out.threads == 1))
-    out.projection = blocking_in_place(isa, projection, out.projection);
+    out.projection = blocking_in_place(isa, projection, out.projection, rows * steps, sharers);
 }
 
 }  // namespace

@@ -59,6 +59,10 @@ struct Blocking {
   int phases, weights_per_word;
   const Products* products;
   bool in_place;  // weights are not packed, and panels are of one vector
+  // And threads share the columns of a phase's products, so many vectors per group; its units when
+  // all are there.
+  bool by_columns;
+  std::int64_t columns[kMaxPhases];
 };
 
 // Some of the work of one step: what one thread does.
@@ -97,6 +101,9 @@ struct Isa {
   // One phase of one step.
   void (*advance)(const Problem&, const Blocking&, float* packed, const Part&, std::int64_t step,
                   int phase);
+  // The products of a phase by columns: of the part's panels, counted over all products.
+  void (*multiply_columns)(const Problem&, const Blocking&, float* packed, const Part&,
+                           std::int64_t step, int phase);
   // Steps [first, end) of the part's groups and rows, whatever panels it names.
   void (*advance_rows)(const Problem&, const Blocking&, float* packed, Part, std::int64_t first,
                        std::int64_t end);

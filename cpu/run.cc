@@ -118,7 +118,15 @@ struct Work {
   void widen(const Part& part, std::int64_t piece) const {
     if (widens(problem)) isa.widen(problem, part, piece);
   }
-  // The share of one of those who divide the units of a phase among them.
+  // The share of one of those who divide the columns of a phase's products among them.
+  void multiply_columns(std::int64_t step, int phase, std::int64_t rows, std::int64_t member,
+                        std::int64_t members) const {
+    const std::int64_t all = blocking.columns[phase];
+    const Part part{0,    problem.shape.groups,   0,
+                    rows, all * member / members, all * (member + 1) / members};
+    isa.multiply_columns(problem, blocking, packed, part, step, phase);
+  }
+  // Or the units.
   void advance(std::int64_t step, int phase, std::int64_t rows, std::int64_t member,
                std::int64_t members) const {
     const Part part{0,
@@ -186,19 +194,33 @@ void run_one_step(const Work& steps, const Work* projection, const Packing& pack
   const auto project = [&](std::int64_t member) {
     projection->advance(0, 0, rows, member, threads);
   };
+  const auto multiply = [&](const Work& work, int phase, std::int64_t member) {
+    if (work.blocking.by_columns) work.multiply_columns(0, phase, rows, member, threads);
+  };
   // What a thread makes of the one step's a_x is what it needs.
   const bool in_one = projection && projection->blocking.in_place && steps.blocking.in_place;
-  if (projection && !in_one) share(project);
-  for (int phase = 0; phase < steps.blocking.phases; ++phase)
+  if (projection && !in_one) {
+    if (projection->blocking.by_columns)
+      share([&](std::int64_t member) { multiply(*projection, 0, member); });
+    share(project);
+  }
+  for (int phase = 0; phase < steps.blocking.phases; ++phase) {
+    const bool projects = in_one && phase == 0;
+    if (steps.blocking.by_columns || (projects && projection->blocking.by_columns))
+      share([&](std::int64_t member) {
+        if (projects) multiply(*projection, 0, member);
+        multiply(steps, phase, member);
+      });
     share([&](std::int64_t member) {
-      if (in_one && phase == 0) project(member);
+      if (projects) project(member);
       steps.advance(0, phase, rows, member, threads);
     });
+  }
 }
 
 // All steps, by threads that share the units of each. They do in turn: the packing, a part of it at
 // a time, for some may arrive late; then for each piece of the projection what makes it, and the
-// phases of its steps.
+// phases of its steps. What is shared by columns takes a turn more.
 void run_units(const Work& steps, const Work* projection, const Packing& packing,
                std::int64_t count, ThreadPool& pool, int threads) {
   constexpr std::int64_t kPackingTurns = 8;
@@ -217,20 +239,30 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
     projection->widen({0, steps.problem.shape.groups, first, end, 0, 0}, piece);
   };
   const std::int64_t of_widening = projection && widens(projection->problem) ? 1 : 0;
-  const std::int64_t of_projection = projection ? 1 + of_widening : 0;
-  const std::int64_t turns = of_projection + at_a_time * phases;  // of a piece
+  const auto turns_of = [](const Work& work) { return work.blocking.by_columns ? 2 : 1; };
+  const auto take_share = [&](const Work& work, std::int64_t step, std::int64_t turn,
+                              std::int64_t all, std::int64_t member, std::int64_t members) {
+    const int phase = static_cast<int>(turn / turns_of(work));
+    if (turn % turns_of(work) + 1 < turns_of(work))
+      return work.multiply_columns(step, phase, all, member, members);
+    work.advance(step, phase, all, member, members);
+  };
+  const std::int64_t of_projection = projection ? turns_of(*projection) + of_widening : 0;
+  const std::int64_t of_step = phases * turns_of(steps);
+  const std::int64_t turns = of_projection + at_a_time * of_step;  // of a piece
   const auto take_turn = [&](std::int64_t n, std::int64_t member, std::int64_t members) {
     if (n < packing_turns) return pack(n, member, members);
     const std::int64_t piece = (n - packing_turns) / turns, turn = (n - packing_turns) % turns;
     if (turn < of_widening) return widen(piece, member, members);
     if (turn < of_projection)
-      return projection->advance(piece, 0, rows * at_a_time, member, members);
+      return take_share(*projection, piece, turn - of_widening, rows * at_a_time, member, members);
     const std::int64_t of_steps = turn - of_projection;
-    steps.advance(piece * at_a_time + of_steps / phases, static_cast<int>(of_steps % phases), rows,
-                  member, members);
+    take_share(steps, piece * at_a_time + of_steps / of_step, of_steps % of_step, rows, member,
+               members);
   };
   const std::int64_t pieces = ceil_div(count, at_a_time);
-  parallel_steps(pool, threads, packing_turns + pieces * of_projection + count * phases, take_turn);
+  parallel_steps(pool, threads, packing_turns + pieces * of_projection + count * of_step,
+                 take_turn);
 }
 
 }  // namespace

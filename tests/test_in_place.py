@@ -136,3 +136,30 @@ def test_the_projection_of_few_rows():
     a = exact[:, 0] + arrays["b_ih"]
     i, _, g, _ = np.split(a, 4, -1)
     np.testing.assert_allclose(c, np.tanh(g) / (1 + np.exp(-i)), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("cell", ["lstm", "gru_reset_before", "rnn_tanh_skip"])
+def test_bits_of_a_layer_that_no_cache_holds(cell, rows, dtype):
+    """Threads share the columns of its products, and not only the units."""
+    steps = STEPS[rows]
+    case = Case(cell, steps + 1, (rows,), 1041, state=True)
+    run, a_x, state_0, _ = recurrence(case, dtype)
+    y, _ = run(a_x, state_0, {})
+    together, _ = run(a_x[:, :steps], state_0, {})
+    is_exact = (
+        dtype == "float32" or explain(steps, rows).instruction_set != "avx512_bf16"
+    )
+    assert_same(together, y[:, :steps], is_exact)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_its_projection_is_that_of_a_longer_call(rows):
+    case = Case("gru", 8, (rows,), 1041, 67)
+    arrays = case.inputs()
+    params = prnn_jax.Params(*(arrays[name] for name in prnn_jax.Params._fields))
+    run = functools.partial(prnn_jax.gru, params=params, implementation="native")
+    y, _ = run(arrays["x"])
+    together, _ = run(arrays["x"][:, :2])
+    assert_bitwise_equal(together, y[:, :2])

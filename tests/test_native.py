@@ -77,7 +77,7 @@ def test_threads_are_free_of_races(sanitizer, argument, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_engine_keeps_to_its_buffers(sanitizer, tmp_path):
+def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     """The portable engine; tests/test_isa.py runs the others, without sanitizers."""
     flag = f"-fsanitize={sanitizer}"
     require_sanitizer(flag, tmp_path)
@@ -90,11 +90,14 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path):
     options = "-O1", "-g", "-pthread", flag, "-fno-sanitize-recover=all"
     options += checks_as_calls(tmp_path)
     compile_cxx(*options, "-DPRNN_ISA=portable", *sources, "-o", program)
-    ran = run(program)
-    report = f"{ran.stdout}\n{ran.stderr}"
-    assert ran.returncode == 0, report
-    assert ran.stdout == "ok portable\n", report
-    assert ran.stderr == "", report
+    # With no cache to speak of, threads share what they would each have done.
+    for cache_bytes in (1 << 20, 1):
+        monkeypatch.setenv("PRNN_CPU_CACHE_BYTES", str(cache_bytes))
+        ran = run(program)
+        report = f"{ran.stdout}\n{ran.stderr}"
+        assert ran.returncode == 0, report
+        assert ran.stdout == "ok portable\n", report
+        assert ran.stderr == "", report
 
 
 def build_options(variable: str) -> list[str]:
