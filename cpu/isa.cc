@@ -17,9 +17,6 @@
 namespace prnn::PRNN_ISA {
 namespace {
 
-PRNN_HD std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-PRNN_HD std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-
 // Calls f(pass) with the problem's pass as a type.
 template <class F>
 PRNN_HD void visit_pass(const Problem& p, F&& f) {
@@ -197,90 +194,6 @@ PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const flo
   }
   if (count_without > 0) advance(bent, without, count_without, false);
 }
-
-// What a part does with weights that are not packed: the products of ranges of units or columns,
-// and the steps of units.
-template <int kPhase, class Pass>
-struct InPlace {
-  static constexpr int kGates = Pass::products(kPhase);
-  const Pass& pass;
-  const Blocking& blocking;
-  float* packed;  // a place for sums
-  const Part& part;
-  std::int64_t step;
-
-  std::int64_t vectors() const { return ceil_div(pass.shape.hidden, kWidth); }
-  Units units() const {
-    return {part.first_panel * kWidth, (int)(part.last_panel - part.first_panel), 0, 0, false};
-  }
-  Range range(std::int64_t first, std::int64_t end) const {
-    return {first * kWidth, min(pass.shape.hidden, end * kWidth)};
-  }
-  // Where threads share the columns, all rows' totals wait for their steps.
-  Sums sums(std::int64_t group, std::int64_t block) const {
-    float* const at = packed + group * blocking.group_words;
-    if (!blocking.by_columns) return {at, kGates, vectors() * kWidth};
-    const std::int64_t blocks = ceil_div(part.last_row - part.first_row, kInPlaceRows);
-    return {at, kGates, vectors() * kWidth, block, blocks};
-  }
-
-  void multiply(std::int64_t group, const Range* ranges, const Sums& sums, const std::int64_t* rows,
-                int count) const {
-    const float* inputs[kInPlaceRows];
-    for (int r = 0; r < count; ++r) inputs[r] = pass.input(group, kPhase, step, rows[r]);
-    const LeftOver left = blocking.left_over[kPhase];
-    multiply_in_place(pass, group, kPhase, ranges, left.along_k ? left.units : 0, inputs, count,
-                      sums);
-  }
-  void take(std::int64_t group, const Sums& sums, const std::int64_t* rows, int count) const {
-    const Multiplied multiplied{sums.totals + units().first, sums.at(1, 0), sums.at(0, 1)};
-    if (are_plain(pass, group, step, rows, count))
-      take_steps<kPhase, std::is_same_v<typename Pass::Value, float>>(pass, multiplied, units(),
-                                                                      group, step, rows, count);
-    else
-      take_steps<kPhase, false>(pass, multiplied, units(), group, step, rows, count);
-  }
-  // Of rows without a product.
-  void take_others(std::int64_t group, const Sums& sums) const {
-    for (int gate = 0; gate < kGates; ++gate)
-      __builtin_memset(sums.totals + sums.at(0, gate) + units().first, 0,
-                       sizeof(float) * units().vectors * kWidth);
-    for (std::int64_t b = part.first_row; b < part.last_row; ++b)
-      if (!pass.multiplies(group, kPhase, step, b)) take(group, sums, &b, 1);
-  }
-  template <class F>
-  void visit_blocks(std::int64_t group, F&& f) const {
-    PRNN_ISA::visit_blocks(pass, group, kPhase, step, part, f);
-  }
-
-  // The part's units.
-  void advance() const {
-    Range ranges[kGates];
-    for (Range& r : ranges) r = range(part.first_panel, part.last_panel);
-    for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
-      visit_blocks(g, [&](std::int64_t block, const std::int64_t* rows, int count) {
-        if (!blocking.by_columns) multiply(g, ranges, sums(g, 0), rows, count);
-        take(g, sums(g, block), rows, count);
-      });
-      take_others(g, sums(g, 0));
-    }
-  }
-  // The products of the part's columns.
-  void multiply_columns() const {
-    Range ranges[kGates];
-    for (int gate = 0; gate < kGates; ++gate) {
-      const auto within = [&](std::int64_t panel) {
-        return min(max(panel - gate * vectors(), 0), vectors());
-      };
-      ranges[gate] = range(within(part.first_panel), within(part.last_panel));
-      if (ranges[gate].count() < 0) ranges[gate].first = ranges[gate].end;
-    }
-    for (std::int64_t g = part.first_group; g < part.last_group; ++g)
-      visit_blocks(g, [&](std::int64_t block, const std::int64_t* rows, int count) {
-        multiply(g, ranges, sums(g, block), rows, count);
-      });
-  }
-};
 
 template <int kPhase, class Pass>
 void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,

@@ -110,6 +110,8 @@ template <>
 struct Packed<Float16> : Packed<float> {};
 #endif
 
+PRNN_HD std::int64_t min(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+PRNN_HD std::int64_t max(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
 PRNN_HD std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Lines of a product that runs over `depth` weights, that of the bias included.
