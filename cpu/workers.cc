@@ -21,26 +21,31 @@ using Clock = std::chrono::steady_clock;
 // 50 µs; to wake a thread costs up to 50 µs on a virtual machine.
 constexpr std::chrono::microseconds kAwake{200};
 
-// The cores on which a thread may run, and on which it is. Where the system does not tell, one may
-// run anywhere.
+// The core this thread is on; -1 where the system does not tell.
+int current_core() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
+// The cores on which the threads of a process may run. Where the system does not tell, anywhere.
 class Cores {
  public:
 #if defined(__linux__)
   Cores() { known_ = sched_getaffinity(0, sizeof cores_, &cores_) == 0; }
   int count() const { return known_ ? CPU_COUNT(&cores_) : anywhere(); }
-  static int current() { return sched_getcpu(); }
-  // Moves this thread, if it is on that core and there are others. The system puts a thread that
-  // wakes where its waker is, and may leave it there for tens of milliseconds.
-  void leave(int core) const {
-    if (core < 0 || current() != core || !known_ || CPU_COUNT(&cores_) < 2) return;
+  // Has a thread run on the others only, if there are any.
+  void keep_off(pthread_t thread, int core) const {
+    if (core < 0 || !known_ || CPU_COUNT(&cores_) < 2) return;
     cpu_set_t others = cores_;
     CPU_CLR(core, &others);
-    sched_setaffinity(0, sizeof others, &others);
+    pthread_setaffinity_np(thread, sizeof others, &others);
   }
 #else
   int count() const { return anywhere(); }
-  static int current() { return -1; }
-  void leave(int) const {}
+  void keep_off(pthread_t, int) const {}
 #endif
 
  private:
@@ -51,13 +56,35 @@ class Cores {
 #endif
 };
 
+// A thread of ours, and where it is. The system puts a thread that wakes where its waker is, and
+// leaves two on a core for milliseconds while another has nothing to do: the one that waits its
+// turn cannot help itself, so the other sends it away.
+struct Worker {
+  pthread_t thread{};
+  Cores cores;
+  std::atomic<int> core{-1};  // where it last looked
+  int avoided = -1;           // by who gives it something to do, or by itself while it does that
+  bool is_idle = true, is_asleep = false;
+
+  void avoid(int other) {
+    if (avoided == other) return;
+    cores.keep_off(thread, other);
+    avoided = other;
+  }
+  // Of one that is idle: whether it may be next on the core that asks.
+  bool may_be_on(int other) const { return is_asleep || core.load() == other; }
+};
+
 class Queue {
  public:
   void push(std::function<void()> task) {
     std::unique_lock lock(mutex_);
-    if (idle_ <= static_cast<int>(tasks_.size()) && started_ < most_workers()) start();
-    if (started_ == 0) return;
-    tasks_.push_back({std::move(task), Cores::current()});
+    if (idle_ <= static_cast<int>(tasks_.size()) && started() < most_workers()) start();
+    if (started() == 0) return;
+    const int core = current_core();
+    tasks_.push_back({std::move(task), core});
+    for (Worker& worker : workers_)
+      if (worker.is_idle && worker.may_be_on(core)) worker.avoid(core);
     waiting_.fetch_add(1, std::memory_order_release);
     const bool all_awake = asleep_ == 0;
     lock.unlock();
@@ -69,31 +96,41 @@ class Queue {
     std::function<void()> run;
     int core;  // of the thread that wants it done
   };
+  int started() const { return static_cast<int>(workers_.size()); }
   void start() {
+    Worker& worker = workers_.emplace_back();
     try {
-      std::thread([this] { work(); }).detach();
-      started_ += 1;
+      std::thread thread([this, &worker] { work(worker); });
+      worker.thread = thread.native_handle();
+      thread.detach();
       idle_ += 1;
     } catch (const std::system_error&) {  // the call goes on with fewer
+      workers_.pop_back();
     }
   }
-  [[noreturn]] void work() {
-    for (const Cores cores;;) {
-      const Task task = take();
-      cores.leave(task.core);
+  [[noreturn]] void work(Worker& worker) {
+    for (;;) {
+      const Task task = take(worker);
+      if (current_core() == task.core) worker.avoid(task.core);
       task.run();
       std::lock_guard lock(mutex_);
+      worker.is_idle = true;
       idle_ += 1;
     }
   }
-  Task take() {
+  Task take(Worker& worker) {
     const auto until = Clock::now() + kAwake;
     // Others that want this core get it: after each look at the queue.
-    while (waiting_.load(std::memory_order_acquire) == 0 && Clock::now() < until) pause_or_yield();
+    while (waiting_.load(std::memory_order_acquire) == 0 && Clock::now() < until) {
+      worker.core.store(current_core(), std::memory_order_relaxed);
+      pause_or_yield();
+    }
     std::unique_lock lock(mutex_);
+    worker.is_asleep = true;
     asleep_ += 1;
     wake_.wait(lock, [this] { return !tasks_.empty(); });
     asleep_ -= 1;
+    worker.is_asleep = worker.is_idle = false;
     Task task = std::move(tasks_.front());
     tasks_.pop_front();
     waiting_.fetch_sub(1, std::memory_order_relaxed);
@@ -109,7 +146,8 @@ class Queue {
   std::condition_variable wake_;
   std::deque<Task> tasks_;
   std::atomic<int> waiting_{0};  // as many as tasks_ has
-  int started_ = 0, idle_ = 0, asleep_ = 0;
+  std::deque<Worker> workers_;
+  int idle_ = 0, asleep_ = 0;
 };
 
 // Never destroyed: workers use it to the end of the process. A child of a fork has none of its

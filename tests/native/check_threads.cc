@@ -165,6 +165,29 @@ void on_workers(int callers) {
   for (auto& caller : running) caller.join();
 }
 
+// A worker that is awake on the core that its next caller is on runs on another.
+void on_other_cores() {
+  cpu_set_t all;
+  sched_getaffinity(0, sizeof all, &all);
+  if (CPU_COUNT(&all) < 2 || prnn::most_workers() < 1) return;
+  for (int n = 0; n < 200; ++n) {
+    std::atomic<int> core{-1};
+    prnn::run_on_worker([&] { core = sched_getcpu(); });
+    while (core.load() < 0) {
+    }
+    cpu_set_t one;  // the worker's, which now waits for more
+    CPU_ZERO(&one);
+    CPU_SET(core.load(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+    const int here = core.exchange(-1);
+    prnn::run_on_worker([&] { core = sched_getcpu(); });
+    while (core.load() < 0) {
+    }
+    if (core.load() == here) fail("a worker ran where its caller was", n);
+    sched_setaffinity(0, sizeof all, &all);
+  }
+}
+
 int in_a_child() {
   on_workers(1);
   const pid_t child = fork();
@@ -186,6 +209,7 @@ int main(int argc, char** argv) {
     std::printf("ok\n");
     return 0;
   }
+  on_other_cores();
   for (int threads : {2, 3}) comes_back(threads);
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 20;
   for (int round = 0; round < rounds; ++round) {
