@@ -294,7 +294,6 @@ void exp_all(const float* in, float* out, std::int64_t n) {
 extern const Isa kIsa;
 const Isa kIsa{PRNN_STRING(PRNN_ISA),
                kWidth,
-               kRegisters,
                &kProducts<Widening<float>>,
                &kProducts<Widening<Bfloat16>>,
                &kProducts<Widening<Float16>>,

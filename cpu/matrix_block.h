@@ -1,4 +1,4 @@
-// The inner part of a product of matrices (cpu/matrix_product.h): a panel of columns times rows.
+// The inner part of a product of matrices (cpu/matrix_product.h): some columns times some rows.
 #pragma once
 #include "cpu/panel.h"
 #include "cpu/product.h"
@@ -37,23 +37,61 @@ PRNN_HD void ask_for_place(const float* c, std::int64_t columns) {
   for (std::int64_t n = 0; n < columns; n += kWidth) __builtin_prefetch(c + n, 1);
 }
 
-inline void multiply_block(const MatrixBlock& block) {
-  const int vectors = (int)ceil_div(block.columns, kWidth), lanes = vectors * kWidth;
-  Shape shape{};
-  shape.hidden = block.columns;
-  const Units columns{0, vectors, lanes, vectors, false};
-  __builtin_memset(block.panel, 0, sizeof(float) * lanes);  // what the sums start from
-  if (block.is_b_along_depth)
-    pack_columns(shape, WeightColumns<float>{block.b, block.stride_b}, block.depth, columns,
-                 block.panel + lanes);
-  else
-    pack_rows(shape, WeightRows<float>{block.b, block.stride_b}, block.depth, 1, columns,
-              block.panel + lanes);
+// The columns of a block, cut into panels of nearly equal size.
+struct Panels {
+  struct Panel {
+    std::int64_t first, columns;
+    int vectors;
+    float* weights;
 
+    int lanes() const { return vectors * kWidth; }
+  };
+
+  explicit Panels(const MatrixBlock& block) : block(block) {
+    vectors = (int)ceil_div(block.columns, kWidth);
+    count = (int)ceil_div(vectors, kMost);
+  }
+  // Vectors of the widest.
+  int widest() const { return (int)ceil_div(vectors, count); }
+  Panel operator[](int n) const {
+    const int begin = vectors * n / count, end = vectors * (n + 1) / count;
+    const std::int64_t first = begin * kWidth, lanes = (end - begin) * kWidth;
+    return {first, min(lanes, block.columns - first), end - begin,
+            block.panels + first * (1 + block.depth)};
+  }
+  void pack() const {
+    for (int n = 0; n < count; ++n) pack((*this)[n]);
+  }
+
+  static constexpr int kMost = kRegisters >= 32 ? 4 : 2;
+  const MatrixBlock& block;
+  int vectors, count;
+
+ private:
+  void pack(const Panel& panel) const {
+    Shape shape{};
+    shape.hidden = panel.columns;
+    const Units units{0, panel.vectors, panel.lanes(), panel.vectors, false};
+    __builtin_memset(panel.weights, 0, sizeof(float) * panel.lanes());  // what sums start from
+    float* const line = panel.weights + panel.lanes();
+    if (block.is_b_along_depth) {
+      const float* const b = block.b + panel.first * block.stride_b;
+      pack_columns(shape, WeightColumns<float>{b, block.stride_b}, block.depth, units, line);
+    } else {
+      const float* const b = block.b + panel.first;
+      pack_rows(shape, WeightRows<float>{b, block.stride_b}, block.depth, 1, units, line);
+    }
+  }
+};
+
+// Some rows at a time are multiplied by all panels, while they are in the first-level cache.
+inline void multiply_block(const MatrixBlock& block) {
+  const Panels panels(block);
+  panels.pack();
   const Products& product = kProducts<Widening<float>>;
   alignas(64) float products[kMaxRows * kMaxVectors * kWidth];
   const std::int64_t all = block.rows + (block.ones != nullptr ? 1 : 0);
-  std::int64_t blocks = ceil_div(all, rows_in_registers(vectors));
+  std::int64_t blocks = ceil_div(all, rows_in_registers(panels.widest()));
   for (std::int64_t m = 0; m < all; --blocks) {
     const int count = (int)ceil_div(all - m, blocks);
     const float* rows[kMaxRows] = {};
@@ -62,10 +100,14 @@ inline void multiply_block(const MatrixBlock& block) {
       const bool is_row = m < block.rows;
       rows[r] = is_row ? block.a + m * block.stride_a : block.ones;
       places[r] = is_row ? block.c + m * block.stride_c : block.sums;
-      ask_for_place(places[r], block.columns);
     }
-    product.at[count][vectors](block.panel, rows, block.depth, products);
-    for (int r = 0; r < count; ++r) put(products + r * lanes, places[r], block.columns, block.adds);
+    for (int n = 0; n < panels.count; ++n) {
+      const Panels::Panel panel = panels[n];
+      for (int r = 0; r < count; ++r) ask_for_place(places[r] + panel.first, panel.columns);
+      product.at[count][panel.vectors](panel.weights, rows, block.depth, products);
+      for (int r = 0; r < count; ++r)
+        put(products + r * panel.lanes(), places[r] + panel.first, panel.columns, block.adds);
+    }
   }
 }
 

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 
+#include "cpu/run.h"
+
 namespace prnn {
 namespace {
 
-// Sums are taken so many terms at a time, whatever the blocking: a panel of so many lines stays in
+// Sums are taken so many terms at a time, whatever the blocking: panels of so many lines stay in
 // the second-level cache, and so many terms of a block's rows in the first.
 constexpr std::int64_t kDepth = 512;
 constexpr std::int64_t kPadding = 16;  // after transposed rows, which are stored in whole vectors
@@ -13,11 +15,33 @@ constexpr std::int64_t kAlignment = 16, kPanelColumns = 64;  // four of the wide
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Each thread has room for a panel, and there is one for so many columns, up to so many: larger
-// workspaces cost more in page faults than the threads gain.
+std::int64_t panels_of(const MatrixProduct& product) {
+  return ceil_div(product.columns, kPanelColumns);
+}
+
+// Rows are multiplied by several panels at a time, as many as fill half of the cache: of rows that
+// come from a third-level cache, and go to pages which the processor has to look up, that takes a
+// tenth less than one panel at a time.
+constexpr std::int64_t kMostPanels = 8;
+std::int64_t panels_at_once() {
+  const std::int64_t fit = cache_bytes_per_thread() / 2 / (4 * kDepth * kPanelColumns);
+  return std::clamp<std::int64_t>(fit, 1, kMostPanels);
+}
+
+// There may be a thread for each panel, up to so many: larger workspaces cost more in page faults
+// than the threads gain.
 constexpr std::int64_t kMostMembers = 16;
 std::int64_t most_members(const MatrixProduct& product) {
-  return std::min(kMostMembers, ceil_div(product.columns, kPanelColumns));
+  return std::min(kMostMembers, panels_of(product));
+}
+// Panels that all threads have room for, whatever their number: each for its part, or for the most
+// at once.
+std::int64_t most_panels(const MatrixProduct& product) {
+  return std::min(panels_of(product) + most_members(product) - 1, kMostMembers * kMostPanels);
+}
+// And each of so many.
+std::int64_t panels_each(const MatrixProduct& product, std::int64_t threads) {
+  return std::min(ceil_div(panels_of(product), threads), kMostPanels);
 }
 
 // A thread's part of a call of at least so many multiply-adds is worth its meetings. An estimate:
@@ -56,20 +80,19 @@ class Cut {
         product_(product),
         threads_(threads),
         vectors_(ceil_div(product.columns, isa.width)) {
-    const std::int64_t widest = isa.registers >= 32 ? 4 : 2;
-    const std::int64_t rounds = ceil_div(vectors_, widest * threads);
     if (vectors_ >= 2 * threads) {
-      panels_ = std::min(vectors_, rounds * threads);
+      const std::int64_t at_once = panels_at_once() * kPanelColumns / isa.width;
+      pieces_ = std::min(vectors_, ceil_div(vectors_, at_once * threads) * threads);
     } else {
-      panels_ = ceil_div(vectors_, widest);
-      slices_ = std::min(ceil_div(threads, panels_), product.rows);
+      pieces_ = panels_of(product);
+      slices_ = std::min(ceil_div(threads, pieces_), product.rows);
     }
   }
 
   std::int64_t turns() const { return product_.groups * blocks() * turns_of_block(); }
 
   void take_turn(std::int64_t turn, std::int64_t member, std::int64_t members, float* transposed,
-                 float* panel) const {
+                 float* panels) const {
     const std::int64_t block = turn / turns_of_block(), turn_of_block = turn % turns_of_block();
     const std::int64_t group = block / blocks(), first = block % blocks() * kDepth;
     const std::int64_t depth = std::min(kDepth, product_.depth - first);
@@ -79,13 +102,13 @@ class Cut {
     const std::int64_t count = std::min(threads_, parts() - begin);
     for (std::int64_t n = count * member / members; n < count * (member + 1) / members; ++n) {
       const std::int64_t part = begin + n;
-      multiply(group, first, depth, part / slices_, part % slices_, transposed, panel);
+      multiply(group, first, depth, part / slices_, part % slices_, transposed, panels);
     }
   }
 
  private:
   std::int64_t blocks() const { return ceil_div(product_.depth, kDepth); }
-  std::int64_t parts() const { return panels_ * slices_; }
+  std::int64_t parts() const { return pieces_ * slices_; }
   std::int64_t transpositions() const { return product_.over_rows ? 1 : 0; }
   std::int64_t turns_of_block() const { return transpositions() + ceil_div(parts(), threads_); }
 
@@ -101,19 +124,19 @@ class Cut {
     if (member == 0) std::fill_n(transposed + product_.rows * to_stride, depth, 1.0f);
   }
 
-  void multiply(std::int64_t group, std::int64_t first, std::int64_t depth, std::int64_t panel_at,
-                std::int64_t slice, const float* transposed, float* panel) const {
+  void multiply(std::int64_t group, std::int64_t first, std::int64_t depth, std::int64_t piece,
+                std::int64_t slice, const float* transposed, float* panels) const {
     const MatrixProduct& p = product_;
-    const std::int64_t column = vectors_ * panel_at / panels_ * isa_.width;
+    const std::int64_t column = vectors_ * piece / pieces_ * isa_.width;
     const std::int64_t column_end =
-        std::min(p.columns, vectors_ * (panel_at + 1) / panels_ * isa_.width);
+        std::min(p.columns, vectors_ * (piece + 1) / pieces_ * isa_.width);
     const std::int64_t row = p.rows * slice / slices_, row_end = p.rows * (slice + 1) / slices_;
     MatrixBlock block{};
     block.depth = depth;
     block.columns = column_end - column;
     block.rows = row_end - row;
     block.adds = first > 0;
-    block.panel = panel;
+    block.panels = panels;
     if (p.over_rows) {
       block.stride_a = transposed_stride(p);
       block.a = transposed + row * block.stride_a;
@@ -139,7 +162,7 @@ class Cut {
 
   const Isa& isa_;
   const MatrixProduct& product_;
-  std::int64_t threads_, vectors_, panels_, slices_ = 1;
+  std::int64_t threads_, vectors_, pieces_, slices_ = 1;  // of the columns, and of the rows
 };
 
 // The most that any of the products takes.
@@ -158,7 +181,7 @@ float* aligned(float* p) {
 }  // namespace
 
 std::int64_t workspace_floats(const MatrixProduct* products, int count) {
-  return kAlignment + most(products, count, most_members) * most(products, count, panel_floats) +
+  return kAlignment + most(products, count, most_panels) * most(products, count, panel_floats) +
          most(products, count, transposed_floats);
 }
 
@@ -171,14 +194,17 @@ void run(const Isa& isa, const MatrixProduct* products, int count, ThreadPool& p
   const int threads = work / available >= kWorthSharing ? available : 1;
   std::int64_t turns = 0;
   for (int n = 0; n < count; ++n) turns += Cut(isa, products[n], threads).turns();
-  const std::int64_t panel = most(products, count, panel_floats);
+  const std::int64_t each =
+      most(products, count,
+           [&](const MatrixProduct& product) { return panels_each(product, threads); }) *
+      most(products, count, panel_floats);
   float* const panels = aligned(workspace);
-  float* const transposed = panels + members * panel;
+  float* const transposed = panels + threads * each;
   const auto take_turn = [&](std::int64_t turn, std::int64_t member, std::int64_t present) {
     for (int n = 0; n < count; ++n) {
       const Cut cut(isa, products[n], threads);
       if (turn < cut.turns())
-        return cut.take_turn(turn, member, present, transposed, panels + member * panel);
+        return cut.take_turn(turn, member, present, transposed, panels + member * each);
       turn -= cut.turns();
     }
   };

@@ -11,21 +11,6 @@ namespace {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// The second-level cache, which a core has for itself on every processor we know. The environment
-// variable PRNN_CPU_CACHE_BYTES overrides what the system says.
-std::int64_t cache_bytes_per_thread() {
-  static const std::int64_t bytes = [] {
-    if (const char* given = std::getenv("PRNN_CPU_CACHE_BYTES"))
-      if (const std::int64_t bytes = std::atoll(given); bytes > 0) return bytes;
-#ifdef _SC_LEVEL2_CACHE_SIZE
-    const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    if (size > 0) return static_cast<std::int64_t>(size);
-#endif
-    return std::int64_t{1} << 20;
-  }();
-  return bytes;
-}
-
 // A part of at least this many multiply-adds is worth a meeting of threads after each step. On two
 // cores of a Zen 4, LSTM 64 and RNN 128 at batch 1 take 0.7 of one thread's time so, LSTM 40 (3e3
 // in a part) as long. Cores that are farther from each other would want more.
@@ -160,6 +145,19 @@ void plan_projection(const Isa& isa, const Problem& problem, CpuPlan& out) {
 }
 
 }  // namespace
+
+std::int64_t cache_bytes_per_thread() {
+  static const std::int64_t bytes = [] {
+    if (const char* given = std::getenv("PRNN_CPU_CACHE_BYTES"))
+      if (const std::int64_t bytes = std::atoll(given); bytes > 0) return bytes;
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    if (size > 0) return static_cast<std::int64_t>(size);
+#endif
+    return std::int64_t{1} << 20;
+  }();
+  return bytes;
+}
 
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
   CpuPlan out = plan_steps(isa, problem, threads);

@@ -79,7 +79,7 @@ struct MatrixBlock {
   float* c;
   std::int64_t stride_a, stride_b, stride_c;
   bool is_b_along_depth, adds;
-  float* panel;                 // a place for the columns, packed
+  float* panels;                // a place for the columns, packed: 1 + depth of each
   const float* ones = nullptr;  // `depth` of them, where Σ_k b[k][n] is asked for
   float* sums = nullptr;
 };
@@ -87,7 +87,7 @@ struct MatrixBlock {
 // The engine as compiled for one instruction set.
 struct Isa {
   const char* name;
-  int width, registers;
+  int width;
   const Products *float32, *bfloat16, *float16;  // by what the weights are
   // The blocking where a thread works on `rows` rows of the batch at a time, and `threads` of
   // them share the units of a step.

@@ -31,6 +31,10 @@ struct CpuPlan {
   std::int64_t projection_steps;
 };
 
+// The cache that a thread has for itself: the second-level one, on every processor we know. The
+// environment variable PRNN_CPU_CACHE_BYTES overrides what the system says.
+std::int64_t cache_bytes_per_thread();
+
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads);
 
 // The most steps that are projected at a time: what there is room for.

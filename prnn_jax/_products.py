@@ -4,6 +4,8 @@ XLA makes them, or, where it takes less time, the CPU engine.
 """
 
 import functools
+import math
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,9 +19,10 @@ from prnn_jax._call import Call
 from prnn_jax._sharding import sharding_of_sum, varying_axes
 
 #: Of how many multiply-adds the CPU engine makes them. XLA's products take some 50 µs
-#: each besides their arithmetic, and are as fast where they are large
-#: (benchmarks/products.py).
-MAX_MULTIPLY_ADDS = 1e9
+#: each besides their arithmetic, and 10 % longer where they are large
+#: (benchmarks/products.py); but they have threads for any number of cores, the engine's
+#: for 16.
+MAX_MULTIPLY_ADDS = math.inf if len(os.sched_getaffinity(0)) <= 16 else 1e9
 
 
 class Weights(NamedTuple):
@@ -214,5 +217,6 @@ def _workspace_floats(over_rows, over_columns) -> int:
     rows = [a.shape[2] + 1 for a, _ in over_rows]
     transposed = [n * size for n, size in zip(rows, stride, strict=True)]
     columns = [b.shape[2] for _, b in over_rows] + [len(b) for _, b in over_columns]
-    members = min(16, -(-max(columns) // 64))
-    return 16 + members * panel + max(transposed, default=0)
+    panels = -(-max(columns) // 64)
+    panels = min(panels + min(16, panels) - 1, 16 * 8)
+    return 16 + panels * panel + max(transposed, default=0)
