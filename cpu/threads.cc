@@ -25,11 +25,6 @@ void pause() {
 #endif
 }
 
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-// The core this thread is on; -1 where the system does not tell.
 int current_core() {
 #if defined(__linux__)
   return sched_getcpu();
@@ -37,6 +32,10 @@ int current_core() {
   return -1;
 #endif
 }
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
 
 // Spins for about the length of a step, then lets other threads have the core. How long that took,
 // but for the first moment: to look at the clock takes as long as a short wait.

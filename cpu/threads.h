@@ -10,6 +10,9 @@ namespace prnn {
 // What a thread does in a loop in which it waits: leaves the core's units to others on it.
 void pause();
 
+// The core this thread is on; -1 where the system does not tell.
+int current_core();
+
 class ThreadPool {
  public:
   virtual ~ThreadPool() = default;

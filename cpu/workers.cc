@@ -21,15 +21,6 @@ using Clock = std::chrono::steady_clock;
 // 50 µs; to wake a thread costs up to 50 µs on a virtual machine.
 constexpr std::chrono::microseconds kAwake{200};
 
-// The core this thread is on; -1 where the system does not tell.
-int current_core() {
-#if defined(__linux__)
-  return sched_getcpu();
-#else
-  return -1;
-#endif
-}
-
 // The cores on which the threads of a process may run. Where the system does not tell, anywhere.
 class Cores {
  public:
