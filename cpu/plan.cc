@@ -23,6 +23,9 @@ constexpr double kWorthMeeting = 8e3;
 constexpr std::int64_t kEnoughRows = 4, kMostWaiting = 8;
 constexpr double kWorthMeetingForRows = 60e3;
 
+// Weights of which such a part of the cache is too much for it still stay in it.
+constexpr std::int64_t kBeyondCache = 16;
+
 // A call of one step has no meeting, and is worth handing to a worker that is awake from this many
 // on: LSTM 192 at batch 1 gains a tenth, LSTM 256 a fifth.
 constexpr double kWorthSharing = 60e3;
@@ -85,12 +88,13 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
   const double work =
       static_cast<double>(whole.group_words) * whole.weights_per_word * shape.groups * shape.batch;
 
-  // Rows need no meeting, but every thread reads all weights, those of the projection, too: right
-  // where they stay in its cache.
+  // Rows need no meeting, but every thread reads all weights: right where they stay in its cache.
+  // Those of the projection are read for a few steps at a time, so they may take all the rest.
   std::int64_t all_bytes = out.weight_bytes;
   if (projects(problem))
     all_bytes += isa.block(projection_of(problem), shape.batch, threads).group_words * 4;
-  const bool weights_stay = all_bytes <= out.cache_bytes * 3 / 4;
+  out.weights_stay = out.weight_bytes <= out.cache_bytes * 3 / 4 &&
+                     all_bytes <= out.cache_bytes + out.cache_bytes / kBeyondCache;
   const std::int64_t parts_per_group = std::min(shape.batch, ceil_div(threads, shape.groups));
   const std::int64_t rows_per_part =
       ceil_div(shape.batch, std::max<std::int64_t>(parts_per_group, 1));
@@ -108,7 +112,7 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
     out.blocking = blocking_in_place(isa, problem, whole, shape.batch, out.threads);
     return out;
   }
-  if (threads > 1 && worth_meeting && !(weights_stay && enough_rows)) {
+  if (threads > 1 && worth_meeting && !(out.weights_stay && enough_rows)) {
     out.split = Split::kUnits;
     out.threads = threads;
     out.rows_per_part = shape.batch;

@@ -25,6 +25,7 @@ struct CpuPlan {
   std::int64_t rows_per_part;  // kRows: rows of the batch in a part
   Blocking blocking;
   std::int64_t weight_bytes;  // of a group
+  bool weights_stay;          // those and the projection's, in a thread's cache
   std::int64_t cache_bytes;   // of the cache a thread has for itself
   // Of a forward pass that makes its own a_x: how, and so many steps at a time; else 0.
   Blocking projection;

@@ -84,6 +84,7 @@ nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch
   out["in_place"] = plan.blocking.in_place;
   out["weight_bytes"] = plan.weight_bytes;
   out["weight_bits"] = 32 / plan.blocking.weights_per_word;
+  out["weights_stay"] = plan.weights_stay;
   out["cache_bytes"] = plan.cache_bytes;
   out["projected_steps"] = plan.projection_steps;
   out["projects_in_place"] = plan.projection.in_place;

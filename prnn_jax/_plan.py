@@ -254,11 +254,13 @@ def _on_cpu(
     )
     cache = plan["cache_bytes"]
     weights = f"{plan['weight_bytes'] / 1024:.0f} KiB of packed weights"
+    if plan["projected_steps"]:
+        weights += " and those of the projection"
     if plan["in_place"]:
         why = "so few steps read the weights where they are: packing would cost more"
     elif plan["split"] == "units":
         why = f"{weights} are too many for each thread's {cache // 1024} KiB of cache"
-        if plan["weight_bytes"] <= cache * 3 // 4:
+        if plan["weights_stay"]:
             why = f"{batch * groups} rows are too few for {threads} threads"
     elif plan["threads"] == 1 and threads > 1:
         why = "a step is too short for more than one thread"

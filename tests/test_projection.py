@@ -69,6 +69,24 @@ def test_explain_tells():
         prnn_jax.explain("gru", **sizes, input_size=0)
 
 
+def test_rows_are_shared_while_all_weights_stay_in_a_cache():
+    def plan(share: float, input_share: float) -> dict:
+        """For weights that take so much of the cache, and theirs of the projection."""
+        hidden = int((share * cache / 16) ** 0.5) // 16 * 16
+        input_size = int(hidden * input_share / share)
+        sizes = 64, 16, 1, hidden
+        return _ffi.native.cpu_plan("lstm", *sizes, False, 2, "float32", input_size)
+
+    some = _ffi.native.cpu_plan("lstm", 9, 1, 1, 8, False, 1, "float32", 0)
+    cache = some["cache_bytes"]
+    assert plan(0.7, 0)["split"] == "rows"
+    assert plan(0.8, 0)["split"] == "units"
+    assert plan(0.6, 0.4)["split"] == "rows"  # the projection's are read less often
+    assert plan(0.6, 0.6)["split"] == "units"
+    assert plan(0.6, 0.4)["weights_stay"]
+    assert not plan(0.6, 0.6)["weights_stay"]
+
+
 def test_bits_do_not_depend_on_the_piece():
     # A row alone is projected 64 steps at a time; one of many, 16.
     case = Case("lstm", 70, (6,), 24, 10)
