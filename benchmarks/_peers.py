@@ -127,10 +127,13 @@ def prepare(name: str, point: Point) -> Result:
 
 
 def sample(name: str, calls: int) -> float:
-    """Seconds for one of several calls."""
+    """Seconds for one of several calls, after one that is not timed.
+
+    While the process was stopped its threads slept, other processes filled the caches,
+    and the system may have taken back the memory that calls had freed.
+    """
     run = _prepared[name].run
-    if calls > 1:
-        run()  # threads and caches awake; a long call does not notice
+    run()
     start = time.perf_counter()
     for _ in range(calls):
         run()
