@@ -23,7 +23,8 @@ constexpr double kWorthMeeting = 8e3;
 constexpr std::int64_t kEnoughRows = 4, kMostWaiting = 8;
 constexpr double kWorthMeetingForRows = 60e3;
 
-// Weights of which such a part of the cache is too much for it still stay in it.
+// Weights may exceed the cache by such a part of it, and stay in it but for a few: two matrices of
+// half its size have their biases besides.
 constexpr std::int64_t kBeyondCache = 16;
 
 // A call of one step has no meeting, and is worth handing to a worker that is awake from this many

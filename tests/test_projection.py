@@ -80,11 +80,11 @@ def test_rows_are_shared_while_all_weights_stay_in_a_cache():
     some = _ffi.native.cpu_plan("lstm", 9, 1, 1, 8, False, 1, "float32", 0)
     cache = some["cache_bytes"]
     assert plan(0.7, 0)["split"] == "rows"
-    assert plan(0.8, 0)["split"] == "units"
+    assert plan(0.9, 0)["split"] == "units"
     assert plan(0.6, 0.4)["split"] == "rows"  # the projection's are read less often
-    assert plan(0.6, 0.6)["split"] == "units"
+    assert plan(0.6, 0.8)["split"] == "units"
     assert plan(0.6, 0.4)["weights_stay"]
-    assert not plan(0.6, 0.6)["weights_stay"]
+    assert not plan(0.6, 0.8)["weights_stay"]
 
 
 def test_bits_do_not_depend_on_the_piece():
