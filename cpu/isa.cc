@@ -22,12 +22,12 @@ template <class F>
 PRNN_HD void visit_pass(const Problem& p, F&& f) {
   visit(p.dtype, [&](auto value) {
     using T = decltype(value);
+    if (p.kind == Kind::kProjection)
+      return f(
+          ProjectionPass<Io<T>, T>{p.shape, __builtin_bit_cast(ProjectionArrays<T>, p.projection)});
     visit(p.cell, [&](auto cell) {
       using C = decltype(cell);
-      if (p.kind == Kind::kProjection)
-        f(ProjectionPass<Io<T>, C::kGates, T>{
-            p.shape, __builtin_bit_cast(ProjectionArrays<T>, p.projection)});
-      else if (p.kind == Kind::kForward)
+      if (p.kind == Kind::kForward)
         f(ForwardPass<C, Io<T>, T>{{cell, p.shape},
                                    __builtin_bit_cast(ForwardArrays<T>, p.forward)});
       else
@@ -69,9 +69,12 @@ Blocking block(const Problem& problem, std::int64_t rows, int threads) {
       out.vectors[p] = unit_vectors > 0 ? (int)ceil_div(unit_vectors, out.panels[p]) : 1;
       out.vector_words[p] = lines<T>(depth) * kWidth * products;
       out.phase_words[p] = out.vector_words[p] * unit_vectors;
+      out.panel_words = max(out.panel_words, out.vectors[p] * out.vector_words[p]);
       if (left.units > 0) {
+        const std::int64_t of_left = words<T>(left, products, depth);
         out.panels[p] += 1;
-        out.phase_words[p] += words<T>(left, products, depth);
+        out.phase_words[p] += of_left;
+        out.panel_words = max(out.panel_words, of_left);
       }
       const int widest = unit_vectors > 0 ? products * out.vectors[p]
                                           : (int)ceil_div(products * left.units, kWidth);
@@ -206,7 +209,10 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
       // Every other step the other way round: the weights read last are in the cache still.
       const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
       const Units units = units_of(pass.shape, blocking, kPhase, Pass::products(kPhase), n);
-      const float* panel = packed + panel_at(blocking, g, kPhase, units);
+      float* const panel =
+          packed + (blocking.places > 0 ? 0 : panel_at(blocking, g, kPhase, units));
+      if constexpr (requires { Pass::kPacksInTurn; })
+        if (blocking.places > 0) pack_panel(pass, g, kPhase, units, panel);
       advance_panel<kPhase>(pass, blocking, panel, units, g, step, part);
     }
 }

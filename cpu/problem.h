@@ -56,6 +56,7 @@ struct Blocking {
   LeftOver left_over[kMaxPhases];
   // Words of 4 bytes: of a vector of units, of all of a group's phase, of all of a group.
   std::int64_t vector_words[kMaxPhases], phase_words[kMaxPhases], group_words;
+  std::int64_t panel_words;  // of the largest panel
   int phases, weights_per_word;
   const Products* products;
   bool in_place;  // weights are not packed, and panels are of one vector
@@ -63,6 +64,9 @@ struct Blocking {
   // all are there.
   bool by_columns;
   std::int64_t columns[kMaxPhases];
+  // Or, if this is not 0, panels are packed when their turn comes: so many threads at most have a
+  // place each, for one panel after the other.
+  std::int64_t places;
 };
 
 // Some of the work of one step: what one thread does.

@@ -1,6 +1,7 @@
 // The input projection, a = x w + b, as the engine sees it: a pass whose matrix is w, and whose
 // step makes `steps` steps of the sequence a_x, in the order in which the recurrence takes them.
-// Its rows are those steps of all rows of the batch: row b · steps + n is the n-th of row b.
+// Its units are the columns of w, of all gates, and its rows are those steps of all rows of the
+// batch: row b · steps + n is the n-th of row b.
 //
 // Made so, a few steps before they are needed, a_x stays in the cache, and never is in memory.
 #pragma once
@@ -10,21 +11,22 @@
 
 namespace prnn {
 
-template <class Io, int kGates, class T>
+template <class Io, class T>
 struct ProjectionPass {
   using F = typename Io::F;
   using Value = T;
   static constexpr int kPhases = 1;
-  Shape shape;  // of the sequence
+  static constexpr bool kPacksInTurn = true;  // where the blocking has places for it
+  Shape shape;                                // of the sequence a_x
   ProjectionArrays<T> at;
 
-  PRNN_HD static constexpr int products(int) { return kGates; }
+  PRNN_HD static constexpr int products(int) { return 1; }
   PRNN_HD std::int64_t depth(int) const { return at.input_size; }
   PRNN_HD WeightRows<T> weight_rows(std::int64_t g, int) const {
-    return {at.w + column(g, 0, 0), shape.groups * kGates * shape.hidden};
+    return {at.w + g * shape.hidden, shape.groups * shape.hidden};
   }
-  PRNN_HD T bias(std::int64_t g, int, std::int64_t unit, int gate) const {
-    return at.b[column(g, unit, gate)];
+  PRNN_HD T bias(std::int64_t g, int, std::int64_t unit, int) const {
+    return at.b[g * shape.hidden + unit];
   }
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t row) const {
     return step_of(s, row) < shape.length(row / at.steps, g);
@@ -47,9 +49,8 @@ struct ProjectionPass {
   }
   template <int kPhase>
   PRNN_HD void step(std::int64_t g, std::int64_t, std::int64_t row, std::int64_t unit,
-                    const Vec<kGates, F>& product, Io io) const {
-    float* a = at.a + (row * shape.groups + g) * kGates * shape.hidden + unit;
-    for (int gate = 0; gate < kGates; ++gate) io.store(a + gate * shape.hidden, product[gate]);
+                    const Vec<1, F>& product, Io io) const {
+    io.store(at.a + (row * shape.groups + g) * shape.hidden + unit, product[0]);
   }
 
  private:
@@ -59,9 +60,6 @@ struct ProjectionPass {
   }
   PRNN_HD float* widened(std::int64_t g, std::int64_t row) const {
     return at.rows + (row * shape.groups + g) * at.input_size;
-  }
-  PRNN_HD std::int64_t column(std::int64_t g, std::int64_t unit, int gate) const {
-    return (g * kGates + gate) * shape.hidden + unit;
   }
   // Which of the sequence.
   PRNN_HD std::int64_t step_of(std::int64_t s, std::int64_t row) const {

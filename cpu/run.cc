@@ -43,23 +43,19 @@ std::int64_t carry_floats(const Problem& p) {
   return p.shape.own_floats(numbers(p.cell).states - (p.kind == Kind::kForward ? 1 : 0));
 }
 
-std::int64_t padded_units(const Problem& p) {
-  return ceil_div(p.shape.hidden, kWidestVector) * kWidestVector;
+std::int64_t padded_units(const Shape& shape) {
+  return ceil_div(shape.hidden, kWidestVector) * kWidestVector;
 }
 
-// The packed weights of the projection, and what it makes at a time.
-std::int64_t projection_weights(const Problem& p) {
-  const std::int64_t columns = numbers(p.cell).gates * padded_units(p);
-  return p.shape.groups * columns * (1 + p.projection.input_size);
-}
+// What the projection makes at a time.
 std::int64_t projected_floats(const Problem& p) {
-  return most_projection_steps(p.shape) * numbers(p.cell).gates * state_floats(p.shape);
+  return most_projection_steps(p) * numbers(p.cell).gates * state_floats(p.shape);
 }
 // And what that is made of, if it has to be widened.
 bool widens(const Problem& p) { return p.dtype != Dtype::kFloat32; }
 std::int64_t widened_floats(const Problem& p) {
   const Shape& shape = p.shape;
-  const std::int64_t rows = most_projection_steps(shape) * shape.batch * shape.groups;
+  const std::int64_t rows = most_projection_steps(p) * shape.batch * shape.groups;
   return widens(p) ? rows * p.projection.input_size : 0;
 }
 
@@ -99,7 +95,7 @@ struct Work {
     return ceil_div(blocking.panels[phase], members);
   }
   std::int64_t packed_each(std::int64_t members) const {
-    if (blocking.in_place) return 0;
+    if (blocking.in_place || blocking.places > 0) return 0;
     return problem.shape.groups * (panels_each(0, members) + panels_each(1, members));
   }
   // Packs the n-th of those panels that a member advances: so it has them in its cache.
@@ -129,13 +125,19 @@ struct Work {
   // Or the units.
   void advance(std::int64_t step, int phase, std::int64_t rows, std::int64_t member,
                std::int64_t members) const {
-    const Part part{0,
-                    problem.shape.groups,
-                    0,
-                    rows,
-                    first_panel(phase, member, members),
-                    first_panel(phase, member + 1, members)};
-    isa.advance(problem, blocking, packed, part, step, phase);
+    float* place = packed;
+    if (blocking.places > 0) {
+      if (member >= blocking.places) return;
+      members = std::min(members, blocking.places);
+      place += member * blocking.panel_words;
+    }
+    advance_panels(step, phase, rows, first_panel(phase, member, members),
+                   first_panel(phase, member + 1, members), place);
+  }
+  void advance_panels(std::int64_t step, int phase, std::int64_t rows, std::int64_t first,
+                      std::int64_t last, float* weights) const {
+    const Part part{0, problem.shape.groups, 0, rows, first, last};
+    isa.advance(problem, blocking, weights, part, step, phase);
   }
 };
 
@@ -191,18 +193,23 @@ void run_one_step(const Work& steps, const Work* projection, const Packing& pack
   packing.pack_all(pool);
   if (projection) projection->widen({0, steps.problem.shape.groups, 0, rows, 0, 0}, 0);
   const auto share = [&](const auto& body) { parallel_for(pool, threads, threads, body); };
-  const auto project = [&](std::int64_t member) {
-    projection->advance(0, 0, rows, member, threads);
-  };
   const auto multiply = [&](const Work& work, int phase, std::int64_t member) {
     if (work.blocking.by_columns) work.multiply_columns(0, phase, rows, member, threads);
   };
-  // What a thread makes of the one step's a_x is what it needs.
-  const bool in_one = projection && projection->blocking.in_place && steps.blocking.in_place;
+  // What a thread makes of the one step's a_x is what it needs: the same units of each gate.
+  const bool in_one = projection && projection->blocking.in_place && steps.blocking.in_place &&
+                      steps.problem.shape.hidden % steps.isa.width == 0;
+  const auto project_own = [&](std::int64_t member) {
+    const std::int64_t panels = steps.blocking.panels[0];
+    for (int gate = 0; gate < numbers(steps.problem.cell).gates; ++gate)
+      projection->advance_panels(0, 0, rows, gate * panels + steps.first_panel(0, member, threads),
+                                 gate * panels + steps.first_panel(0, member + 1, threads),
+                                 projection->packed);
+  };
   if (projection && !in_one) {
     if (projection->blocking.by_columns)
       share([&](std::int64_t member) { multiply(*projection, 0, member); });
-    share(project);
+    share([&](std::int64_t member) { projection->advance(0, 0, rows, member, threads); });
   }
   for (int phase = 0; phase < steps.blocking.phases; ++phase) {
     const bool projects = in_one && phase == 0;
@@ -212,7 +219,7 @@ void run_one_step(const Work& steps, const Work* projection, const Packing& pack
         multiply(steps, phase, member);
       });
     share([&](std::int64_t member) {
-      if (projects) project(member);
+      if (projects) project_own(member);
       steps.advance(0, phase, rows, member, threads);
     });
   }
@@ -273,9 +280,8 @@ std::int64_t workspace_floats(const Problem& p) {
   const std::int64_t per_word = p.dtype == Dtype::kBfloat16 ? 2 : 1;
   const std::int64_t lines = numbers(p.cell).gates * (1 + ceil_div(p.shape.hidden, per_word));
   const std::int64_t projection =
-      projects(p) ? projection_weights(p) + projected_floats(p) + widened_floats(p) + kRoomToAlign
-                  : 0;
-  return p.shape.groups * lines * padded_units(p) + between_floats(p) + multiplied_floats(p) +
+      projects(p) ? projection_room(p) + projected_floats(p) + widened_floats(p) + kRoomToAlign : 0;
+  return p.shape.groups * lines * padded_units(p.shape) + between_floats(p) + multiplied_floats(p) +
          carry_floats(p) + 2 * kRoomToAlign + projection;
 }
 
@@ -300,7 +306,7 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   }
   if (made) {
     projection.packed = aligned(carry + carry_floats(problem));
-    float* const a_x = projection.packed + projection_weights(problem);
+    float* const a_x = projection.packed + projection_room(problem);
     projection.problem.projection.a = a_x;
     projection.problem.projection.rows = a_x + projected_floats(problem);
     projection.problem.projection.steps = forward.made_steps = plan.projection_steps;

@@ -39,13 +39,17 @@ std::int64_t cache_bytes_per_thread();
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads);
 
 // The most steps that are projected at a time: what there is room for.
-std::int64_t most_projection_steps(const Shape& shape);
+std::int64_t most_projection_steps(const Problem& problem);
 
 // Whether a problem is a forward pass that makes its own a_x.
 bool projects(const Problem& problem);
 
 // Its projection, as a problem of its own.
 Problem projection_of(const Problem& problem);
+
+// The floats that its packed weights may take, and whether they are enough for all.
+std::int64_t projection_room(const Problem& problem);
+bool keeps_projection(const Problem& problem);
 
 // Floats of workspace a problem needs on any instruction set.
 std::int64_t workspace_floats(const Problem& problem);

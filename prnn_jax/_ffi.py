@@ -258,10 +258,13 @@ def _workspace_floats(
 
 def _projection_floats(call: Call, sizes: Sizes, dtype, input_size: int) -> int:
     """What a call needs besides that makes its own a_x."""
-    columns, units = call.table.gates * sizes.hidden, -(-sizes.hidden // 16) * 16
-    weights = sizes.groups * call.table.gates * units * (1 + input_size) + 32
+    columns = call.table.gates * sizes.hidden
+    placed, rows = -(-columns // 16) * 16, 128
+    if sizes.groups * placed * (1 + input_size) > 2 << 20:  # as cpu/plan.cc's kMostKept
+        placed, rows = min(placed, max(placed // 64 * 16, 512)), 256
+    weights = sizes.groups * placed * (1 + input_size) + 32
     steps = 1  # as cpu/plan.cc's most_projection_steps
-    while steps < sizes.time and (steps < 16 or steps * sizes.batch < 128):
+    while steps < sizes.time and (steps < 16 or steps * sizes.batch < rows):
         steps *= 2
     widened = 0 if dtype == jnp.float32 else input_size
     return weights + steps * sizes.batch * sizes.groups * (columns + widened)

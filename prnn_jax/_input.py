@@ -16,9 +16,11 @@ from prnn_jax._products import OfProjection, Projection
 
 #: Where the CPU engine makes a_x: from so many weights at most; or by so few
 #: multiply-adds, by bytes of a weight, with the weights as they lie in memory; or of so
-#: many rows for each weight that packing the weights does not show. Elsewhere XLA's
-#: product is as fast or faster (benchmarks/projection.py).
-MAX_WEIGHTS, MAX_IN_PLACE, ROWS_PER_WEIGHT = 3e5, {4: 4.2e6, 2: 3.4e7}, 1 / 4096
+#: few rows and weights that it is made at once, and weights are packed to be used once;
+#: or of so many rows for each weight that packing the weights does not show. Elsewhere
+#: XLA's product is as fast or faster, but in bfloat16 (benchmarks/projection.py).
+MAX_WEIGHTS, MAX_IN_PLACE = 3e5, {4: 4.2e6, 2: 3.4e7}
+MAX_AT_ONCE, ROWS_PER_WEIGHT = (128, 2e6), 1 / 4096
 
 #: In which types it does.
 PROJECTED = "float32", "bfloat16", "float16"
@@ -78,8 +80,10 @@ def native_input(source: Array | Input) -> Input | None:
         return None
     rows = x.shape[0] * x.shape[1]
     is_faster = (
-        w.size <= MAX_WEIGHTS
+        x.dtype == jnp.bfloat16
+        or w.size <= MAX_WEIGHTS
         or rows * w.size <= MAX_IN_PLACE[x.dtype.itemsize]
+        or (rows <= MAX_AT_ONCE[0] and w.size <= MAX_AT_ONCE[1])
         or rows >= w.size * ROWS_PER_WEIGHT
     )
     if not is_faster:

@@ -52,22 +52,42 @@ def test_it_makes_its_own_a_x(case):
     assert Program.of(case.run, case.inputs()).count("dot") == 0
 
 
-@pytest.mark.parametrize("bound", ["MAX_WEIGHTS", "MAX_IN_PLACE", "ROWS_PER_WEIGHT"])
+#: Bounds that leave a_x to XLA.
+NEVER = {
+    "MAX_WEIGHTS": 0,
+    "MAX_IN_PLACE": {4: 0},
+    "MAX_AT_ONCE": (0, 0),
+    "ROWS_PER_WEIGHT": 1e9,
+}
+
+
+@pytest.mark.parametrize(
+    "bound", ["MAX_WEIGHTS", "MAX_IN_PLACE", "MAX_AT_ONCE", "ROWS_PER_WEIGHT"]
+)
 def test_it_makes_a_x_where_that_is_faster(bound, monkeypatch):
     case = Case("lstm", 5, (2,), 9, 3)
     weights, rows = 3 * 4 * 9, 10
-    never = {"MAX_WEIGHTS": 0, "MAX_IN_PLACE": {4: 0}, "ROWS_PER_WEIGHT": 1e9}
-    for name, value in never.items():
+    for name, value in NEVER.items():
         monkeypatch.setattr(_input, name, value)
     just = {
         "MAX_WEIGHTS": (weights - 1, weights),
         "MAX_IN_PLACE": ({4: weights * rows - 1}, {4: weights * rows}),
+        "MAX_AT_ONCE": ((rows, weights - 1), (rows, weights)),
         "ROWS_PER_WEIGHT": ((rows + 0.1) / weights, (rows - 0.1) / weights),
     }
     for value, products in zip(just[bound], (1, 0), strict=True):
         monkeypatch.setattr(_input, bound, value)
         jax.clear_caches()
         assert Program.of(case.run, case.inputs()).count("dot") == products
+
+
+def test_it_makes_a_x_in_bfloat16_always(monkeypatch):
+    for name, value in NEVER.items():
+        monkeypatch.setattr(_input, name, value)
+    jax.clear_caches()
+    case = Case("lstm", 5, (2,), 9, 3)
+    assert Program.of(case.run, case.inputs(jnp.bfloat16)).count("dot") == 0
+    assert Program.of(case.run, case.inputs()).count("dot") == 1
 
 
 def test_it_is_given_a_x_where_it_cannot_make_it():

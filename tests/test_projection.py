@@ -23,6 +23,9 @@ CASES = [
     Case("gru_reset_before", 37, (9,), 33, 7, reverse=True),
     Case("rnn_tanh_skip", 65, (2,), 40, 1, time_major=True, controls=("resets",)),
     Case("slstm", 20, (4,), 8, 6, heads=2, biases=()),
+    # Too many weights to be packed as a whole; columns that fill vectors, or do not.
+    Case("lstm", 49, (11,), 2100, 256),
+    Case("gru", 60, (9,), 2111, 171, bidirectional=True, controls=("lengths",)),
 ]
 
 
