@@ -165,11 +165,25 @@ void on_workers(int callers) {
   for (auto& caller : running) caller.join();
 }
 
+// One that is started later may run on the cores that its caller then may, and on no other.
+void start_all_workers() {
+  std::atomic<int> running{0};
+  const int all = prnn::most_workers();
+  for (int n = 0; n < all; ++n)
+    prnn::run_on_worker([&running, all] {
+      running += 1;
+      while (running.load() < all) std::this_thread::yield();
+      running += 1;
+    });
+  while (running.load() < 2 * all) std::this_thread::yield();
+}
+
 // A worker that is awake on the core that its next caller is on runs on another.
 void on_other_cores() {
   cpu_set_t all;
   sched_getaffinity(0, sizeof all, &all);
   if (CPU_COUNT(&all) < 2 || prnn::most_workers() < 1) return;
+  start_all_workers();
   for (int n = 0; n < 200; ++n) {
     std::atomic<int> core{-1};
     prnn::run_on_worker([&] { core = sched_getcpu(); });
