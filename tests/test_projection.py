@@ -1,6 +1,8 @@
 """The engine makes its own a_x, some steps at a time: pieces that come out even, or do
 not, rows that end within one, and both ways of sharing the work."""
 
+import jax
+import numpy as np
 import pytest
 from cases import Case
 from support import (
@@ -13,7 +15,7 @@ from support import (
 )
 
 import prnn_jax
-from prnn_jax import _ffi
+from prnn_jax import _ffi, _input
 
 CASES = [
     Case("lstm", 130, (1,), 9, 5),
@@ -23,9 +25,6 @@ CASES = [
     Case("gru_reset_before", 37, (9,), 33, 7, reverse=True),
     Case("rnn_tanh_skip", 65, (2,), 40, 1, time_major=True, controls=("resets",)),
     Case("slstm", 20, (4,), 8, 6, heads=2, biases=()),
-    # Too many weights to be packed as a whole; columns that fill vectors, or do not.
-    Case("lstm", 49, (11,), 2100, 256),
-    Case("gru", 60, (9,), 2111, 171, bidirectional=True, controls=("lengths",)),
 ]
 
 
@@ -88,6 +87,32 @@ def test_rows_are_shared_while_all_weights_stay_in_a_cache():
     assert plan(0.6, 0.8)["split"] == "units"
     assert plan(0.6, 0.4)["weights_stay"]
     assert not plan(0.6, 0.8)["weights_stay"]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("lstm", 17, (16,), 24, 256),
+        Case("gru", 17, (16,), 24, 171, bidirectional=True, controls=("lengths",)),
+    ],
+    ids=str,
+)
+def test_bits_do_not_depend_on_how_weights_are_packed(case, monkeypatch):
+    # As a whole; or, of so many that there is no room, when their turn comes. Two
+    # pieces of an x whose other inputs have weights of 0; sums are of runs of 256.
+    inputs, first = 2111, 1024
+    monkeypatch.setattr(_input, "ROWS_PER_WEIGHT", 0)
+    jax.clear_caches()
+    few = case.inputs()
+    x, w = few["x"], few["w_ih"]
+    many_x = np.ones((*x.shape[:-1], inputs), np.float32)
+    many_w = np.zeros((*w.shape[:-2], inputs, w.shape[-1]), np.float32)
+    some = slice(first, first + x.shape[-1])
+    many_x[..., some], many_w[..., some, :] = x, w
+    many = {**few, "x": many_x, "w_ih": many_w}
+    assert Program.of(case.run, many).count("dot") == 0
+    forward = case.forward()
+    assert_bitwise_equal(forward(many), forward(few))
 
 
 def test_bits_do_not_depend_on_the_piece():
