@@ -88,6 +88,9 @@ Blocking blocking_in_place(const Isa& isa, const Problem& problem, Blocking bloc
   const bool is_large = blocking.group_words * 4 > threads * cache_bytes_per_thread();
   blocking.by_columns = threads > 1 && has_room && is_large;
   blocking.in_place = true;
+  // What a group has there are its sums: the totals of all blocks or of one, and a run's.
+  blocking.group_words =
+      ((blocking.by_columns ? blocks : 1) + 1) * kInPlaceRows * isa.width * most_columns(blocking);
   blocking.rows = kInPlaceRows;
   for (int phase = 0; phase < blocking.phases; ++phase) {
     blocking.vectors[phase] = 1;
@@ -165,8 +168,12 @@ void plan_projection(const Isa& isa, const Problem& problem, CpuPlan& out) {
   // The sums have one place: for one thread, or for several that share the units.
   if (by_rows && out.threads > 1) return;
   if (runs_in_place(isa, projection, out.projection)) {
-    out.projection = blocking_in_place(isa, projection, out.projection, rows * steps, sharers);
-    return;
+    const Blocking in_place =
+        blocking_in_place(isa, projection, out.projection, rows * steps, sharers);
+    if (shape.groups * in_place.group_words <= projection_room(problem)) {
+      out.projection = in_place;
+      return;
+    }
   }
   // And so have panels that are packed when their turn comes.
   const bool is_used_once = steps >= shape.time;

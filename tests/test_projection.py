@@ -1,6 +1,8 @@
 """The engine makes its own a_x, some steps at a time: pieces that come out even, or do
 not, rows that end within one, and both ways of sharing the work."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
@@ -92,14 +94,16 @@ def test_rows_are_shared_while_all_weights_stay_in_a_cache():
 @pytest.mark.parametrize(
     "case",
     [
-        Case("lstm", 17, (16,), 24, 256),
-        Case("gru", 17, (16,), 24, 171, bidirectional=True, controls=("lengths",)),
+        Case("lstm", 17, (16,), 256, 24),
+        Case("gru", 17, (16,), 171, 24, bidirectional=True, controls=("lengths",)),
+        Case("lstm", 1, (1,), 256, 24, bidirectional=True),  # in place
+        Case("gru", 2, (3,), 171, 24, bidirectional=True),
     ],
     ids=str,
 )
 def test_bits_do_not_depend_on_how_weights_are_packed(case, monkeypatch):
-    # As a whole; or, of so many that there is no room, when their turn comes. Two
-    # pieces of an x whose other inputs have weights of 0; sums are of runs of 256.
+    # As a whole; or, of so many that there is no room, when their turn comes; or not
+    # at all. The other inputs have weights of 0; sums are of runs of 256.
     inputs, first = 2111, 1024
     monkeypatch.setattr(_input, "ROWS_PER_WEIGHT", 0)
     jax.clear_caches()
@@ -110,6 +114,7 @@ def test_bits_do_not_depend_on_how_weights_are_packed(case, monkeypatch):
     some = slice(first, first + x.shape[-1])
     many_x[..., some], many_w[..., some, :] = x, w
     many = {**few, "x": many_x, "w_ih": many_w}
+    assert math.prod(many_w.shape) > 2 << 20  # cpu/plan.cc's kMostKept
     assert Program.of(case.run, many).count("dot") == 0
     forward = case.forward()
     assert_bitwise_equal(forward(many), forward(few))
