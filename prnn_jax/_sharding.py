@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array, lax
 from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prnn_jax._call import Call
@@ -145,7 +146,12 @@ def _rule(
 
 def _partition(call: Call, run, names, result_names, mesh, arg_shapes, _):
     """What each device does, and with which parts."""
-    split = _split(call, names, [x.sharding.spec for x in arg_shapes])
+    split = {}
+    if mesh.empty:  # where no argument has a sharding, JAX does not tell the mesh
+        devices = sorted(arg_shapes[0].sharding.device_set, key=lambda d: d.id)
+        mesh = Mesh(np.array(devices), ("devices",))
+    else:
+        split = _split(call, names, [x.sharding.spec for x in arg_shapes])
 
     def spec(axes: Axes) -> NamedSharding:
         return NamedSharding(mesh, P(*(split.get(axis) for axis in axes)))

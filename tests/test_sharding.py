@@ -54,6 +54,25 @@ def test_a_sharded_time_axis_is_an_error_where_meshes_are_explicit():
     assert "the time axis must not be sharded, but is over mesh axis 'data'" in message
 
 
+FROM_THE_HOST = """
+import jax, numpy as np
+from jax.sharding import AxisType
+from cases import Case
+case = Case("lstm", 6, (16,), 33, 5, heads=2)
+arrays, cotangents = case.inputs(), case.cotangents()
+expected = case.forward()(arrays), case.gradient()(arrays, cotangents)
+mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+with jax.set_mesh(mesh):
+    found = case.forward()(arrays), case.gradient()(arrays, cotangents)
+assert len(jax.tree.leaves(found)[0].sharding.device_set) == 8
+jax.tree.map(np.testing.assert_array_equal, found, expected)
+"""
+
+
+def test_arrays_of_the_host_are_whole_on_every_device():
+    run_python(FROM_THE_HOST, XLA_FLAGS=EIGHT_DEVICES)
+
+
 PROCESS = """
 import sys, functools
 import jax, jax.numpy as jnp, numpy as np
