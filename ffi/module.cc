@@ -87,7 +87,11 @@ nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch
   out["weights_stay"] = plan.weights_stay;
   out["cache_bytes"] = plan.cache_bytes;
   out["projected_steps"] = plan.projection_steps;
-  out["projects_in_place"] = plan.projection.in_place;
+  out["projection_weights"] = nb::none();
+  if (plan.projection.in_place)
+    out["projection_weights"] = "in place";
+  else if (projects(p))
+    out["projection_weights"] = plan.projection.places > 0 ? "packed in turn" : "packed";
   return out;
 }
 

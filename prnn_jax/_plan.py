@@ -68,6 +68,8 @@ class Plan:
       in_place: whether weights are read where they are, and not packed first.
       projected_steps: of a layer, as many steps of the input projection as the CPU
         engine makes at a time.
+      projection_weights: how that reads its weights: "in place", "packed" as a whole
+        before all steps, or "packed in turn", a panel at a time for each of its pieces.
       weight_bytes: recurrent weights of one group.
       weight_bits: of a weight as the CPU engine reads it.
       device: of the CUDA engine, and all that follows: the GPU planned for.
@@ -100,6 +102,7 @@ class Plan:
     units_per_panel: int | None = None
     in_place: bool | None = None
     projected_steps: int | None = None
+    projection_weights: str | None = None
     weight_bytes: int | None = None
     weight_bits: int | None = None
     device: str | None = None
@@ -129,7 +132,10 @@ class Plan:
                 f"{self.weight_bits} bits each",
             ]
         if self.projected_steps:
-            lines += [f"input projection: {self.projected_steps} steps at a time"]
+            lines += [
+                f"input projection: {self.projected_steps} steps at a time, "
+                f"weights {self.projection_weights}"
+            ]
         if self.device:
             lines += [f"device: {self.device}"]
         if self.exchange and self.tile:
@@ -280,6 +286,7 @@ def _on_cpu(
                 "units_per_panel",
                 "in_place",
                 "projected_steps",
+                "projection_weights",
                 "weight_bytes",
                 "weight_bits",
             )

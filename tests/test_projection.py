@@ -67,10 +67,26 @@ def test_explain_tells():
     sizes = {"batch": 2, "time": 100, "hidden_size": 32}
     plan = prnn_jax.explain("gru", **sizes, input_size=8)
     assert plan.projected_steps == 64
-    assert "input projection: 64 steps at a time" in str(plan)
+    assert "input projection: 64 steps at a time, weights packed" in str(plan)
     assert "input projection" not in str(prnn_jax.explain("gru", **sizes))
     with pytest.raises(ValueError, match="input_size must be at least 1"):
         prnn_jax.explain("gru", **sizes, input_size=0)
+
+
+@pytest.mark.parametrize(
+    ("time", "batch", "hidden", "input_size", "way"),
+    [
+        (3, 1, 300, 64, "in place"),
+        (100, 2, 32, 8, "packed"),
+        (15, 2, 32, 8, "packed in turn"),  # all of them once
+        (100, 2, 1024, 1024, "packed in turn"),  # too many to keep
+    ],
+)
+def test_explain_tells_how_weights_are_read(time, batch, hidden, input_size, way):
+    sizes = {"batch": batch, "time": time, "hidden_size": hidden}
+    plan = prnn_jax.explain("lstm", **sizes, input_size=input_size)
+    assert plan.projection_weights == way
+    assert prnn_jax.explain("lstm", **sizes).projection_weights is None
 
 
 def test_rows_are_shared_while_all_weights_stay_in_a_cache():
