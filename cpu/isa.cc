@@ -48,8 +48,9 @@ int vectors_per_block(std::int64_t rows) {
   return kLatency / 2;
 }
 
-Blocking block(const Problem& problem, std::int64_t rows, int threads) {
+Blocking block(const Problem& problem, std::int64_t rows, Layout layout) {
   Blocking out{};
+  out.layout = layout;
   visit_pass(problem, [&](const auto& pass) {
     using T = typename std::remove_cvref_t<decltype(pass)>::Value;
     const std::int64_t hidden = problem.shape.hidden;
@@ -62,10 +63,10 @@ Blocking block(const Problem& problem, std::int64_t rows, int threads) {
       const LeftOver left = out.left_over[p] = left_over(hidden, products, depth);
       out.columns[p] = products * ceil_div(hidden, kWidth);
       const std::int64_t unit_vectors = ceil_div(hidden - left.units, kWidth);
-      const std::int64_t wanted = max(vectors_per_block(rows) / products, 1);
+      const std::int64_t wanted = max(vectors_per_block(layout.rows) / products, 1);
       // As many panels as give each thread the same number.
-      const std::int64_t rounds = ceil_div(unit_vectors, wanted * threads);
-      out.panels[p] = min(unit_vectors, rounds * threads);
+      const std::int64_t rounds = ceil_div(unit_vectors, wanted * layout.threads);
+      out.panels[p] = min(unit_vectors, rounds * layout.threads);
       out.vectors[p] = unit_vectors > 0 ? (int)ceil_div(unit_vectors, out.panels[p]) : 1;
       out.vector_words[p] = lines<T>(depth) * kWidth * products;
       out.phase_words[p] = out.vector_words[p] * unit_vectors;

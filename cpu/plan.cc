@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "cpu/prepared.h"
 #include "cpu/run.h"
 
 namespace prnn {
@@ -100,11 +101,17 @@ Blocking blocking_in_place(const Isa& isa, const Problem& problem, Blocking bloc
 }
 
 // All but the projection of a call that makes its own a_x.
-CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
+CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads, const Prepared* prepared) {
   const Shape& shape = problem.shape;
   CpuPlan out{};
   out.cache_bytes = cache_bytes_per_thread();
-  const Blocking whole = isa.block(problem, shape.batch, threads);
+  const auto blocked = [&](std::int64_t rows, int sharers) {
+    Blocking blocking =
+        isa.block(problem, rows, prepared ? prepared->steps : Layout{rows, sharers});
+    blocking.is_packed = prepared != nullptr;
+    return blocking;
+  };
+  const Blocking whole = blocked(shape.batch, threads);
   out.weight_bytes = whole.group_words * 4;
   const double work =
       static_cast<double>(whole.group_words) * whole.weights_per_word * shape.groups * shape.batch;
@@ -113,7 +120,8 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
   // Those of the projection are read for a few steps at a time, so they may take all the rest.
   std::int64_t all_bytes = out.weight_bytes;
   if (projects(problem))
-    all_bytes += isa.block(projection_of(problem), shape.batch, threads).group_words * 4;
+    all_bytes +=
+        isa.block(projection_of(problem), shape.batch, {shape.batch, threads}).group_words * 4;
   out.weights_stay = out.weight_bytes <= out.cache_bytes * 3 / 4 &&
                      all_bytes <= out.cache_bytes + out.cache_bytes / kBeyondCache;
   const std::int64_t parts_per_group = std::min(shape.batch, ceil_div(threads, shape.groups));
@@ -124,16 +132,17 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
                            (parts_per_group <= 1 ||
                             (rows_per_part >= kEnoughRows && uneven * kMostWaiting < shape.batch) ||
                             (rows_per_part > 1 && work / threads < kWorthMeetingForRows));
-  const bool worth_meeting = work / threads >= kWorthMeeting;
-  if (runs_in_place(isa, problem, whole)) {
-    const double worth = shape.time == 1 ? kWorthSharing : kWorthMeeting;
+  const bool in_place = !prepared && runs_in_place(isa, problem, whole);
+  const bool has_no_meeting = shape.time == 1 && (in_place || prepared);
+  const bool worth_meeting = work / threads >= (has_no_meeting ? kWorthSharing : kWorthMeeting);
+  if (in_place) {
     out.split = Split::kUnits;
-    out.threads = work / threads >= worth ? threads : 1;
+    out.threads = worth_meeting ? threads : 1;
     out.rows_per_part = shape.batch;
     out.blocking = blocking_in_place(isa, problem, whole, shape.batch, out.threads);
     return out;
   }
-  const bool has_places = projects(problem) && !keeps_projection(problem);
+  const bool has_places = projects(problem) && !keeps_projection(problem) && !prepared;
   if (threads > 1 && (has_places || (worth_meeting && !(out.weights_stay && enough_rows)))) {
     out.split = Split::kUnits;
     out.threads = threads;
@@ -145,13 +154,14 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads) {
   out.rows_per_part = rows_per_part;
   const std::int64_t parts = shape.groups * ceil_div(shape.batch, out.rows_per_part);
   out.threads = static_cast<int>(std::min<std::int64_t>(threads, parts));
-  out.blocking = isa.block(problem, out.rows_per_part, 1);
+  out.blocking = blocked(out.rows_per_part, 1);
   return out;
 }
 
 // How a call makes its own a_x: as many steps at a time as stay in a part of the cache, and enough
 // of them.
-void plan_projection(const Isa& isa, const Problem& problem, CpuPlan& out) {
+void plan_projection(const Isa& isa, const Problem& problem, const Prepared* prepared,
+                     CpuPlan& out) {
   const Shape& shape = problem.shape;
   const Problem projection = projection_of(problem);
   const bool by_rows = out.split == Split::kRows;
@@ -159,12 +169,16 @@ void plan_projection(const Isa& isa, const Problem& problem, CpuPlan& out) {
   const std::int64_t rows = by_rows ? out.rows_per_part : shape.batch;
   const std::int64_t columns = numbers(problem.cell).gates * shape.hidden;
   const std::int64_t step_bytes = 4 * rows * (by_rows ? 1 : shape.groups) * columns / sharers;
-  const std::int64_t weight_bytes = isa.block(projection, rows, sharers).group_words * 4 / sharers;
+  const std::int64_t weight_bytes =
+      isa.block(projection, rows, {rows, sharers}).group_words * 4 / sharers;
   const std::int64_t room = std::max(out.cache_bytes / 4, weight_bytes / kProjectedPart);
   std::int64_t& steps = out.projection_steps;
   steps = most_projection_steps(problem);
   while (steps / 2 * rows >= kEnoughProjected && steps * step_bytes > room) steps /= 2;
-  out.projection = isa.block(projection, rows * steps, sharers);
+  const Layout own{rows * steps, sharers};
+  out.projection = isa.block(projection, rows * steps, prepared ? prepared->projection : own);
+  out.projection.is_packed = prepared != nullptr;
+  if (prepared) return;
   // The sums have one place: for one thread, or for several that share the units.
   if (by_rows && out.threads > 1) return;
   if (runs_in_place(isa, projection, out.projection)) {
@@ -198,8 +212,9 @@ std::int64_t cache_bytes_per_thread() {
 }
 
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
-  CpuPlan out = plan_steps(isa, problem, threads);
-  if (projects(problem)) plan_projection(isa, problem, out);
+  const Prepared* const prepared = prepared_for(isa, problem);
+  CpuPlan out = plan_steps(isa, problem, threads, prepared);
+  if (projects(problem)) plan_projection(isa, problem, prepared, out);
   return out;
 }
 

@@ -26,6 +26,7 @@ struct Problem {
   BackwardArrays<void> backward;
   // Of a forward pass, if its input_size is not 0: what a_x is made of.
   ProjectionArrays<void> projection;
+  const void* prepared;  // of a forward pass that projects: its weights, packed; or null
 };
 
 inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 16;
@@ -48,8 +49,15 @@ struct LeftOver {
   bool along_k;
 };
 
+// What panels are cut for: so many rows of the batch that a thread works on at a time, and so many
+// threads that share the units of a step.
+struct Layout {
+  std::int64_t rows, threads;
+};
+
 // The packed weights of each phase are cut into panels of nearly equal size.
 struct Blocking {
+  Layout layout;
   int rows;                         // of the batch, multiplied at once
   int vectors[kMaxPhases];          // SIMD vectors of units in the widest panel
   std::int64_t panels[kMaxPhases];  // per group
@@ -59,7 +67,8 @@ struct Blocking {
   std::int64_t panel_words;  // of the largest panel
   int phases, weights_per_word;
   const Products* products;
-  bool in_place;  // weights are not packed, and panels are of one vector
+  bool is_packed;  // before the call (cpu/prepared.h)
+  bool in_place;   // weights are not packed, and panels are of one vector
   // And threads share the columns of a phase's products, so many vectors per group; its units when
   // all are there.
   bool by_columns;
@@ -93,9 +102,8 @@ struct Isa {
   const char* name;
   int width;
   const Products *float32, *bfloat16, *float16;  // by what the weights are
-  // The blocking where a thread works on `rows` rows of the batch at a time, and `threads` of
-  // them share the units of a step.
-  Blocking (*block)(const Problem&, std::int64_t rows, int threads);
+  // The blocking for `rows` rows of the batch at a time, of panels that are cut as the layout says.
+  Blocking (*block)(const Problem&, std::int64_t rows, Layout);
   // Packs panel number `panel`, counted over (group, phase, panel).
   void (*pack)(const Problem&, const Blocking&, std::int64_t panel, float* packed);
   // What rows [first, last) multiply first, where they read it from a place of its own.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cpu/huge_pages.h"
+#include "cpu/prepared.h"
 
 namespace prnn {
 namespace {
@@ -95,7 +96,7 @@ struct Work {
     return ceil_div(blocking.panels[phase], members);
   }
   std::int64_t packed_each(std::int64_t members) const {
-    if (blocking.in_place || blocking.places > 0) return 0;
+    if (blocking.is_packed || blocking.in_place || blocking.places > 0) return 0;
     return problem.shape.groups * (panels_each(0, members) + panels_each(1, members));
   }
   // Packs the n-th of those panels that a member advances: so it has them in its cache.
@@ -288,14 +289,15 @@ std::int64_t workspace_floats(const Problem& p) {
 void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   const Shape& shape = problem.shape;
   const CpuPlan plan = prnn::plan(isa, problem, pool.threads());
-  Work steps{isa, problem, plan.blocking, aligned(workspace)};
+  float* const packed = aligned(workspace);
+  Work steps{isa, problem, plan.blocking, packed};
   steps.blocking.products = products_of(isa, problem.dtype);
   Work projection{isa, projection_of(problem), plan.projection, nullptr};
   projection.blocking.products = steps.blocking.products;
   const Work* const made = projects(problem) ? &projection : nullptr;
 
   ForwardArrays<void>& forward = steps.problem.forward;
-  float* const between = aligned(steps.packed + shape.groups * plan.blocking.group_words);
+  float* const between = aligned(packed + shape.groups * plan.blocking.group_words);
   float* const multiplied = between + between_floats(problem);
   float* const carry = multiplied + multiplied_floats(problem);
   forward.between = between;
@@ -311,6 +313,10 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
     projection.problem.projection.rows = a_x + projected_floats(problem);
     projection.problem.projection.steps = forward.made_steps = plan.projection_steps;
     forward.made_a_x = a_x;
+  }
+  if (plan.blocking.is_packed) {
+    steps.packed = prepared_steps(problem);
+    projection.packed = prepared_projection(problem);
   }
 
   prepare_results(problem, plan, workspace);

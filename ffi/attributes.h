@@ -13,6 +13,7 @@ namespace prnn {
 struct CallAttributes {
   std::string_view cell;
   bool projects;  // makes its own a_x
+  bool prepared;  // and is given packed weights
   bool time_major, reverse, bidirectional;
   std::string_view save;  // "nothing", "all", or only the "states"
   bool has_lengths, has_resets, has_mask, has_zoneout;
@@ -44,10 +45,10 @@ inline xla::ffi::Error check_attributes(CallAttributes call) {
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     prnn::CallAttributes, xla::ffi::StructMember<std::string_view>("cell"),
-    xla::ffi::StructMember<bool>("projects"), xla::ffi::StructMember<bool>("time_major"),
-    xla::ffi::StructMember<bool>("reverse"), xla::ffi::StructMember<bool>("bidirectional"),
-    xla::ffi::StructMember<std::string_view>("save"), xla::ffi::StructMember<bool>("has_lengths"),
-    xla::ffi::StructMember<bool>("has_resets"), xla::ffi::StructMember<bool>("has_mask"),
-    xla::ffi::StructMember<bool>("has_zoneout"), xla::ffi::StructMember<float>("skip"),
-    xla::ffi::StructMember<float>("cap"), xla::ffi::StructMember<bool>("exact"),
-    xla::ffi::StructMember<std::int64_t>("max_sms"));
+    xla::ffi::StructMember<bool>("projects"), xla::ffi::StructMember<bool>("prepared"),
+    xla::ffi::StructMember<bool>("time_major"), xla::ffi::StructMember<bool>("reverse"),
+    xla::ffi::StructMember<bool>("bidirectional"), xla::ffi::StructMember<std::string_view>("save"),
+    xla::ffi::StructMember<bool>("has_lengths"), xla::ffi::StructMember<bool>("has_resets"),
+    xla::ffi::StructMember<bool>("has_mask"), xla::ffi::StructMember<bool>("has_zoneout"),
+    xla::ffi::StructMember<float>("skip"), xla::ffi::StructMember<float>("cap"),
+    xla::ffi::StructMember<bool>("exact"), xla::ffi::StructMember<std::int64_t>("max_sms"));

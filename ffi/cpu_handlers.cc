@@ -2,12 +2,15 @@
 //   prnn_products  a, b of each, [before]  -> c, [sums] of each, workspace
 // which are matrices as in cpu/matrix_product.h, of float32. An attribute tells of each whether it
 // sums over rows; only those have sums. `before`, any array, is not read: the call comes after the
-// one that makes it, for at the same time they would take each other's threads.
+// one that makes it, for at the same time they would take each other's threads. And
+//   prnn_prepare   w_ih [input, groups·G·H], b_ih, w_hh, b_hh  -> uint32
+// the weights of forward calls that project (cpu/prepared.h), of `batch` rows and `time` steps.
 #include <algorithm>
 #include <array>
 #include <optional>
 
 #include "cpu/matrix_product.h"
+#include "cpu/prepared.h"
 #include "cpu/run.h"
 #include "cpu/workers.h"
 #include "ffi/decode.h"
@@ -62,6 +65,11 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
     p.projection.w = call.w_ih;
     p.projection.b = call.b_ih;
   }
+  if (call.prepared != nullptr && call.prepared_words < prepared_words(p))
+    return ffi::Error::InvalidArgument(
+        "prnn_jax: prepared weights are too small for the call; were they made by another "
+        "version?");
+  p.prepared = call.prepared;
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   if (auto error = check_workspace(call.workspace_bytes, workspace_floats(p) * kFloat);
       error.failure())
@@ -133,6 +141,39 @@ ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
   return ffi::Error::Success();
 }
 
+ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBuffer b_ih,
+                           ffi::AnyBuffer w_hh, ffi::AnyBuffer b_hh,
+                           ffi::Result<ffi::BufferR1<ffi::U32>> out, CallAttributes attributes,
+                           std::int64_t batch, std::int64_t time) {
+  Problem p{};
+  p.kind = Kind::kForward;
+  const auto dtype = dtype_of(w_hh.element_type());
+  const auto kind = cell_kind(attributes.cell);
+  const auto inputs = w_ih.dimensions(), units = w_hh.dimensions();
+  if (!dtype || !kind || inputs.size() != 2 || units.size() != 3)
+    return ffi::Error::InvalidArgument("prnn_jax: weights to prepare have an unknown form");
+  p.dtype = *dtype;
+  p.cell.kind = *kind;
+  p.shape = {time, batch, units[0], units[1], false, false, false};
+  const std::int64_t columns = p.shape.groups * numbers(p.cell).gates * p.shape.hidden;
+  p.projection.input_size = inputs[0];
+  p.projection.w = w_ih.untyped_data();
+  p.projection.b = b_ih.untyped_data();
+  p.forward.w_hh = w_hh.untyped_data();
+  p.forward.b_hh = b_hh.untyped_data();
+  const auto has = [&](const ffi::AnyBuffer& buffer, std::int64_t elements) {
+    return buffer.element_type() == w_hh.element_type() &&
+           static_cast<std::int64_t>(buffer.element_count()) == elements;
+  };
+  if (batch < 1 || time < 1 || !has(b_hh, columns) || !has(w_hh, columns * p.shape.hidden) ||
+      !has(b_ih, columns) || !has(w_ih, columns * inputs[0]) ||
+      static_cast<std::int64_t>(out->element_count()) < prepared_words(p))
+    return ffi::Error::InvalidArgument("prnn_jax: weights to prepare do not fit");
+  with_threads(pool,
+               [&](ThreadPool& threads) { prepare(best_isa(), p, threads, out->untyped_data()); });
+  return ffi::Error::Success();
+}
+
 }  // namespace
 }  // namespace prnn
 
@@ -156,3 +197,14 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCpuProducts, prnn::products,
                                   .RemainingArgs()
                                   .RemainingRets()
                                   .Attr<ffi::Span<const std::int64_t>>("over_rows"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCpuPrepare, prnn::prepare_weights,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::BufferR1<ffi::U32>>()
+                                  .Attr<prnn::CallAttributes>("call")
+                                  .Attr<std::int64_t>("batch")
+                                  .Attr<std::int64_t>("time"));

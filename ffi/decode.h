@@ -7,7 +7,8 @@
 // the attributes name, of
 //   lengths int32, resets bool, reset_to..., mask, zoneout
 // Instead of a_x, a forward call that `projects` has what to make it of: x, a sequence [input] of
-// all groups, w_ih [input, groups, G·H], b_ih [groups, G·H].
+// all groups, w_ih [input, groups, G·H], b_ih [groups, G·H]; then, if it is `prepared`, what
+// prnn_prepare has made of these and of w_hh and b_hh, uint32.
 #pragma once
 #include <string>
 
@@ -24,6 +25,8 @@ struct NativeCall {
   BackwardArrays<void> backward;
   std::int64_t input_size;  // of a call that projects
   const void *x, *w_ih, *b_ih;
+  const void* prepared;  // or null
+  std::int64_t prepared_words;
   void* workspace;
   std::int64_t workspace_bytes;
 };
@@ -39,6 +42,12 @@ class Buffers {
   const void* argument(std::int64_t elements, xla::ffi::DataType dtype) {
     const auto buffer = args_.get<xla::ffi::AnyBuffer>(next_arg_++);
     return checked(buffer.has_value() ? &*buffer : nullptr, elements, dtype);
+  }
+  // Of any size.
+  const void* argument_of(xla::ffi::DataType dtype, std::int64_t& elements) {
+    const auto buffer = args_.get<xla::ffi::AnyBuffer>(next_arg_);
+    if (buffer.has_value()) elements = static_cast<std::int64_t>(buffer->element_count());
+    return argument(elements, dtype);
   }
   void* result(std::int64_t elements) { return result(elements, dtype_); }
   void* result(std::int64_t elements, xla::ffi::DataType dtype) {
@@ -140,6 +149,8 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
     decoded->x = buffers.argument(shape.batch * shape.time * decoded->input_size);
     decoded->w_ih = buffers.argument(decoded->input_size * columns);
     decoded->b_ih = buffers.argument(columns);
+    if (call.prepared)
+      decoded->prepared = buffers.argument_of(xla::ffi::DataType::U32, decoded->prepared_words);
   } else {
     at.a_x = buffers.argument(sequence * n.gates);
   }

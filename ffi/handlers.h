@@ -7,6 +7,7 @@ XLA_FFI_Error* PrnnCheckCall(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCpuForward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCpuBackward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCpuProducts(XLA_FFI_CallFrame*);
+XLA_FFI_Error* PrnnCpuPrepare(XLA_FFI_CallFrame*);
 // Where built with CUDA.
 XLA_FFI_Error* PrnnCudaPrepareForward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCudaPrepareBackward(XLA_FFI_CallFrame*);

@@ -23,15 +23,17 @@ nb::capsule target(Handler* handler) {
 
 // {name: {stage: handler}} for jax.ffi.register_ffi_target(..., platform="cpu").
 nb::dict cpu_targets() {
-  nb::dict forward, backward, products, out;
+  nb::dict forward, backward, products, prepare, out;
   forward["instantiate"] = target(PrnnCheckCall);
   forward["execute"] = target(PrnnCpuForward);
   backward["instantiate"] = target(PrnnCheckCall);
   backward["execute"] = target(PrnnCpuBackward);
   products["execute"] = target(PrnnCpuProducts);
+  prepare["execute"] = target(PrnnCpuPrepare);
   out["prnn_forward"] = forward;
   out["prnn_backward"] = backward;
   out["prnn_products"] = products;
+  out["prnn_prepare"] = prepare;
   return out;
 }
 

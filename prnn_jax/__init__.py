@@ -1,14 +1,17 @@
 """Persistent recurrent layers for JAX.
 
 `lstm`, `slstm`, `gru` and `rnn` run a layer over a whole sequence; `recurrence` takes
-input that is projected already; `explain` tells which engine runs a call. Layers for
-Flax and Equinox are in `prnn_jax.nnx` and `prnn_jax.equinox`.
+input that is projected already; `explain` tells which engine runs a call, `prepare`
+packs weights once for many calls. Layers for Flax and Equinox are in `prnn_jax.nnx` and
+`prnn_jax.equinox`.
 """
 
 from prnn_jax._export import export_checks
 from prnn_jax._ops import Params, gru, lstm, recurrence, rnn, slstm
 from prnn_jax._plan import Plan, explain
+from prnn_jax._prepare import prepare
 from prnn_jax._recurrence import SAVED
+from prnn_jax._run import Prepared
 from prnn_jax._stack import Layer, Norm, stack
 
 __all__ = [
@@ -17,10 +20,12 @@ __all__ = [
     "Norm",
     "Params",
     "Plan",
+    "Prepared",
     "explain",
     "export_checks",
     "gru",
     "lstm",
+    "prepare",
     "recurrence",
     "rnn",
     "slstm",

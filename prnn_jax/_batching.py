@@ -73,11 +73,12 @@ class _Axes:
         """Of an `Input`, over the groups only if there is one x for all of them."""
         if not isinstance(source, Input):
             return self.fold_data(source, is_mapped)
-        x, w, b = source
+        x, w, b, prepared = source
         if not self.over_groups:
             if not is_mapped.x:
                 x = jnp.broadcast_to(x, (self.size, *x.shape))
-            return Input(self.fold(x, self.call.batch_axis), w, b)
+            prepared = None if is_mapped.prepared else prepared
+            return Input(self.fold(x, self.call.batch_axis), w, b, prepared)
         if not is_mapped.w:
             w = jnp.broadcast_to(w, (self.size, *w.shape))
         b = None if b is None else self.fold_weights(b, bool(is_mapped.b))

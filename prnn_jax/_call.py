@@ -81,16 +81,19 @@ class Call:
             self.save
         ]
 
-    def attributes(self, dtype, controls, *, projects: bool = False) -> dict:
+    def attributes(
+        self, dtype, controls, *, projects: bool = False, prepared: bool = False
+    ) -> dict:
         """The fields C++ reads, in types the FFI encodes as such.
 
         Of the controls, which of them the call has. `projects`: whether it is given
-        what a_x is made of. The cap as a number of `dtype`: h
-        is compared with it after it has been stored.
+        what a_x is made of, and `prepared`: and packed weights besides. The cap as a
+        number of `dtype`: h is compared with it after it has been stored.
         """
         return {
             "cell": self.cell,
             "projects": projects,
+            "prepared": prepared,
             "time_major": self.time_major,
             "reverse": self.reverse,
             "bidirectional": self.bidirectional,

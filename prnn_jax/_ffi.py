@@ -137,6 +137,8 @@ def _by_platform(call: Call, platforms, native_call, scan_call, args):
 def _forward_native(
     call: Call, source, w_hh, b_hh, state_0, controls: Controls, *, platform="cpu"
 ):
+    if isinstance(source, Input) and not _is_prepared_for(call, source, w_hh):
+        source = source._replace(prepared=None)
     given = jax.tree.leaves(source)
     like, *_ = given
     sizes = Sizes(
@@ -160,10 +162,11 @@ def _forward_native(
         backward=False,
         input_size=like.shape[-1] if projects else 0,
     )
-    if projects:  # an axis of size 1 would make XLA copy bfloat16 weights
-        given[1] = given[1].reshape(given[1].shape[0], -1)
+    if projects:
+        given[1] = _flat(given[1])
     results = y, state_n, saved, workspace
-    run = _ffi_call("prnn_forward", platform, results, projects)
+    is_prepared = isinstance(source, Input) and source.prepared is not None
+    run = _ffi_call("prnn_forward", platform, results, projects, is_prepared)
     y, state_n, saved, _ = run(call, controls, *given, w_hh, b_hh, *state_0)
     return y, state_n, saved
 
@@ -193,14 +196,54 @@ def _backward_native(call: Call, primals, kept, cotangents, *, platform="cpu"):
     return da_x, da_h[0] if da_h else da_x, dstate_0, dreset_to
 
 
-def _ffi_call(name: str, platform: str, results, projects: bool = False):
+def prepare(
+    call: Call, source: Input, w_hh: Array, b_hh: Array, batch: int, time: int
+) -> Array:
+    """The weights of calls of so many rows and steps, as the CPU engine reads them.
+
+    Args:
+      source: whose x is not looked at.
+    """
+    w_ih, b_ih = source.w, source.b
+    words = _prepared_words(call, w_hh, w_ih.shape[0])
+    result = jax.ShapeDtypeStruct((words,), jnp.uint32)
+
+    def native_call(*arrays):
+        attributes = call.attributes(w_hh.dtype, Controls())
+        run = jax.ffi.ffi_call("prnn_prepare", result, vmap_method="sequential")
+        return run(*arrays, call=attributes, batch=batch, time=time)
+
+    def of_no_use(*_):
+        return jnp.zeros(words, jnp.uint32)
+
+    engines: Any = {"cpu": native_call, "default": of_no_use}
+    return lax.platform_dependent(_flat(w_ih), b_ih, w_hh, b_hh, **engines)
+
+
+def _flat(w_ih: Array) -> Array:
+    """An axis of size 1 would make XLA copy bfloat16 weights."""
+    return w_ih.reshape(w_ih.shape[0], -1)
+
+
+def _is_prepared_for(call: Call, source: Input, w_hh: Array) -> bool:
+    """Not where this is a part of the groups, or more of them than were prepared."""
+    if source.prepared is None:
+        return False
+    return source.prepared.shape == (_prepared_words(call, w_hh, source.w.shape[0]),)
+
+
+def _ffi_call(
+    name: str, platform: str, results, projects: bool = False, prepared: bool = False
+):
     """jax.ffi.ffi_call for results of any nesting; controls are the last arguments."""
     leaves, structure = jax.tree.flatten(results)
     target = _cuda.target(name) if platform == "cuda" else name
 
     def run(call: Call, controls: Controls, *args):
         dtype = leaves[0].dtype
-        attributes = call.attributes(dtype, controls, projects=projects)
+        attributes = call.attributes(
+            dtype, controls, projects=projects, prepared=prepared
+        )
         args = (*args, *jax.tree.leaves(controls))
         outputs = jax.ffi.ffi_call(target, leaves)(*args, call=attributes)
         return jax.tree.unflatten(structure, outputs)
@@ -254,6 +297,15 @@ def _workspace_floats(
     if dtype != jnp.float32 or (controls.mask is not None and not backward):
         total += 2 * own(gates if backward else 1)  # what is multiplied, in float32
     return total + own(call.table.states - (not backward))
+
+
+def _prepared_words(call: Call, w_hh: Array, input_size: int) -> int:
+    """As cpu/prepared.cc's prepared_words."""
+    groups, hidden, _ = w_hh.shape
+    gates, per_word = call.table.gates, 2 if w_hh.dtype == jnp.bfloat16 else 1
+    units, columns = (-(-n // 16) * 16 for n in (hidden, gates * hidden))
+    of_steps = gates * units * (1 - hidden // -per_word)
+    return 32 + groups * (of_steps + columns * (1 - input_size // -per_word))
 
 
 def _projection_floats(call: Call, sizes: Sizes, dtype, input_size: int) -> int:

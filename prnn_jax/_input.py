@@ -33,18 +33,20 @@ class Input(NamedTuple):
       x: `[batch, time, input]`, or time-major.
       w: `[input, N, G*hidden]`.
       b: `[N, G*hidden]`, or None for zero.
+      prepared: both matrices of the layer as `_ffi.prepare` packs them, or None.
     """
 
     x: Array
     w: Array
     b: Array | None
+    prepared: Array | None = None
 
 
 def pre_activations(call: Call, source: Array | Input, controls: Controls) -> Array:
     """a_x, a sequence: as it is given, or the product by XLA."""
     if not isinstance(source, Input):
         return source
-    x, w, b = source
+    x, w, b, _ = source
     x = _counting(call, x, controls)
     a = jnp.matmul(x, _side_by_side(w), precision=call.precision)
     if b is not None:
@@ -71,7 +73,7 @@ def native_input(source: Array | Input) -> Input | None:
     """As the CPU engine takes it to make a_x; None where it is to be given a_x."""
     if not isinstance(source, Input):
         return None
-    x, w, b = source
+    x, w, b, prepared = source
     sizes: Any = (*x.shape, *w.shape)
     # Sizes may be known only when the program runs.
     if x.dtype.name not in PROJECTED or not all(
@@ -80,7 +82,8 @@ def native_input(source: Array | Input) -> Input | None:
         return None
     rows = x.shape[0] * x.shape[1]
     is_faster = (
-        x.dtype == jnp.bfloat16
+        prepared is not None
+        or x.dtype == jnp.bfloat16
         or w.size <= MAX_WEIGHTS
         or rows * w.size <= MAX_IN_PLACE[x.dtype.itemsize]
         or (rows <= MAX_AT_ONCE[0] and w.size <= MAX_AT_ONCE[1])
@@ -88,7 +91,8 @@ def native_input(source: Array | Input) -> Input | None:
     )
     if not is_faster:
         return None
-    return Input(x, w, jnp.zeros(w.shape[1:], w.dtype) if b is None else b)
+    b = jnp.zeros(w.shape[1:], w.dtype) if b is None else b
+    return Input(x, w, b, prepared)
 
 
 def _side_by_side(w: Array) -> Array:

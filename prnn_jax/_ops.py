@@ -12,6 +12,7 @@ from prnn_jax._run import (
     Merge,
     Params,
     Precision,
+    Prepared,
     Reserve,
     State,
     Zoneout,
@@ -27,6 +28,7 @@ __all__ = [
     "Merge",
     "Params",
     "Precision",
+    "Prepared",
     "Reserve",
     "State",
     "Zoneout",
@@ -40,7 +42,7 @@ __all__ = [
 
 def lstm(
     x: Array,
-    params: Params,
+    params: Params | Prepared,
     state_0: tuple[Array, Array] | None = None,
     *,
     lengths: Array | None = None,
@@ -68,7 +70,7 @@ def lstm(
 
     Args:
       x: `[*batch, time, input]`, any number of batch axes, also none.
-      params: `Params`, gate order i f g o.
+      params: `Params`, gate order i f g o; or what `prepare` makes of them.
       state_0: `(h_0, c_0)`, each `[*batch, hidden]`; zeros if not given.
       lengths: whole numbers `[*batch]`, how many steps of each row count, from its
         beginning. At the others y is zero, and what x holds there, NaN too, reaches
@@ -117,7 +119,7 @@ def lstm(
 
 def slstm(
     x: Array,
-    params: Params,
+    params: Params | Prepared,
     state_0: tuple[Array, Array, Array, Array] | None = None,
     *,
     lengths: Array | None = None,
@@ -145,7 +147,7 @@ def slstm(
 
     Args:
       x: `[*batch, time, input]`.
-      params: `Params`, gate order i f z o.
+      params: `Params`, gate order i f z o; or what `prepare` makes of them.
       state_0: `(h_0, c_0, n_0, m_0)`, each `[*batch, hidden]`; zeros if not given.
       lengths: as in `lstm`, and so all that follow.
       resets: see there.
@@ -172,7 +174,7 @@ def slstm(
 
 def gru(
     x: Array,
-    params: Params,
+    params: Params | Prepared,
     state_0: Array | None = None,
     *,
     reset_after: bool = True,
@@ -202,7 +204,7 @@ def gru(
 
     Args:
       x: `[*batch, time, input]`.
-      params: `Params`, gate order r z n.
+      params: `Params`, gate order r z n; or what `prepare` makes of them.
       state_0: h_0 `[*batch, hidden]`; zeros if not given.
       reset_after: which of the two.
       lengths: as in `lstm`, and so the next four.
@@ -232,7 +234,7 @@ def gru(
 
 def rnn(
     x: Array,
-    params: Params,
+    params: Params | Prepared,
     state_0: Array | None = None,
     *,
     activation: Activation = "tanh",
@@ -260,7 +262,7 @@ def rnn(
 
     Args:
       x: `[*batch, time, input]`.
-      params: `Params` with one gate.
+      params: `Params` with one gate; or what `prepare` makes of them.
       state_0: h_0 `[*batch, hidden]`; zeros if not given.
       activation: f: "tanh", "relu", or "clipped_relu", min(max(a, 0), cap).
       cap: of the clipped ReLU.

@@ -72,7 +72,10 @@ def _forward_rule(call: Call, *primals):
     keeping = replace(call, save="states" if call.lean else "all")
     y, state_n, saved = checkpoint_name(_forward(keeping, *primals), SAVED)
     out = y, state_n, saved if call.save != "nothing" else ()
-    return out, (primals, (y, saved))
+    source, *rest = primals
+    if isinstance(source, Input):  # nothing else reads prepared weights
+        source = source._replace(prepared=None)
+    return out, ((source, *rest), (y, saved))
 
 
 def _backward_rule(call: Call, residuals, cotangents):

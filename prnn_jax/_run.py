@@ -1,7 +1,7 @@
 """The way of every public call: options, checks, the projection, the recurrence."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -55,8 +55,39 @@ class Params(NamedTuple):
     b_hh: Array | None = None
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Prepared:
+    """A layer's parameters together with what `prepare` has made of them.
+
+    Attributes:
+      params: as they were given. Constant: they get no gradient.
+      packed: the same numbers in the order in which the CPU engine of this machine
+        reads them, uint32; None where there is no such engine. Not to be changed, and
+        of no use with other parameters.
+    """
+
+    params: Params
+    packed: Array | None
+
+
+def plain(params: Params | Prepared) -> Params:
+    """The parameters, prepared or not."""
+    return params.params if isinstance(params, Prepared) else params
+
+
 def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, Any]:
     """A layer on input x; `arguments` are those of the public function."""
+    packed = None
+    if isinstance(params, Prepared):
+        packed = params.packed
+        check(
+            packed is None or getattr(packed, "dtype", None) == jnp.uint32,
+            f"{op}: what prnn_jax.prepare gave has been changed: packed must be "
+            f"uint32, got {getattr(packed, 'dtype', type(packed).__name__)}. "
+            "Prepare the changed parameters instead.",
+        )
+        params = jax.tree.map(lax.stop_gradient, params.params)
     try:
         w_ih, w_hh, b_ih, b_hh = params
     except (TypeError, ValueError):
@@ -64,7 +95,7 @@ def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, A
             f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
             f"{type(params).__name__}."
         ) from None
-    return run(op, call, x, w_ih, w_hh, b_ih, b_hh, arguments)
+    return run(op, call, x, w_ih, w_hh, b_ih, b_hh, arguments, packed)
 
 
 def options(op: str, arguments: dict) -> dict:
@@ -118,7 +149,7 @@ def rnn_call(op: str, arguments: dict) -> Call:
 
 
 def run(
-    op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, arguments: dict
+    op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, arguments: dict, packed=None
 ) -> tuple[Array, Any]:
     """The way of every call; with w_ih None, x is a_x already."""
     state_0 = arguments["state_0"]
@@ -135,7 +166,7 @@ def run(
     if engine == "scan" or given.is_empty:  # an empty call needs no engine
         call = replace(call, implementation="scan")
 
-    arrays = match_varying((given.arrays_or_zeros(), controls))
+    arrays = match_varying((given.arrays_or_zeros(), packed, controls))
     out: Any = _projected_recurrence(call, given, *arrays)
     y, states = out
     if call.bidirectional and arguments["merge"] == "sum":
@@ -145,7 +176,7 @@ def run(
 
 
 def _projected_recurrence(
-    call: Call, given: Arguments, arrays, controls: Controls
+    call: Call, given: Arguments, arrays, packed: Array | None, controls: Controls
 ) -> tuple[Array, tuple[Array, ...]]:
     """y and the states as the caller sees them."""
     x, w_ih, w_hh, b_ih, b_hh, states = arrays
@@ -154,7 +185,7 @@ def _projected_recurrence(
     if w_ih is None:
         source = x.reshape(*given.order, groups, columns)
     else:
-        source = _input(given, x, w_ih, b_ih)
+        source = layer_input(given, x, w_ih, b_ih)._replace(prepared=packed)
     y, states = _recurrence(
         call,
         source,
@@ -168,7 +199,7 @@ def _projected_recurrence(
     return y, tuple(given.state_from_native(state) for state in states)
 
 
-def _input(given: Arguments, x: Array, w_ih: Array, b_ih: Array | None) -> Input:
+def layer_input(given: Arguments, x: Array, w_ih: Array, b_ih: Array | None) -> Input:
     """x as a sequence, and the weights of all groups side by side."""
     w_ih = jnp.moveaxis(w_ih.reshape(given.groups, *w_ih.shape[-2:]), 0, 1)
     b_ih = None if b_ih is None else b_ih.reshape(given.groups, -1)

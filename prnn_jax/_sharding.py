@@ -32,7 +32,8 @@ def recurrent(run: Callable, call: Call, *args) -> Any:
     """
     kinds = _by_rank(call)
     source, *_ = args
-    made_of = [kinds[4].replace("g", ""), "xgx", "gx"][: len(jax.tree.leaves(source))]
+    made_of = [kinds[4].replace("g", ""), "xgx", "gx", "x"]
+    made_of = made_of[: len(jax.tree.leaves(source))]
     names = [kinds[4]] if isinstance(source, Array) else made_of
     names += "gxx", "gx"
     names += (kinds.get(x.ndim, "") for x in jax.tree.leaves(args[3:]))

@@ -20,9 +20,11 @@ from prnn_jax._run import (
     Merge,
     Params,
     Precision,
+    Prepared,
     Reserve,
     State,
     options,
+    plain,
     rnn_call,
     run_layer,
 )
@@ -54,13 +56,13 @@ class Layer:
     """A layer of a stack, or several that are equal but for the numbers in them.
 
     Attributes:
-      params: as for `prnn_jax.lstm` and the others.
+      params: as for `prnn_jax.lstm` and the others, prepared or not.
       norm: of the layer's input, or None for none.
       stacked: whether this is several layers: every array of params and norm then has
         one more axis, before all others, of as many. It is no leaf of the pytree.
     """
 
-    params: Params
+    params: Params | Prepared
     norm: Norm | None = None
     stacked: bool = field(default=False, metadata={"static": True})
 
@@ -68,7 +70,7 @@ class Layer:
 def stack(
     cell: Literal["lstm", "slstm", "gru", "rnn"],
     x: Array,
-    layers: Sequence[Params | Layer],
+    layers: Sequence[Params | Prepared | Layer],
     state_0: Sequence[State | None] | None = None,
     *,
     lengths: Array | None = None,
@@ -114,7 +116,8 @@ def stack(
     Args:
       cell: "lstm", "slstm", "gru" or "rnn", with the equations given there.
       x: `[*batch, time, input]`, any number of batch axes, also none.
-      layers: `Params` each, or `Layer` with a norm, or for several layers in one.
+      layers: `Params` each, or what `prepare` makes of them, or `Layer` with a norm, or
+        for several layers in one.
         The input of the second and later layers is as wide as the y of the one before:
         hidden, or 2*hidden for bidirectional layers with "concat".
       state_0: one for each of `layers`, shaped as for the cell's own function; for
@@ -213,7 +216,7 @@ class _Tower(NamedTuple):
         """The n-th layer; messages begin with `op`."""
         layer, state_0, reset_to = part
         u = x if layer.norm is None else _normalized(op, x, layer.norm)
-        w_hh = _checks.array(op, "w_hh", layer.params[1])
+        w_hh = _checks.array(op, "w_hh", plain(layer.params)[1])
         y, state = run_layer(
             op,
             self.call,
@@ -315,8 +318,9 @@ def _only_valid(x: Array, lengths, *, time_major: bool) -> Array:
 
 
 def _check_layers(layers) -> list[Layer]:
-    if isinstance(layers, (Params, Layer)) or not isinstance(layers, (list, tuple)):
-        hint = "; put it in a list" if isinstance(layers, (Params, Layer)) else ""
+    is_one = isinstance(layers, (Params, Prepared, Layer))
+    if is_one or not isinstance(layers, (list, tuple)):
+        hint = "; put it in a list" if is_one else ""
         raise ValueError(
             "stack: layers must be a sequence of prnn_jax.Params or prnn_jax.Layer, "
             f"got {type(layers).__name__}{hint}."
@@ -325,7 +329,7 @@ def _check_layers(layers) -> list[Layer]:
     for n, layer in enumerate(layers):
         inner = layer.params if isinstance(layer, Layer) else layer
         check(
-            isinstance(inner, Params),
+            isinstance(inner, (Params, Prepared)),
             f"stack: layers[{n}] must be prnn_jax.Params, or prnn_jax.Layer with such "
             f"params, got {type(inner).__name__}.",
         )
@@ -372,9 +376,9 @@ def _check_form(name: str, given, sizes: list[int], layers: list[Layer]) -> list
     return list(given)
 
 
-def _check_width(n: int, params: Params, width: int) -> None:
+def _check_width(n: int, params: Params | Prepared, width: int) -> None:
     """The input of layer n must be as wide as what comes."""
-    shape = getattr(params[0], "shape", ())
+    shape = getattr(plain(params)[0], "shape", ())
     if len(shape) < 2 or shape[-2] == width:
         return  # what else is wrong, the layer itself says
     source = "x" if n == 0 else f"the output of layer {n - 1}"

@@ -190,13 +190,32 @@ class Case:
         states = tuple(arrays[name] for name in names)
         return states if len(states) > 1 else states[0]
 
+    @staticmethod
+    def params(arrays: dict[str, Array]) -> prnn_jax.Params:
+        weights = arrays["w_ih"], arrays["w_hh"]
+        return prnn_jax.Params(*weights, arrays.get("b_ih"), arrays.get("b_hh"))
+
+    def prepared(
+        self, arrays: dict[str, Array], batch: int | None = None, time: int = 0
+    ) -> dict[str, Array]:
+        """And the weights packed, for calls of the case's sizes or others."""
+        prepared = prnn_jax.prepare(
+            self.table.function.__name__,
+            self.params(arrays),
+            batch=batch or max(self.rows, 1),
+            time=time or max(self.time, 1),
+            bidirectional=self.bidirectional,
+            reset_after=self.table.options.get("reset_after", True),
+        )
+        return {**arrays, "packed": prepared.packed}
+
     def run(
         self, arrays: dict[str, Array], implementation: str | None = None
     ) -> tuple[Array, tuple[Array, ...]]:
         """y and the last state, as a tuple also where it is one array."""
-        params = prnn_jax.Params(
-            arrays["w_ih"], arrays["w_hh"], arrays.get("b_ih"), arrays.get("b_hh")
-        )
+        params = self.params(arrays)
+        if "packed" in arrays:
+            params = prnn_jax.Prepared(params, arrays["packed"])
 
         bending = self.bending(arrays["x"].dtype)
         if "reset_to" in self.controls:

@@ -85,7 +85,10 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     sources = [ROOT / "tests/native/check_engine.cc"]
     sources += [
         ROOT / f"cpu/{name}.cc"
-        for name in ("isa", "plan", "run", "matrix_product", "dispatch", "threads")
+        for name in (
+            *("isa", "plan", "run", "prepared"),
+            *("matrix_product", "dispatch", "threads"),
+        )
     ]
     # Without optimization AddressSanitizer's program is made in half the time.
     level = "-O1" if sanitizer == "thread" else "-O0"

@@ -10,9 +10,11 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "cpu/matrix_product.h"
+#include "cpu/prepared.h"
 #include "cpu/run.h"
 
 namespace {
@@ -115,8 +117,9 @@ struct Result {
   bool is_complete;  // written everywhere
 };
 
-// Forward and backward pass of one call: y first.
-std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, int threads) {
+// Forward and backward pass of one call, and a layer of the same: y first.
+std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, int threads,
+                        std::int64_t inputs = 7) {
   const prnn::CellNumbers n = prnn::numbers(cell);
   const std::int64_t rows = s.batch * s.groups, state = rows * s.hidden, sequence = state * s.time;
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.hidden));
@@ -174,17 +177,36 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   // A layer: the same with an a_x of its own making.
   prnn::Problem layer = p;
   layer.kind = prnn::Kind::kForward;
-  constexpr std::int64_t kInputs = 7;
   const std::int64_t columns = s.groups * n.gates * s.hidden;
-  layer.projection.input_size = kInputs;
-  layer.projection.x = buffers.wave(s.batch * s.time * kInputs, 0.8f, 1.0f);
-  layer.projection.w = buffers.wave(kInputs * columns, 1.1f, 0.4f);
+  layer.projection.input_size = inputs;
+  layer.projection.x = buffers.wave(s.batch * s.time * inputs, 0.8f, 1.0f);
+  layer.projection.w = buffers.wave(inputs * columns, 1.1f, 0.4f);
   layer.projection.b = buffers.wave(columns, 1.2f, 0.3f);
   layer.forward.a_x = nullptr;
   layer.forward.y = buffers.unwritten(sequence);
   layer.forward.saved = nullptr;
   for (int i = 0; i < n.states; ++i) layer.forward.state_n[i] = buffers.unwritten(state);
-  prnn::run(prnn::best_isa(), layer, pool, buffers.unwritten_floats(prnn::workspace_floats(layer)));
+  const auto run_layer = [&] {
+    auto* const workspace = buffers.unwritten_floats(prnn::workspace_floats(layer));
+    prnn::run(prnn::best_isa(), layer, pool, workspace);
+  };
+  run_layer();
+  // And again, with its weights packed for calls of other sizes.
+  const void* const unprepared = layer.forward.y;
+  if (!kind.bent) {
+    prnn::Problem other = layer;
+    other.shape.batch = 3;
+    other.shape.time = 20;
+    void* const packed = buffers.unwritten_floats(prnn::prepared_words(other));
+    prnn::prepare(prnn::best_isa(), other, pool, packed);
+    layer.prepared = packed;
+    layer.forward.y = buffers.unwritten(sequence);
+    run_layer();
+    if (buffers.of(layer.forward.y) != buffers.of(unprepared)) {
+      std::printf("FAILED: prepared weights give other results\n");
+      std::exit(1);
+    }
+  }
 
   std::vector<Result> results;
   const auto add = [&](const void* data, bool is_complete = true) {
@@ -310,6 +332,25 @@ void check_products() {
   }
 }
 
+// More weights than are packed as a whole, in place and in their turn, of two directions: there is
+// room for half of a group's columns.
+void check_large_projections() {
+  constexpr std::int64_t kInputs = 1010;
+  for (const auto& [time, batch] : {std::pair{1, 1}, {3, 3}, {9, 2}}) {
+    const prnn::Shape s{time, batch, 2, 260, false, false, true};
+    for (const Kind kind : {Kind{Dtype::kFloat32, false}, {Dtype::kBfloat16, false}}) {
+      const prnn::CellSpec cell{CellKind::kLstm, 0.0f, 0.0f};
+      const auto alone = run(cell, s, kind, 1, kInputs), shared = run(cell, s, kind, 3, kInputs);
+      for (std::size_t i = 0; i < alone.size(); ++i) {
+        if (!is_finite(alone[i].bytes, alone[i].dtype))
+          fail("a result of a large layer was not written", s, 2, kind);
+        if (alone[i].bytes != shared[i].bytes)
+          fail("results of a large layer depend on the number of threads", s, 2, kind);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -350,5 +391,6 @@ int main() {
       }
     }
   }
+  check_large_projections();
   std::printf("ok %s\n", prnn::best_isa().name);
 }

@@ -1,0 +1,91 @@
+#include "cpu/prepared.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "cpu/huge_pages.h"
+
+namespace prnn {
+namespace {
+
+constexpr std::int64_t kHeaderWords = 32, kWidestVector = 16;
+static_assert(sizeof(Prepared) <= kHeaderWords * 4);
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Of so many columns per group, on any instruction set: one may pack float16 as floats.
+std::int64_t packed_words(const Problem& p, std::int64_t columns, std::int64_t depth) {
+  const std::int64_t per_word = p.dtype == Dtype::kBfloat16 ? 2 : 1;
+  return p.shape.groups * columns * (1 + ceil_div(depth, per_word));
+}
+std::int64_t padded(std::int64_t units) { return ceil_div(units, kWidestVector) * kWidestVector; }
+
+std::int64_t steps_words(const Problem& p) {
+  return packed_words(p, numbers(p.cell).gates * padded(p.shape.hidden), p.shape.hidden);
+}
+
+float* after_header(const void* array) {
+  return const_cast<float*>(static_cast<const float*>(array)) + kHeaderWords;
+}
+
+// All but the layouts.
+Prepared header_for(const Isa& isa, const Problem& p) {
+  Prepared out{};
+  std::strcpy(out.isa, "prnn 1 ");
+  std::strncat(out.isa, isa.name, sizeof out.isa - 1 - std::strlen(out.isa));
+  out.dtype = static_cast<std::int64_t>(p.dtype);
+  out.gates = numbers(p.cell).gates;
+  out.phases = visit(p.cell, [](auto cell) { return decltype(cell)::kPhases; });
+  out.groups = p.shape.groups;
+  out.hidden = p.shape.hidden;
+  out.input_size = p.projection.input_size;
+  return out;
+}
+
+}  // namespace
+
+std::int64_t prepared_words(const Problem& p) {
+  const std::int64_t columns = padded(numbers(p.cell).gates * p.shape.hidden);
+  return kHeaderWords + steps_words(p) + packed_words(p, columns, p.projection.input_size);
+}
+
+void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out) {
+  prefer_huge_pages(out, 4 * prepared_words(problem));
+  const CpuPlan plan = prnn::plan(isa, problem, pool.threads());
+  Prepared header = header_for(isa, problem);
+  header.steps = plan.blocking.layout;
+  header.projection = plan.projection.layout;
+  std::memset(out, 0, kHeaderWords * 4);
+  std::memcpy(out, &header, sizeof header);
+
+  const Problem projection = projection_of(problem);
+  const Blocking of_steps = isa.block(problem, header.steps.rows, header.steps);
+  const Blocking of_projection = isa.block(projection, header.projection.rows, header.projection);
+  const std::int64_t panels = problem.shape.groups * (of_steps.panels[0] + of_steps.panels[1]);
+  const std::int64_t all = panels + problem.shape.groups * of_projection.panels[0];
+  float* const steps = after_header(out);
+  parallel_for(pool, pool.threads(), all, [&](std::int64_t n) {
+    n < panels ? isa.pack(problem, of_steps, n, steps)
+               : isa.pack(projection, of_projection, n - panels, steps + steps_words(problem));
+  });
+}
+
+const Prepared* prepared_for(const Isa& isa, const Problem& problem) {
+  if (problem.prepared == nullptr || problem.kind != Kind::kForward) return nullptr;
+  // As vectors of weights are read. XLA's arrays are.
+  if (reinterpret_cast<std::uintptr_t>(problem.prepared) % (isa.width * 4) != 0) return nullptr;
+  const auto* const header = static_cast<const Prepared*>(problem.prepared);
+  Prepared expected = header_for(isa, problem);
+  expected.steps = header->steps;
+  expected.projection = header->projection;
+  for (const Layout& layout : {expected.steps, expected.projection})
+    if (layout.rows < 1 || layout.threads < 1) return nullptr;
+  return std::memcmp(header, &expected, sizeof expected) == 0 ? header : nullptr;
+}
+
+float* prepared_steps(const Problem& problem) { return after_header(problem.prepared); }
+float* prepared_projection(const Problem& problem) {
+  return prepared_steps(problem) + steps_words(problem);
+}
+
+}  // namespace prnn

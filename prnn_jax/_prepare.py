@@ -1,0 +1,86 @@
+"""Weights packed once, for calls that come again and again."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+
+from prnn_jax import _checks, _ffi
+from prnn_jax._arguments import check_arguments
+from prnn_jax._call import Call
+from prnn_jax._plan import engine_for, target_platform
+from prnn_jax._run import Params, Prepared, layer_input
+
+
+def prepare(
+    cell: Literal["lstm", "slstm", "gru", "rnn"],
+    params: Params,
+    *,
+    batch: int,
+    time: int,
+    bidirectional: bool = False,
+    reset_after: bool = True,
+) -> Prepared:
+    """Parameters in the order in which the CPU engine reads them: for inference.
+
+    A call packs its weights, or, where it has but a few steps, reads them as they are,
+    which is slower. Where many calls have the same weights, as in streaming, pack them
+    once:
+
+        prepared = prnn_jax.prepare("lstm", params, batch=1, time=1)
+        y, state = prnn_jax.lstm(x, prepared, state)
+
+    The result stands for the params in `lstm` and the others, and in `stack`, also as
+    an argument of a jitted function. It holds both, so that it takes twice their
+    memory, and everything works as with the params themselves; but it is constant:
+    derivatives by the parameters are zero. Results are the same to the last bit where
+    the engine makes the input projection either way (of large weights, XLA may, with
+    other roundings).
+
+    Where another engine runs the call (on a GPU, in float64, with
+    `implementation="scan"`), for weights that are batched by `vmap` or sharded, and on
+    a processor of another kind than it was made on, it is as if not prepared.
+
+    Args:
+      cell: "lstm", "slstm", "gru" or "rnn".
+      params: `Params`.
+      batch: rows of the calls to come, all batch axes together. Other sizes give the
+        same results, and may take longer.
+      time: their steps; likewise.
+      bidirectional: as in `lstm`.
+      reset_after: as in `gru`.
+
+    Raises:
+      ValueError: shapes, dtypes or options do not fit; says what was expected.
+    """
+    _checks.one_of("prepare", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
+    for name, size in (("batch", batch), ("time", time)):
+        _checks.check(
+            isinstance(size, int) and size >= 1,
+            f"prepare: {name} must be a whole number, at least 1, got {size!r}.",
+        )
+    names = {"rnn": "rnn_tanh", "gru": "gru" if reset_after else "gru_reset_before"}
+    call = Call(names.get(cell, cell), bidirectional=bidirectional)
+    _checks.check(
+        isinstance(params, Params),
+        f"prepare: params must be prnn_jax.Params, got {type(params).__name__}.",
+    )
+    w_ih, w_hh, b_ih, b_hh = params
+    _checks.array("prepare", "w_ih", w_ih)
+    x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
+    given = check_arguments("prepare", call, x, w_ih, w_hh, b_ih, b_hh, None)
+    engine, _ = engine_for(call, x.dtype, target_platform(), given.groups, given.hidden)
+    if engine == "scan" or target_platform() != "cpu" or w_ih.size == 0:
+        return Prepared(params, None)
+    _, _, _, b_ih, b_hh, _ = given.arrays_or_zeros()
+    if b_ih is None:
+        b_ih = jnp.zeros_like(b_hh)
+    columns = call.table.gates * given.hidden
+    packed = _ffi.prepare(
+        call,
+        layer_input(given, x, w_ih, b_ih),
+        w_hh.reshape(given.groups, given.hidden, columns),
+        b_hh.reshape(given.groups, columns),
+        batch,
+        time,
+    )
+    return Prepared(params, packed)
