@@ -2,10 +2,10 @@
 
 LSTM layers answer one stream (a batch of 1) chunk by chunk, as a server would: a jitted
 step, whose state goes from call to call. Every call is timed by itself, from the call
-to the end of all its results. Ours, `lax.scan` and an empty program with the same
-arguments and results (what dispatch alone takes) go in turn, some calls each; the first
-call of a turn is not timed, for it finds the caches full of another's arrays. Run as
-`python -m benchmarks.streaming`.
+to the end of all its results. Ours, ours with prepared weights, `lax.scan` and an empty
+program with the same arguments and results (what dispatch alone takes) go in turn, some
+calls each; the first call of a turn is not timed, for it finds the caches full of
+another's arrays. Run as `python -m benchmarks.streaming`.
 
 The step's state is not donated: that made no difference to any percentile.
 """
@@ -37,6 +37,8 @@ CHUNKS = (1, 4, 16, 64)  # steps that come at once
 CALLS = 20  # of a turn
 MIN_TURNS = 5
 BUDGET_S = 10.0
+PREPARED = "prepared"  # ours, of weights that `prnn_jax.prepare` has packed
+ENGINES = OURS, PREPARED, BASELINE
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 
 
@@ -88,9 +90,14 @@ def streams(point: Point) -> dict[str, Callable[[], Stream]]:
     chunks = [draw(1, point.chunk, hidden) for _ in range(4)]
 
     steps = {name: _step(name) for name in (OURS, BASELINE)}
+    steps[PREPARED] = steps[OURS]
     steps[EMPTY] = empty(steps[OURS], layers, state, chunks[0])
+    weights = dict.fromkeys(steps, layers)
+    weights[PREPARED] = [
+        prnn_jax.prepare("lstm", params, batch=1, time=point.chunk) for params in layers
+    ]
     return {
-        name: functools.partial(Stream, step, layers, state, chunks)
+        name: functools.partial(Stream, step, weights[name], state, chunks)
         for name, step in steps.items()
     }
 
@@ -114,8 +121,8 @@ def check(point: Point, begin: dict[str, Callable[[], Stream]]) -> float:
         return [stream() for _ in range(6)]
 
     jax.block_until_ready(some(EMPTY))
-    pair = {name: functools.partial(some, name) for name in (OURS, BASELINE)}
-    return harness.check_agreement(str(point), pair, TOLERANCES[point.dtype])
+    candidates = {name: functools.partial(some, name) for name in ENGINES}
+    return harness.check_agreement(str(point), candidates, TOLERANCES[point.dtype])
 
 
 # ---- measuring -----------------------------------------------------------------------
@@ -148,13 +155,18 @@ def measure(point: Point, budget_s: float) -> dict:
     calls = {name: start() for name, start in begin.items()}
     seconds = latencies(calls, budget_s)
     us = {name: _percentiles(spent) for name, spent in seconds.items()}
-    pair = OURS, BASELINE
+    ours = OURS, PREPARED
     return {
         **dataclasses.asdict(point),
         "calls": len(seconds[OURS]),
         "latency_us": us,
-        "dispatch_share": {name: us[EMPTY]["p50"] / us[name]["p50"] for name in pair},
-        "ratio": {p: us[BASELINE][p] / us[OURS][p] for p in PERCENTILES},
+        "dispatch_share": {
+            name: us[EMPTY]["p50"] / us[name]["p50"] for name in ENGINES
+        },
+        "ratio": {
+            name: {p: us[BASELINE][p] / us[name][p] for p in PERCENTILES}
+            for name in ours
+        },
         "difference": difference,
         "tolerance": TOLERANCES[point.dtype],
     }
@@ -171,13 +183,14 @@ def table(results: dict) -> str:
     rows = []
     for point in results["points"]:
         layers = f"{point['layers']} × {point['hidden_size']}"
-        for name in (OURS, BASELINE):
+        for name in ENGINES:
             us = point["latency_us"][name]
             row = [layers, point["dtype"], str(point["chunk"]), name]
             row += [harness.number(us[p]) for p in PERCENTILES]
             row += [f"{100 * point['dispatch_share'][name]:.0f} %"]
-            ratios = (f"{point['ratio'][p]:.2f}×" for p in ("p50", "p99"))
-            rows.append([*row, *(ratios if name == OURS else ("", ""))])
+            ratio = point["ratio"].get(name)
+            ratios = [f"{ratio[p]:.2f}×" if ratio else "" for p in ("p50", "p99")]
+            rows.append([*row, *ratios])
     return harness.markdown([*header, "dispatch", "p50 ratio", "p99 ratio"], rows)
 
 

@@ -214,7 +214,7 @@ def test_figures_are_flop_over_time():
         assert entry["gflops"][name] == pytest.approx(2 * 8 * 8 * 2 / us / 1e3)
 
 
-@pytest.mark.parametrize("name", ["native", "scan"])
+@pytest.mark.parametrize("name", ["native", "prepared", "scan"])
 def test_a_stream_carries_its_state(name):
     point = streaming.Point(2, 8, 2)
     stream = streaming.streams(point)[name]()
