@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 import prnn_jax
-from benchmarks._points import CELLS, Arrays, Candidate, Point, Result, gradients
+from benchmarks._points import (
+    CELLS,
+    INFERENCE,
+    Arrays,
+    Candidate,
+    Point,
+    Result,
+    gradients,
+)
 from prnn_jax import Params, convert
 
 #: `(parameters, x) -> (y, state)`
@@ -17,7 +25,10 @@ Layer = Callable[[Any, jax.Array], tuple[jax.Array, Any]]
 
 def ours(point: Point, arrays: Arrays, implementation: str) -> Candidate:
     """Our layer, or without the projection our recurrence."""
-    cell = CELLS[point.cell]
+    cell, params = CELLS[point.cell], arrays.params
+    if (point.mode, implementation) == (INFERENCE, "native"):
+        sizes = {"batch": point.batch, "time": point.time}
+        params = prnn_jax.prepare(point.cell, params, **sizes)
     options = {**cell.options, "implementation": implementation}
 
     def layer(params, x):
@@ -27,7 +38,7 @@ def ours(point: Point, arrays: Arrays, implementation: str) -> Candidate:
         return prnn_jax.recurrence(point.cell, a_x, w_hh, **options)
 
     if point.projection:
-        return _candidate(point, arrays, layer, arrays.params, lambda params: params)
+        return _candidate(point, arrays, layer, params, lambda params: params)
     return _candidate(
         point,
         arrays,
@@ -138,12 +149,12 @@ def _candidate(
         return layer(params, x)
 
     def result(out) -> Result:
-        if point.mode == "forward":
+        if point.mode != "train":
             return {"y": np.asarray(out[0])}
         dparams, dx = out
         return gradients(dx, as_params(dparams))
 
     train = jax.grad(loss, argnums=(0, 1))
-    run = jax.jit(forward if point.mode == "forward" else train)
+    run = jax.jit(train if point.mode == "train" else forward)
     given = jax.tree.map(jnp.asarray, (params, arrays.x, arrays.weights))
     return Candidate(lambda: jax.block_until_ready(run(*given)), result)

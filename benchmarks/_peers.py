@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks import _jax_layers, _onnx_layers, _points, _torch_layers
-from benchmarks._points import Arrays, Candidate, Point, Result
-from benchmarks._scan_points import MODES
+from benchmarks._points import INFERENCE, MODES, Arrays, Candidate, Point, Result
 
 OURS, SCAN = "native", "scan"
 
@@ -76,7 +75,7 @@ KINDS = {
         "onnxruntime",
         _onnx_layers.runtime,
         ("onnx", "onnxruntime"),
-        modes=("forward",),
+        modes=("forward", INFERENCE),
         platforms=("cpu",),
     ),
     "cudnn": _gpu_kind("cuDNN in JAX", "jax", _jax_layers.cudnn, cells=("lstm",)),

@@ -13,6 +13,11 @@ from benchmarks import _scan_points as scan_points
 from benchmarks._scan_points import CELLS
 from benchmarks.gpu import peers as gpu_peers
 
+#: A forward pass whose weights are known long before: ours prepares them, as ONNX
+#: Runtime always does. For the others it is the forward pass.
+INFERENCE = "inference"
+MODES = (*scan_points.MODES, INFERENCE)
+
 #: A candidate's outputs by name: y, or the gradients that all candidates have.
 Result = dict[str, np.ndarray]
 

@@ -138,12 +138,12 @@ def _candidate(
         return torch.autograd.grad(layer(x)[0], leaves, weights)
 
     def result(out) -> Result:
-        if point.mode == "forward":
+        if point.mode != "train":
             return {"y": _array(out[0])}
         dx, *others = (_array(gradient) for gradient in out)
         return gradients(dx, as_params(dict(zip(named, others, strict=True))))
 
-    run = forward if point.mode == "forward" else train
+    run = train if point.mode == "train" else forward
     return Candidate(run if point.platform == "cpu" else lambda: on_gpu(run), result)
 
 

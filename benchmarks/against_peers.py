@@ -1,7 +1,8 @@
 """How fast are our layers against what people would use instead?
 
 The same layer with the same weights in our library, `lax.scan`, Flax, Equinox, PyTorch
-and ONNX Runtime. Each framework has a process of its own, and they are timed in turn.
+and ONNX Runtime; forward, in training, and in inference with weights that are prepared.
+Each framework has a process of its own, and they are timed in turn.
 Run it as `python -m benchmarks.against_peers`; README.md tells how to read it.
 """
 
@@ -26,7 +27,7 @@ from benchmarks._peer_tables import (
     table,
 )
 from benchmarks._peers import KINDS, OURS
-from benchmarks._points import CELLS, Point
+from benchmarks._points import CELLS, INFERENCE, MODES, Point
 from benchmarks._workers import Worker, WorkerError
 
 NAME = "against_peers"
@@ -64,6 +65,7 @@ def points(options: argparse.Namespace) -> list[Point]:
         for projection, dtype, cell, mode, hidden, batch in itertools.product(
             *axes, *sizes
         )
+        if projection == "yes" or mode != INFERENCE  # a recurrence cannot be prepared
     ]
 
 
@@ -241,7 +243,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = command_line.parser(NAME, __doc__.splitlines()[0], BUDGET_S)
     size = command_line.positive(int)
     some = {"nargs": "+", "help": "(default: all)"}
-    cells, modes = tuple(CELLS), scan_points.MODES
+    cells, modes = tuple(CELLS), MODES
     parser.add_argument("--cells", **some, choices=cells, default=cells)
     parser.add_argument("--modes", **some, choices=modes, default=modes)
     for name, sizes in (("--hidden", GOAL_HIDDEN_SIZES), ("--batch", GOAL_BATCHES)):

@@ -228,11 +228,11 @@ def peers(tmp_path_factory):
 
 def test_all_candidates_compute_what_ours_does(peers):
     entries = peers["points"]
-    assert len(entries) == 3 * 2
+    assert len(entries) == 3 * 3
     for entry in entries:
         expected = {"scan", "flax", "torch"}
         expected |= {"equinox"} if entry["cell"] != "rnn" else set()
-        expected |= {"onnxruntime"} if entry["mode"] == "forward" else set()
+        expected |= {"onnxruntime"} if entry["mode"] != "train" else set()
         assert set(entry["difference"]) == set(entry["ratio"]) == expected
         assert set(entry["step_us"]) == {"native", *expected}
         assert max(entry["difference"].values()) <= entry["tolerance"]
@@ -263,7 +263,7 @@ def test_tables_are_made_of_the_file(peers, tmp_path, capsys):
         assert len(tables) == count
         for table in tables:
             lines = table.splitlines()
-            assert len(lines) == 2 + 6
+            assert len(lines) == 2 + 9
             assert len({line.count("|") for line in lines}) == 1
             assert lines[2].startswith("| LSTM | forward |")
         assert peers["device"]["cpu"] in caption
@@ -329,8 +329,8 @@ def test_limits_are_compared_with_ours_and_with_others():
 def test_sizes_are_the_goals_or_all(monkeypatch):
     parse = against_peers._parser().parse_args
     goal, every = (against_peers.points(parse(o)) for o in ([], ["--full"]))
-    assert len(goal) == 2 * 6 * 5 * 5
-    assert len(every) == 2 * 6 * 8 * 7
+    assert len(goal) == (2 * 6 + 3) * 5 * 5
+    assert len(every) == (2 * 6 + 3) * 8 * 7
     assert {*goal} < {*every}
 
 
