@@ -228,13 +228,14 @@ void run_one_step(const Work& steps, const Work* projection, const Packing& pack
 
 // All steps, by threads that share the units of each. They do in turn: the packing, a part of it at
 // a time, for some may arrive late; then for each piece of the projection what makes it, and the
-// phases of its steps. What is shared by columns takes a turn more.
+// phases of its steps. What is shared by columns takes a turn more. Where all is packed, the first
+// piece is made a part at a time.
 void run_units(const Work& steps, const Work* projection, const Packing& packing,
                std::int64_t count, ThreadPool& pool, int threads) {
-  constexpr std::int64_t kPackingTurns = 8;
+  constexpr std::int64_t kFirstTurns = 8;
   const std::int64_t rows = steps.problem.shape.batch, phases = steps.blocking.phases;
   const std::int64_t at_a_time = projection ? projection->problem.projection.steps : count;
-  const std::int64_t packing_turns = std::min(kPackingTurns, packing.each());
+  const std::int64_t packing_turns = std::min(kFirstTurns, packing.each());
   const auto pack = [&](std::int64_t turn, std::int64_t member, std::int64_t members) {
     const std::int64_t first = packing.each() * turn / packing_turns;
     const std::int64_t end = packing.each() * (turn + 1) / packing_turns;
@@ -255,12 +256,26 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
       return work.multiply_columns(step, phase, all, member, members);
     work.advance(step, phase, all, member, members);
   };
+  const bool cuts = projection && projection->blocking.is_packed;
+  const std::int64_t panels = cuts ? projection->blocking.panels[0] : 0;
+  const std::int64_t cut_turns = std::clamp<std::int64_t>(panels / threads, 1, kFirstTurns);
+  const auto project_part = [&](std::int64_t part, std::int64_t member, std::int64_t members) {
+    const std::int64_t first = panels * part / cut_turns;
+    const std::int64_t count = panels * (part + 1) / cut_turns - first;
+    projection->advance_panels(0, 0, rows * at_a_time, first + count * member / members,
+                               first + count * (member + 1) / members, projection->packed);
+  };
   const std::int64_t of_projection = projection ? turns_of(*projection) + of_widening : 0;
   const std::int64_t of_step = phases * turns_of(steps);
   const std::int64_t turns = of_projection + at_a_time * of_step;  // of a piece
   const auto take_turn = [&](std::int64_t n, std::int64_t member, std::int64_t members) {
     if (n < packing_turns) return pack(n, member, members);
-    const std::int64_t piece = (n - packing_turns) / turns, turn = (n - packing_turns) % turns;
+    n -= packing_turns;
+    if (cuts && n >= of_widening) {
+      if (n < of_widening + cut_turns) return project_part(n - of_widening, member, members);
+      n -= cut_turns - 1;
+    }
+    const std::int64_t piece = n / turns, turn = n % turns;
     if (turn < of_widening) return widen(piece, member, members);
     if (turn < of_projection)
       return take_share(*projection, piece, turn - of_widening, rows * at_a_time, member, members);
@@ -269,8 +284,8 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
                members);
   };
   const std::int64_t pieces = ceil_div(count, at_a_time);
-  parallel_steps(pool, threads, packing_turns + pieces * of_projection + count * of_step,
-                 take_turn);
+  const std::int64_t first_turns = packing_turns + cut_turns - 1;
+  parallel_steps(pool, threads, first_turns + pieces * of_projection + count * of_step, take_turn);
 }
 
 }  // namespace

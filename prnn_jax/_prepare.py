@@ -37,8 +37,10 @@ def prepare(
     other roundings).
 
     Where another engine runs the call (on a GPU, in float64, with
-    `implementation="scan"`), for weights that are batched by `vmap` or sharded, and on
-    a processor of another kind than it was made on, it is as if not prepared.
+    `implementation="scan"`), for weights that are batched by `vmap` or sharded, where
+    batch or time is symbolic, and on a processor of another kind than it was made on,
+    it is as if not prepared. It is not for storing: another version of this package may
+    cut the weights in another way.
 
     Args:
       cell: "lstm", "slstm", "gru" or "rnn".
