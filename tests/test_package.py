@@ -30,8 +30,8 @@ def test_the_version_is_the_repository_s():
 
 def test_the_public_names():
     functions = {"explain", "gru", "lstm", "recurrence", "rnn", "slstm", "stack"}
-    functions |= {"export_checks"}
-    others = {"SAVED", "Layer", "Norm", "Params", "Plan"}
+    functions |= {"export_checks", "prepare"}
+    others = {"SAVED", "Layer", "Norm", "Params", "Plan", "Prepared"}
     assert set(prnn_jax.__all__) == functions | others
     public = {
         name

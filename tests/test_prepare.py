@@ -234,6 +234,10 @@ for kind in AxisType.Auto, AxisType.Explicit:
             for name, v in arrays.items()
         }
         assert_same_bits(case.forward()(placed), by_batch)
+mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+specs = {name: P("data") if name == "x" else P() for name in arrays}
+inside = jax.shard_map(case.run, mesh=mesh, in_specs=(specs,), out_specs=P("data"))
+assert_same_bits(jax.jit(inside)(arrays), by_batch)
 mesh = jax.make_mesh((2,), ("model",), axis_types=(AxisType.Auto,))
 with jax.set_mesh(mesh):
     placed = {

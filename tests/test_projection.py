@@ -52,7 +52,7 @@ def test_pieces_are_as_long_as_the_sequence_or_some_rows(time, batch):
 
 
 def test_pieces_are_shorter_where_a_step_is_larger():
-    assert pieces(128, 4, 64) == 32
+    assert pieces(128, 4, 16) == 32
     # 2 MiB of a_x in each step; two steps would do for the weights.
     assert pieces(128, 128, 1024) == 1
 
@@ -78,7 +78,7 @@ def test_explain_tells():
     [
         (3, 1, 300, 64, "in place"),
         (100, 2, 32, 8, "packed"),
-        (15, 2, 32, 8, "packed in turn"),  # all of them once
+        (30, 1, 32, 8, "packed in turn"),  # all of them once
         (100, 2, 1024, 1024, "packed in turn"),  # too many to keep
     ],
 )
