@@ -5,24 +5,31 @@
 
 namespace prnn::PRNN_ISA {
 
-// e^x = 2^n e^r with n whole and |r| <= ln(2) / 2: the two factors, the second less one.
+// e^(kFactor x) = 2^n e^r with n whole and |r| <= ln(2) / 2: the two factors, the second less one.
+// Where kFactor is -2, no x is negative.
 struct ExpParts {
   Simd scale, expm1_r;
 };
+template <int kFactor = 1>
 PRNN_HD ExpParts exp_parts(Simd x) {
+  static_assert(kFactor == 1 || kFactor == -1 || kFactor == -2);
   // Beyond ±87.3 the result would leave the range of normal floats. NaN passes both.
-  x = min(Simd(87.3f), max(Simd(-87.3f), x));
-  constexpr float kRound = 12582912.0f;  // 1.5·2^23: adding it rounds to a whole number
-  const Simd shifted = x * 1.44269504f + kRound;
-  const Simd n = shifted + -kRound;
+  constexpr float kMost = kFactor == -2 ? 87.3f / 2 : 87.3f;
+  if constexpr (kFactor != -2) x = max(Simd(-kMost), x);
+  x = min(Simd(kMost), x);
+  // 1.5·2^23: adding it rounds to a whole number. And 127, so that the lowest bits of the sum are
+  // those of the exponent of 2^n.
+  constexpr float kRound = 12582912.0f + 127.0f;
+  const Simd shifted = x * (kFactor * 1.44269504f) + kRound;
+  const Simd n = shifted + -kRound, scale = from_bits(bits(shifted) << 23);
   // ln 2 in two parts, the first with trailing zeros, so that n·ln 2 is exact enough.
-  const Simd r = (x + n * -0.693359375f) + n * 2.12194440e-4f;
+  const Simd scaled = kFactor == 1 ? x : kFactor == -1 ? -x : x * float(kFactor);
+  const Simd r = (scaled + n * -0.693359375f) + n * 2.12194440e-4f;
+  // Least relative error over all r, 1.6e-8, if the first coefficient is 1.
   const Simd q = r * r;  // in three parts side by side: less to wait for than term by term
-  const Simd low = r * (1.0f / 6) + 0.5f, middle = r * (1.0f / 120) + 1.0f / 24;
-  const Simd high = r * (1.0f / 5040) + 1.0f / 720;  // Taylor; the next is below 2e-8 relative
-  const Simd p = ((high * q + middle) * q + low) * q + r;
-  const IntVector exponent = (bits(shifted) - bits(Simd(kRound)) + 127) << 23;
-  return {from_bits(exponent), p};
+  const Simd low = r * 0.16666543f + 0.5f, middle = r * 0.008366611f + 0.04166628f;
+  const Simd p = ((q * 0.0013946497f + middle) * q + low) * q + r;
+  return {scale, p};
 }
 
 PRNN_HD Simd exp(Simd x) {
@@ -47,7 +54,7 @@ PRNN_HD Simd log_sigmoid(Simd a) {
 }
 
 PRNN_HD Simd sigmoid(Simd a) {
-  const ExpParts e = exp_parts(-a);
+  const ExpParts e = exp_parts<-1>(a);
   return Simd(1.0f) / (e.scale * e.expm1_r + (e.scale + 1.0f));
 }
 
@@ -55,7 +62,7 @@ PRNN_HD Simd sigmoid(Simd a) {
 PRNN_HD Simd tanh(Simd a) {
   const IntVector sign = bits(a) & INT32_MIN;
   const Simd magnitude = from_bits(bits(a) ^ sign);
-  const ExpParts e = exp_parts(magnitude * -2.0f);
+  const ExpParts e = exp_parts<-2>(magnitude);
   const Simd m = e.scale * e.expm1_r + (e.scale + -1.0f);
   return from_bits(bits((0.0f - m) / (m + 2.0f)) | sign);
 }
