@@ -72,14 +72,19 @@ struct Panels {
     Shape shape{};
     shape.hidden = panel.columns;
     const Units units{0, panel.vectors, panel.lanes(), panel.vectors, false};
-    __builtin_memset(panel.weights, 0, sizeof(float) * panel.lanes());  // what sums start from
-    float* const line = panel.weights + panel.lanes();
+    for (int v = 0; v < panel.vectors; ++v) {  // what sums start from
+      const Strip strip(v, panel.vectors, lines<float>(block.depth));
+      __builtin_memset(panel.weights + strip.first_word, 0, sizeof(float) * strip.lanes());
+    }
     if (block.is_b_along_depth) {
       const float* const b = block.b + panel.first * block.stride_b;
-      pack_columns(shape, WeightColumns<float>{b, block.stride_b}, block.depth, units, line);
+      pack_columns(shape, WeightColumns<float>{b, block.stride_b}, block.depth, units,
+                   panel.weights);
     } else {
       const float* const b = block.b + panel.first;
-      pack_rows(shape, WeightRows<float>{b, block.stride_b}, block.depth, 1, units, line);
+      const Places places(shape, units, 1, lines<float>(block.depth));
+      pack_rows(shape, WeightRows<float>{b, block.stride_b}, block.depth, units, places,
+                panel.weights);
     }
   }
 };

@@ -31,7 +31,7 @@ float* after_header(const void* array) {
 // All but the layouts.
 Prepared header_for(const Isa& isa, const Problem& p) {
   Prepared out{};
-  std::strcpy(out.isa, "prnn 1 ");  // another number where panels become others
+  std::strcpy(out.isa, "prnn 2 ");  // another number where panels become others
   std::strncat(out.isa, isa.name, sizeof out.isa - 1 - std::strlen(out.isa));
   out.dtype = static_cast<std::int64_t>(p.dtype);
   out.gates = numbers(p.cell).gates;

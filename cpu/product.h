@@ -1,11 +1,11 @@
 // The multiply-add: rows of published values times a panel of packed weights.
 //
 // A panel holds the weights of some units, `vectors` SIMD vectors wide, in the order they are
-// read: lines of `vectors` · kWidth words of 4 bytes. The first line is what the sums start from
-// (the bias, in float); each that follows has the weights of one k, or, in a 16-bit format, of two.
-// Each sum is taken in runs of kRun, in the order of k, whatever the blocking: results do not
-// depend on how the work is cut. The runs keep the rounding error of long sums down: it grows
-// with depth^(3/4) instead of depth.
+// read: lines of `vectors` · kWidth words of 4 bytes, in strips (cpu/pack.h). The first line is
+// what the sums start from (the bias, in float); each that follows has the weights of one k, or, in
+// a 16-bit format, of two. Each sum is taken in runs of kRun, in the order of k, whatever the
+// blocking: results do not depend on how the work is cut. The runs keep the rounding error of long
+// sums down: it grows with depth^(3/4) instead of depth.
 #pragma once
 #include "cpu/pack.h"
 #include "cpu/problem.h"
@@ -53,27 +53,52 @@ struct Widening {
     }
   };
 
-  // sum += rows[k] · the line that has k, and the same for its second k, if that is below `end`. Of
-  // the line's kLine vectors, those from kFirst on.
-  template <int kFirst, int kLine, int kRows, int kVectors>
-  PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
+  // sum += rows[k] · the line that has k, and the same for its second k, if that is below `end`.
+  template <class Lines, int kRows, int kVectors>
+  PRNN_HD static void add_line(const Lines& lines, const Rows<kRows>& rows, std::int64_t k,
                                std::int64_t end, FloatVector (&sum)[kRows][kVectors]) {
-    add_part<0, kFirst, kLine>(line, rows, k, sum);
+    add_part<0>(lines, rows, k, sum);
     if constexpr (kPerLine == 2)
-      if (k + 1 < end) add_part<1, kFirst, kLine>(line, rows, k + 1, sum);
+      if (k + 1 < end) add_part<1>(lines, rows, k + 1, sum);
   }
 
  private:
-  template <int kPart, int kFirst, int kLine, int kRows, int kVectors>
-  PRNN_HD static void add_part(const float* line, const Rows<kRows>& rows, std::int64_t k,
+  template <int kPart, class Lines, int kRows, int kVectors>
+  PRNN_HD static void add_part(const Lines& lines, const Rows<kRows>& rows, std::int64_t k,
                                FloatVector (&sum)[kRows][kVectors]) {
     const auto weight = [&](int v) {
-      return Packed<T>::template widened<kPart, kLine>(line, kFirst + v);
+      const Strip strip = Lines::strip_of(v);
+      return Packed<T>::template widened<kPart>(lines.line_of(v), Lines::in_strip(v),
+                                                strip.vectors);
     };
     const auto row = [&](int r) { return rows.at[r][k] - FloatVector{}; };
     const auto add = [](FloatVector& sum, FloatVector w, FloatVector h) { sum += h * w; };
     add_products(weight, row, add, sum);
   }
+};
+
+// Where a product reads: a line of each strip of kVectors of the panel's kLine vectors, from kFirst
+// on.
+template <int kVectors, int kFirst, int kLine>
+struct Lines {
+  static constexpr int kEach = vectors_of_strip(kLine), kFirstStrip = kFirst / kEach;
+  static constexpr int kStrips = (kFirst + kVectors - 1) / kEach - kFirstStrip + 1;
+  const float* at[kStrips];
+
+  PRNN_HD Lines(const float* panel, std::int64_t lines) {
+#pragma GCC unroll 16
+    for (int n = 0; n < kStrips; ++n)
+      at[n] = panel + Strip((kFirstStrip + n) * kEach, kLine, lines).first_word;
+  }
+  PRNN_HD void skip(std::int64_t lines) {
+#pragma GCC unroll 16
+    for (int n = 0; n < kStrips; ++n)
+      at[n] += lines * Strip((kFirstStrip + n) * kEach, kLine, 0).lanes();
+  }
+  PRNN_HD static constexpr Strip strip_of(int v) { return {kFirst + v, kLine, 0}; }
+  PRNN_HD static constexpr int in_strip(int v) { return (kFirst + v) % kEach; }
+  PRNN_HD const float* line_of(int v) const { return at[(kFirst + v) / kEach - kFirstStrip]; }
+  PRNN_HD const float* vector(int v) const { return line_of(v) + in_strip(v) * kWidth; }
 };
 
 // Lines of the panel that are asked for before they are needed: 2 to 7 % of a call on an Intel
@@ -90,36 +115,36 @@ template <class Format, int kRows, int kVectors, int kFirst = 0, int kLine = kVe
 void product(const float* panel, const float* const* rows, std::int64_t depth, float* out) {
   using Sums = FloatVector[kRows][kVectors];
   using Rows = typename Format::template Rows<kRows>;
-  constexpr std::int64_t kLineWords = kLine * kWidth;
-  const auto add_line = [](const float* line, const Rows& rows, std::int64_t k, std::int64_t end,
-                           Sums& sum) __attribute__((always_inline)) {
-    Format::template add_line<kFirst, kLine>(line, rows, k, end, sum);
-  };
   const auto add = [](Sums& sum, const Sums& run) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) sum[r][v] += run[r][v];
   };
+  Lines<kVectors, kFirst, kLine> lines(panel, 1 + ceil_div(depth, Format::kPerLine));
   Sums sum;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v)
-      __builtin_memcpy(&sum[r][v], panel + (kFirst + v) * kWidth, sizeof(FloatVector));
+      __builtin_memcpy(&sum[r][v], lines.vector(v), sizeof(FloatVector));
   }
-  panel += kLineWords;
+  lines.skip(1);
   std::int64_t first = 0;
   if constexpr (kRows * kVectors <= kFewSums)
     for (; first + 2 * kRun <= depth; first += 2 * kRun) {
-      constexpr std::int64_t kRunWords = kRun / Format::kPerLine * kLineWords;
+      constexpr std::int64_t kLinesOfRun = kRun / Format::kPerLine;
       const Rows of_run(rows, first, kRun), of_next(rows, first + kRun, kRun);
+      auto next_lines = lines;
+      next_lines.skip(kLinesOfRun);
       Sums run = {}, next = {};
-      for (std::int64_t k = 0; k < kRun; k += Format::kPerLine, panel += kLineWords) {
-        add_line(panel, of_run, k, kRun, run);
-        add_line(panel + kRunWords, of_next, k, kRun, next);
+      for (std::int64_t k = 0; k < kRun; k += Format::kPerLine) {
+        Format::add_line(lines, of_run, k, kRun, run);
+        Format::add_line(next_lines, of_next, k, kRun, next);
+        lines.skip(1);
+        next_lines.skip(1);
       }
-      panel += kRunWords;
+      lines.skip(kLinesOfRun);
       add(sum, run);
       add(sum, next);
     }
@@ -127,11 +152,14 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
     const std::int64_t count = depth - first < kRun ? depth - first : kRun;
     const Rows of_run(rows, first, count);
     Sums run = {};
-    for (std::int64_t k = 0; k < count; k += Format::kPerLine, panel += kLineWords) {
-      if constexpr (kRows >= kRowsWorthPrefetching)
-        for (int v = 0; v < kVectors; ++v)
-          __builtin_prefetch(panel + (kLinesAhead * kLine + kFirst + v) * kWidth);
-      add_line(panel, of_run, k, count, run);
+    for (std::int64_t k = 0; k < count; k += Format::kPerLine) {
+      if constexpr (kRows >= kRowsWorthPrefetching) {
+        auto ahead = lines;
+        ahead.skip(kLinesAhead);
+        for (int v = 0; v < kVectors; ++v) __builtin_prefetch(ahead.vector(v));
+      }
+      Format::add_line(lines, of_run, k, count, run);
+      lines.skip(1);
     }
     add(sum, run);
   }
