@@ -8,6 +8,11 @@
 //   kPhases   products in series within a step: 2 only where a gate multiplies something that
 //             another gate has made (GRU with the reset before the product)
 //   kSameGradient  true where ∂a_x and ∂a_h are the same numbers, so that one array holds both
+//
+// and may give its step in two parts, for engines that take many units' first parts before their
+// second ones: each waits less for its own results than a whole step would.
+//   activate  from products, what takes their place
+//   finish    from that, a_x and the state before, the step's result
 #pragma once
 #include <concepts>
 
@@ -115,10 +120,18 @@ struct Lstm {
 
   template <class F>
   PRNN_HD Forward<Lstm, F> step(Vec<4, F> a_x, Vec<4, F> a_h, Vec<2, F> prev) const {
-    const F i = sigmoid(a_x[0] + a_h[0]), f = sigmoid(a_x[1] + a_h[1]);
-    const F g = tanh(a_x[2] + a_h[2]), o = sigmoid(a_x[3] + a_h[3]);
+    return finish(activate(a_x, a_h), a_x, prev);
+  }
+  template <class F>
+  PRNN_HD static Vec<4, F> activate(Vec<4, F> a_x, Vec<4, F> a_h) {
+    return {sigmoid(a_x[0] + a_h[0]), sigmoid(a_x[1] + a_h[1]), tanh(a_x[2] + a_h[2]),
+            sigmoid(a_x[3] + a_h[3])};
+  }
+  template <class F>
+  PRNN_HD static Forward<Lstm, F> finish(Vec<4, F> gates, Vec<4, F>, Vec<2, F> prev) {
+    const F i = gates[0], f = gates[1], g = gates[2], o = gates[3];
     const F c = f * prev[1] + i * g;
-    return {{o * tanh(c), c}, {i, f, g, o}};
+    return {{o * tanh(c), c}, gates};
   }
   // tanh(c') is computed again: that is cheaper than a sixth value per unit and step in memory.
   template <class F>
@@ -188,9 +201,17 @@ struct Gru {
 
   template <class F>
   PRNN_HD Forward<Gru, F> step(Vec<3, F> a_x, Vec<3, F> a_h, Vec<1, F> prev) const {
-    const F r = sigmoid(a_x[0] + a_h[0]), z = sigmoid(a_x[1] + a_h[1]);
-    const F n = tanh(a_x[2] + r * a_h[2]);
-    return {{n + z * (prev[0] - n)}, {r, z, n, a_h[2]}};
+    return finish(activate(a_x, a_h), a_x, prev);
+  }
+  template <class F>
+  PRNN_HD static Vec<3, F> activate(Vec<3, F> a_x, Vec<3, F> a_h) {
+    return {sigmoid(a_x[0] + a_h[0]), sigmoid(a_x[1] + a_h[1]), a_h[2]};
+  }
+  template <class F>
+  PRNN_HD static Forward<Gru, F> finish(Vec<3, F> gates, Vec<3, F> a_x, Vec<1, F> prev) {
+    const F r = gates[0], z = gates[1], a_hn = gates[2];
+    const F n = tanh(a_x[2] + r * a_hn);
+    return {{n + z * (prev[0] - n)}, {r, z, n, a_hn}};
   }
   template <class F>
   PRNN_HD Backward<Gru, F> step_grad(Vec<1, F> d, Vec<1, F> prev, Vec<1, F>,
@@ -265,6 +286,24 @@ concept Cell = C::kPhases == 1 &&
                };
 static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Rnn<TanhOrRelu>> && Cell<Lstm> &&
               Cell<Slstm> && Cell<Gru>);
+
+// One that gives its step in two parts.
+template <class C>
+concept CellInParts = Cell<C> && requires(C cell, Gates<C, float> a, State<C, float> s) {
+  { cell.activate(a, a) } -> std::same_as<Gates<C, float>>;
+  { cell.finish(a, a, s) } -> std::same_as<Forward<C, float>>;
+};
+static_assert(CellInParts<Lstm> && CellInParts<Gru>);
+
+// Such a cell, of products that are activated already.
+template <CellInParts C>
+struct Activated : C {
+  template <class F>
+  PRNN_HD Forward<Activated, F> step(Gates<C, F> a_x, Gates<C, F> gates, State<C, F> prev) const {
+    const Forward<C, F> out = C::finish(gates, a_x, prev);
+    return {out.next, out.reserve};
+  }
+};
 
 // And of one whose step is two products in series.
 template <class C>

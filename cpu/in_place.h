@@ -176,9 +176,6 @@ struct InPlace {
   std::int64_t step;
 
   std::int64_t vectors() const { return ceil_div(pass.shape.hidden, kWidth); }
-  Units units() const {
-    return {part.first_panel * kWidth, (int)(part.last_panel - part.first_panel), 0, 0, false};
-  }
   Range range(std::int64_t first, std::int64_t end) const {
     return {first * kWidth, min(pass.shape.hidden, end * kWidth)};
   }
@@ -190,40 +187,44 @@ struct InPlace {
     return {at, kGates, vectors() * kWidth, block, blocks};
   }
 
-  void multiply(std::int64_t group, const Range* ranges, const Sums& sums, const std::int64_t* rows,
-                int count) const {
+  void multiply(std::int64_t group, const Range* ranges, const Sums& sums,
+                const RowBlock& block) const {
     const float* inputs[kInPlaceRows];
-    for (int r = 0; r < count; ++r) inputs[r] = pass.input(group, kPhase, step, rows[r]);
+    for (int r = 0; r < block.count; ++r)
+      inputs[r] = pass.input(group, kPhase, step, block.rows[r]);
     const LeftOver left = blocking.left_over[kPhase];
-    multiply_in_place(pass, group, kPhase, ranges, left.along_k ? left.units : 0, inputs, count,
-                      sums);
+    multiply_in_place(pass, group, kPhase, ranges, left.along_k ? left.units : 0, inputs,
+                      block.count, sums);
   }
-  void take(std::int64_t group, const Sums& sums, const std::int64_t* rows, int count) const {
-    const Multiplied multiplied{sums.totals + units().first, sums.at(1, 0), sums.at(0, 1)};
-    if (are_plain(pass, group, step, rows, count))
-      take_steps<kPhase, std::is_same_v<typename Pass::Value, float>>(pass, multiplied, units(),
-                                                                      group, step, rows, count);
-    else
-      take_steps<kPhase, false>(pass, multiplied, units(), group, step, rows, count);
+  void take(std::int64_t group, const Sums& sums, RowBlock& block) const {
+    block.is_plain = block.multiplies && are_plain(pass, group, step, block.rows, block.count);
+    const std::int64_t unit = part.first_panel * kWidth;
+    const int vectors = (int)(part.last_panel - part.first_panel);
+    const Waiting waiting{unit,          vectors,       vectors, sums.totals + unit,
+                          sums.at(1, 0), sums.at(0, 1), 0};
+    take_steps_of<kPhase>(pass, waiting, group, step, block, 0);
   }
   // Of rows without a product.
   void take_others(std::int64_t group, const Sums& sums) const {
     for (int gate = 0; gate < kGates; ++gate)
-      __builtin_memset(sums.totals + sums.at(0, gate) + units().first, 0,
-                       sizeof(float) * units().vectors * kWidth);
-    for (std::int64_t b = part.first_row; b < part.last_row; ++b)
-      if (!pass.multiplies(group, kPhase, step, b)) take(group, sums, &b, 1);
+      __builtin_memset(sums.totals + sums.at(0, gate) + part.first_panel * kWidth, 0,
+                       sizeof(float) * (part.last_panel - part.first_panel) * kWidth);
+    RowBlock block{{}, 1, false, false};
+    for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
+      block.rows[0] = b;
+      if (!pass.multiplies(group, kPhase, step, b)) take(group, sums, block);
+    }
   }
-  // f(block, rows, count) of the part's rows that have a product in this step, some at a time.
+  // f(n, block) of the part's rows that have a product in this step, some at a time.
   template <class F>
   void visit_blocks(std::int64_t group, F&& f) const {
-    std::int64_t rows[kInPlaceRows], blocks = 0;
-    int gathered = 0;
+    RowBlock block{{}, 0, true, false};
+    std::int64_t blocks = 0;
     for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
-      if (pass.multiplies(group, kPhase, step, b)) rows[gathered++] = b;
-      if (gathered < kInPlaceRows && (gathered == 0 || b + 1 < part.last_row)) continue;
-      f(blocks++, rows, gathered);
-      gathered = 0;
+      if (pass.multiplies(group, kPhase, step, b)) block.rows[block.count++] = b;
+      if (block.count < kInPlaceRows && (block.count == 0 || b + 1 < part.last_row)) continue;
+      f(blocks++, block);
+      block.count = 0;
     }
   }
 
@@ -232,9 +233,9 @@ struct InPlace {
     Range ranges[kGates];
     for (Range& r : ranges) r = range(part.first_panel, part.last_panel);
     for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
-      visit_blocks(g, [&](std::int64_t block, const std::int64_t* rows, int count) {
-        if (!blocking.by_columns) multiply(g, ranges, sums(g, 0), rows, count);
-        take(g, sums(g, block), rows, count);
+      visit_blocks(g, [&](std::int64_t n, RowBlock& block) {
+        if (!blocking.by_columns) multiply(g, ranges, sums(g, 0), block);
+        take(g, sums(g, n), block);
       });
       take_others(g, sums(g, 0));
     }
@@ -250,8 +251,8 @@ struct InPlace {
       if (ranges[gate].count() < 0) ranges[gate].first = ranges[gate].end;
     }
     for (std::int64_t g = part.first_group; g < part.last_group; ++g)
-      visit_blocks(g, [&](std::int64_t block, const std::int64_t* rows, int count) {
-        multiply(g, ranges, sums(g, block), rows, count);
+      visit_blocks(g, [&](std::int64_t n, const RowBlock& block) {
+        multiply(g, ranges, sums(g, n), block);
       });
   }
 };

@@ -4,14 +4,10 @@
 // Nothing here may be shared with code compiled for another processor: no standard containers or
 // algorithms, only templates over this namespace's types and always-inlined functions.
 #include "core/two_phase_passes.h"
-#include "cpu/in_place.h"
-#include "cpu/io.h"
+#include "cpu/advance.h"
 #include "cpu/matrix_block.h"
-#include "cpu/panel.h"
 #include "cpu/problem.h"
-#include "cpu/product.h"
 #include "cpu/projection.h"
-#include "cpu/steps.h"
 #include "cpu/vector_math.h"
 
 namespace prnn::PRNN_ISA {
@@ -90,12 +86,6 @@ Blocking block(const Problem& problem, std::int64_t rows, Layout layout) {
   return out;
 }
 
-PRNN_HD std::int64_t panel_at(const Blocking& blocking, std::int64_t group, int phase,
-                              const Units& units) {
-  return group * blocking.group_words + (phase == 0 ? 0 : blocking.phase_words[0]) +
-         units.first / kWidth * blocking.vector_words[phase];
-}
-
 void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, float* packed) {
   visit_pass(problem, [&](const auto& pass) {
     const std::int64_t per_group = blocking.panels[0] + blocking.panels[1];
@@ -105,117 +95,6 @@ void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, 
     const Units units = units_of(problem.shape, blocking, phase, pass.products(phase), panel);
     pack_panel(pass, group, phase, units, packed + panel_at(blocking, group, phase, units));
   });
-}
-
-// Whether all rows have a product in this step, or none.
-template <class Pass>
-PRNN_HD bool rows_are_alike(const Pass& pass, std::int64_t step) {
-  if constexpr (requires { pass.rows_are_alike(step); })
-    return pass.rows_are_alike(step);
-  else
-    return pass.shape.lengths == nullptr;
-}
-
-// The products of `count` rows, then their steps. Rows without a product get zeros.
-template <int kPhase, bool kPlain, class Pass>
-PRNN_HD void advance_rows(const Pass& pass, const Products& product, const float* panel,
-                          Units units, std::int64_t group, std::int64_t step,
-                          const std::int64_t* rows, int count, bool multiply) {
-  alignas(64) float products[(kMaxRows * kMaxVectors + 1) * kWidth];
-  const int vectors = units.product_vectors;
-  if (multiply) {
-    const float* inputs[kMaxRows] = {};
-#pragma GCC unroll 8
-    for (int r = 0; r < kMaxRows; ++r)
-      if (r < count) inputs[r] = pass.input(group, kPhase, step, rows[r]);
-    const std::int64_t depth = pass.depth(kPhase);
-    if (units.along_k)
-      multiply_along_k(panel, inputs, count, depth, Pass::products(kPhase) * units.product_stride,
-                       products);
-    else
-      product.at[count][vectors](panel, inputs, depth, products);
-  } else {
-    __builtin_memset(products, 0, sizeof(float) * count * vectors * kWidth);
-  }
-  // A vector that is read of the last product reaches beyond it where products share vectors.
-  if (units.share_vectors())
-    __builtin_memset(products + count * vectors * kWidth, 0, sizeof(float) * kWidth);
-  take_steps<kPhase, kPlain>(pass, {products, vectors * kWidth, units.product_stride}, units, group,
-                             step, rows, count);
-}
-
-// Rows in blocks: those that have a product by themselves, so that a row that has ended costs next
-// to nothing.
-template <int kPhase, class Pass>
-PRNN_HD void advance_panel(const Pass& pass, const Blocking& blocking, const float* panel,
-                           const Units& units, std::int64_t group, std::int64_t step,
-                           const Part& part) {
-  const auto advance = [&](auto is_plain, const std::int64_t* rows, int count, bool multiply) {
-    advance_rows<kPhase, is_plain.value>(pass, *blocking.products, panel, units, group, step, rows,
-                                         count, multiply);
-  };
-  const std::is_same<typename Pass::Value, float> plain;
-  const std::false_type bent;
-  std::int64_t with[kMaxRows], without[kMaxRows];
-  if (rows_are_alike(pass, step)) {
-    const bool multiplies = pass.multiplies(group, kPhase, step, part.first_row);
-    std::int64_t blocks = ceil_div(part.last_row - part.first_row, blocking.rows);
-    for (std::int64_t b = part.first_row; b < part.last_row; --blocks) {
-      const int count = (int)ceil_div(part.last_row - b, blocks);
-      for (int r = 0; r < count; ++r) with[r] = b++;
-      if (are_plain(pass, group, step, with, count))
-        advance(plain, with, count, multiplies);
-      else
-        advance(bent, with, count, multiplies);
-    }
-    return;
-  }
-  int count_with = 0, count_without = 0;
-  std::int64_t left = 0;
-  for (std::int64_t b = part.first_row; b < part.last_row; ++b)
-    left += pass.multiplies(group, kPhase, step, b);
-  // Of nearly equal size.
-  std::int64_t blocks = ceil_div(left, blocking.rows);
-  std::int64_t size = blocks > 0 ? ceil_div(left, blocks) : 0;
-  for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
-    if (pass.multiplies(group, kPhase, step, b)) {
-      with[count_with++] = b;
-      if (count_with < size) continue;
-      if (are_plain(pass, group, step, with, count_with))
-        advance(plain, with, count_with, true);
-      else
-        advance(bent, with, count_with, true);
-      left -= count_with;
-      count_with = 0;
-      blocks -= 1;
-      size = blocks > 0 ? ceil_div(left, blocks) : 0;
-    } else {
-      without[count_without++] = b;
-      if (count_without < blocking.rows) continue;
-      advance(bent, without, count_without, false);
-      count_without = 0;
-    }
-  }
-  if (count_without > 0) advance(bent, without, count_without, false);
-}
-
-template <int kPhase, class Pass>
-void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
-                   std::int64_t step) {
-  if constexpr (requires { pass.weight_rows(0, 0); })
-    if (blocking.in_place)
-      return InPlace<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
-  for (std::int64_t g = part.first_group; g < part.last_group; ++g)
-    for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {
-      // Every other step the other way round: the weights read last are in the cache still.
-      const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
-      const Units units = units_of(pass.shape, blocking, kPhase, Pass::products(kPhase), n);
-      float* const panel =
-          packed + (blocking.places > 0 ? 0 : panel_at(blocking, g, kPhase, units));
-      if constexpr (requires { Pass::kPacksInTurn; })
-        if (blocking.places > 0) pack_panel(pass, g, kPhase, units, panel);
-      advance_panel<kPhase>(pass, blocking, panel, units, g, step, part);
-    }
 }
 
 void advance(const Problem& problem, const Blocking& blocking, float* packed, const Part& part,

@@ -2,6 +2,7 @@
 // each row, gate and kept value is a stream of its own. Of many, the processor loses track.
 #pragma once
 #include "core/passes.h"
+#include "cpu/simd.h"
 
 namespace prnn::PRNN_ISA {
 
@@ -25,6 +26,12 @@ template <class C, class Io, class T>
   requires(C::kPhases == 1)
 PRNN_HD bool is_worth_asking(const ForwardPass<C, Io, T>& pass) {
   return pass.at.made_steps == 0;
+}
+
+// Whether a vector of units may be the first of its cache line: the others come with it.
+PRNN_HD bool begins_line(std::int64_t unit) {
+  constexpr std::int64_t kLine = 16;
+  return unit % kLine < kWidth;
 }
 
 template <bool kWrites, class T>

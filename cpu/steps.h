@@ -1,103 +1,107 @@
 // The steps of some rows and units, whose products are there.
 #pragma once
-#include "cpu/panel.h"
 #include "cpu/prefetch.h"
+#include "cpu/row_blocks.h"
 
 namespace prnn::PRNN_ISA {
 
-// Whether nothing but lengths and resets bends the call's course, as in most calls.
-template <class Pass>
-PRNN_HD bool is_plain(const Pass& pass) {
-  if constexpr (!std::is_same_v<typename Pass::Value, float>)
-    return false;
-  else if constexpr (requires { pass.at.controls; })
-    return pass.at.controls.zoneout == nullptr && pass.at.controls.mask == nullptr &&
-           pass.at.multiplied == nullptr;
-  else
-    return true;
-}
+// Vectors of units, side by side, whose products wait for their steps. They lie panel by panel, of
+// one size: that of row r and gate n of the first vector at products[r · row_stride +
+// n · gate_stride], of the next kWidth further, or in the next panel.
+struct Waiting {
+  std::int64_t first_unit;
+  int vectors, per_panel;
+  float* products;
+  std::int64_t row_stride, gate_stride, panel_stride;
 
-// And not those either.
-template <class Pass>
-PRNN_HD void straighten(Pass& pass) {
-  pass.shape.lengths = nullptr;
-  if constexpr (requires { pass.at.controls; }) pass.at.controls.resets = nullptr;
-}
-template <class Pass>
-PRNN_HD bool is_straight(const Pass& pass) {
-  if constexpr (requires { pass.at.controls; })
-    if (pass.at.controls.resets != nullptr) return false;
-  return pass.shape.lengths == nullptr;
-}
-
-// Whether steps of some rows, which count, are those of a call that nothing bends: what is in
-// float32 and plain has code of its own, for looking after each control costs a tenth of a short
-// step, and more.
-template <class Pass>
-PRNN_HD bool are_plain(const Pass& pass, std::int64_t group, std::int64_t step,
-                       const std::int64_t* rows, int count) {
-  if (!is_plain(pass)) return false;
-  if (is_straight(pass)) return true;
-  for (int r = 0; r < count; ++r)
-    if (pass.bends(group, step, rows[r])) return false;
-  return true;
-}
-
-// What the steps of some rows take: `count` units' products of row r and gate n begin at
-// [r · row_stride + n · gate_stride].
-struct Multiplied {
-  const float* products;
-  std::int64_t row_stride, gate_stride;
-};
-
-// Not inlined: it is most of the engine's code.
-template <int kPhase, bool kPlain, class Pass>
-[[gnu::noinline]] void take_steps(const Pass& shared, Multiplied multiplied, Units units,
-                                  std::int64_t group, std::int64_t step, const std::int64_t* rows,
-                                  int count) {
-  Pass pass = shared;  // a copy, which no store below can change
-  if (kPlain && !is_plain(pass)) __builtin_unreachable();
-  if (kPlain) straighten(pass);
-  constexpr int kGates = Pass::products(kPhase);
-  constexpr bool kCanAsk = requires { is_worth_asking(shared); };
-  using UnitIo = Io<typename Pass::Value>;
-  const UnitIo whole{kWidth};  // products of no unit are of no consequence
-  const auto take = [&](std::int64_t row, const float* products, int v,
-                        auto asks) __attribute__((always_inline)) {
-    if constexpr (kCanAsk)
-      if (asks) ask_for_step(pass, group, step + 1, row, units.first_of(v));
-    Vec<kGates, Simd> of_unit;
-    for (int gate = 0; gate < kGates; ++gate)
-      of_unit[gate] = whole.load(products + gate * multiplied.gate_stride + v * kWidth);
-    const UnitIo io{units.count_of(pass.shape, v)};
-    pass.template step<kPhase>(group, step, row, units.first_of(v), of_unit, io);
-  };
-  const auto products_of = [&](int r) { return multiplied.products + r * multiplied.row_stride; };
-  bool asks = false;
-  if constexpr (kCanAsk) asks = is_worth_asking(pass);
-  if constexpr (kGates == 1) {
-    const auto take_all = [&](auto asks) __attribute__((always_inline)) {
-      for (int r = 0; r < count; ++r) {
-        const std::int64_t row = rows[r];
-        const float* const products = products_of(r);
-        for (int v = 0; v < units.vectors; ++v) take(row, products, v, asks);
-      }
-    };
-    // Steps this short would feel the question.
-    if constexpr (!kPlain)
-      take_all(asks);
-    else if (asks)
-      take_all(std::true_type{});
-    else
-      take_all(std::false_type{});
-  } else {
-    // A vector or two of each row. As one loop, or the compiler would prepare more for each row
-    // than the step of a vector takes: a tenth of short steps. A part may have no vector at all.
-    for (int n = 0, r = 0, v = 0; n < count * units.vectors; ++n) {
-      take(rows[r], products_of(r), v, asks);
-      if (++v == units.vectors) v = 0, ++r;
+  // f(unit, lanes, its products) for each vector of a row. As one loop, or the compiler would
+  // prepare more for each panel than the step of a vector takes.
+  template <class F>
+  PRNN_HD void visit(const Shape& shape, int row, F&& f) const {
+    float* at = products + row * row_stride;
+    const std::int64_t to_next_panel = panel_stride - (per_panel - 1) * kWidth;
+    std::int64_t unit = first_unit;
+    for (int n = 0, v = 0; n < vectors; ++n, unit += kWidth) {
+      f(unit, (int)min(shape.hidden - unit, kWidth), at);
+      const bool is_last = ++v == per_panel;
+      at += is_last ? to_next_panel : kWidth;
+      v = is_last ? 0 : v;
     }
   }
+  template <int kGates>
+  PRNN_HD Vec<kGates, Simd> load(const float* at) const {
+    const Io<float> whole{kWidth};  // products of no unit are of no consequence
+    Vec<kGates, Simd> values;
+    for (int gate = 0; gate < kGates; ++gate) values[gate] = whole.load(at + gate * gate_stride);
+    return values;
+  }
+  template <int kGates>
+  PRNN_HD void store(float* at, const Vec<kGates, Simd>& values, int lanes) const {
+    const Io<float> io{lanes};
+    for (int gate = 0; gate < kGates; ++gate) io.store(at + gate * gate_stride, values[gate]);
+  }
+};
+
+// A pass that takes products as activate() leaves them.
+template <class Pass>
+PRNN_HD const Pass& of_activated(const Pass& pass) {
+  return pass;
+}
+template <CellInParts C, class Io, class T>
+PRNN_HD ForwardPass<Activated<C>, Io, T> of_activated(const ForwardPass<C, Io, T>& pass) {
+  return {{{pass.cell}, pass.shape}, pass.at};
+}
+
+// Activates a row's products where they lie.
+template <class Pass>
+PRNN_HD void activate(const Pass&, const Waiting&, std::int64_t, std::int64_t, std::int64_t, int) {}
+template <CellInParts C, class Io, class T>
+PRNN_HD void activate(const ForwardPass<C, Io, T>& pass, const Waiting& waiting, std::int64_t group,
+                      std::int64_t step, std::int64_t row, int waiting_row) {
+  waiting.visit(pass.shape, waiting_row,
+                [&](std::int64_t unit, int lanes, float* at) __attribute__((always_inline)) {
+                  const auto a_x = pass.fetch(group, step, row, unit, Io{lanes}).a_x;
+                  const auto a_h = waiting.load<C::kGates>(at);
+                  waiting.store<C::kGates>(at, pass.cell.activate(a_x, a_h), lanes);
+                });
+}
+
+// The steps of a block's rows; its first is row `first` of those that wait. A row's are taken one
+// after the other: where it lies is made out once for all of them. Not inlined: it is most of the
+// engine's code.
+template <int kPhase, bool kPlain, class Pass>
+[[gnu::noinline]] void take_steps(const Pass& shared, const Waiting& all, std::int64_t group,
+                                  std::int64_t step, const RowBlock& block, int first) {
+  const Waiting waiting = all;  // copies, which no store below can change
+  Pass pass = shared;
+  if (kPlain && !is_plain(pass)) __builtin_unreachable();
+  if (kPlain) straighten(pass);
+  const auto& finishing = of_activated(pass);
+  constexpr int kGates = Pass::products(kPhase);
+  constexpr bool kCanAsk = requires { is_worth_asking(pass); };
+  bool asks = false;
+  if constexpr (kCanAsk) asks = is_worth_asking(pass);
+  for (int r = 0; r < block.count; ++r) {
+    const std::int64_t row = block.rows[r];
+    if (block.multiplies) activate(pass, waiting, group, step, row, first + r);
+    waiting.visit(
+        pass.shape, first + r,
+        [&](std::int64_t unit, int lanes, const float* at) __attribute__((always_inline)) {
+          if constexpr (kCanAsk)
+            if (asks && begins_line(unit)) ask_for_step(pass, group, step + 1, row, unit);
+          const Io<typename Pass::Value> io{lanes};
+          finishing.template step<kPhase>(group, step, row, unit, waiting.load<kGates>(at), io);
+        });
+  }
+}
+
+// Of passes that have plain steps, or not.
+template <int kPhase, class Pass>
+void take_steps_of(const Pass& pass, const Waiting& waiting, std::int64_t group, std::int64_t step,
+                   const RowBlock& block, int first) {
+  if constexpr (kHasPlainSteps<Pass>)
+    if (block.is_plain) return take_steps<kPhase, true>(pass, waiting, group, step, block, first);
+  take_steps<kPhase, false>(pass, waiting, group, step, block, first);
 }
 
 }  // namespace prnn::PRNN_ISA

@@ -17,6 +17,7 @@ import prnn_jax
 SPREAD = [
     Case("lstm", 9, (5,), 129, state=True),
     Case("lstm", 9, (3,), 513),
+    Case("lstm", 5, (19,), 197),
     Case("gru", 9, (1,), 385, bidirectional=True),
     Case("gru_reset_before", 9, (3,), 385, state=True),
     Case("rnn_tanh_skip", 9, (2,), 769, reverse=True),

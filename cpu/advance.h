@@ -1,0 +1,137 @@
+// A phase of a step: products of rows with panels of weights, and then the steps they are for.
+#pragma once
+#include "cpu/in_place.h"
+#include "cpu/panel.h"
+#include "cpu/product.h"
+#include "cpu/steps.h"
+
+namespace prnn::PRNN_ISA {
+
+// Where a panel begins among the packed weights.
+PRNN_HD std::int64_t panel_at(const Blocking& blocking, std::int64_t group, int phase,
+                              const Units& units) {
+  return group * blocking.group_words + (phase == 0 ? 0 : blocking.phase_words[0]) +
+         units.first / kWidth * blocking.vector_words[phase];
+}
+
+// Products wait for their steps until there are some: steps of a row that are taken together share
+// what it takes to make out where the row lies. So many rows wait at most, and so many floats,
+// which the first-level cache holds besides weights.
+inline constexpr int kMostWaitingRows = 16, kMostWaitingFloats = 256 * kWidth;
+// Where more rows are multiplied, one lot after the other, the weights are to be near still: words.
+inline constexpr std::int64_t kNearWords = 16 << 10;
+
+// Panels of one size, side by side, whose products wait together.
+struct PanelRun {
+  static constexpr int kMost = 8;
+  struct {
+    const float* weights;
+    Units units;
+  } panels[kMost];
+  int count = 0;
+
+  PRNN_HD int lanes() const { return count * panels[0].units.lanes(); }
+  // For one more, if so many rows multiply weights of such a depth.
+  PRNN_HD bool has_room_for(const Units& units, std::int64_t depth, std::int64_t rows) const {
+    if (count == 0) return true;
+    const std::int64_t all = lanes() + units.lanes();
+    return count < kMost && units.product_stride == panels[0].units.product_stride &&
+           units.vectors == panels[0].units.vectors &&
+           all * min(rows, kMostWaitingRows) <= kMostWaitingFloats &&
+           (rows <= kMostWaitingRows || all * depth <= kNearWords);
+  }
+};
+
+// The products of a block's rows; zeros where they have none.
+template <int kPhase, class Pass>
+PRNN_HD void multiply(const Pass& pass, const Products& product, const float* weights,
+                      const Units& units, std::int64_t group, std::int64_t step,
+                      const RowBlock& block, float* out) {
+  const int vectors = units.product_vectors;
+  if (!block.multiplies) {
+    __builtin_memset(out, 0, sizeof(float) * block.count * vectors * kWidth);
+    return;
+  }
+  const float* inputs[kMaxRows] = {};
+#pragma GCC unroll 8
+  for (int r = 0; r < kMaxRows; ++r)
+    if (r < block.count) inputs[r] = pass.input(group, kPhase, step, block.rows[r]);
+  const std::int64_t depth = pass.depth(kPhase);
+  if (units.along_k)
+    multiply_along_k(weights, inputs, block.count, depth,
+                     Pass::products(kPhase) * units.product_stride, out);
+  else
+    product.at[block.count][vectors](weights, inputs, depth, out);
+}
+
+// The products of all the part's rows with some panels, and their steps.
+template <int kPhase, class Pass>
+PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const PanelRun& run,
+                            std::int64_t group, std::int64_t step, const Part& part) {
+  alignas(64) float products[max(kMostWaitingFloats, kMaxRows * kMaxVectors * kWidth) + kWidth];
+  const Units &front = run.panels[0].units, &back = run.panels[run.count - 1].units;
+  const bool ascends = front.first <= back.first;
+  const std::int64_t most_rows = min(min(part.last_row - part.first_row, kMostWaitingRows),
+                                     max(kMostWaitingFloats / run.lanes(), blocking.rows));
+  const std::int64_t panel_stride = most_rows * front.lanes();
+  const Waiting waiting{ascends ? front.first : back.first,
+                        run.count * front.vectors,
+                        front.vectors,
+                        products,
+                        front.lanes(),
+                        front.product_stride,
+                        panel_stride};
+  // A vector that is read of the last product reaches beyond it where products share vectors.
+  __builtin_memset(products + run.count * panel_stride, 0, sizeof(float) * kWidth);
+  RowBlocks<Pass> all(pass, blocking, kPhase, group, step, part);
+  RowBlock blocks[kMostWaitingRows];
+  for (bool is_more = true; is_more;) {
+    int count = 0;
+    std::int64_t rows = 0;
+    while ((count == 0 || rows + all.next_size() <= most_rows) &&
+           (is_more = all.next(blocks[count])))
+      rows += blocks[count++].count;
+    for (int n = 0; n < run.count; ++n) {
+      const auto& panel = run.panels[n];
+      float* out = products + (ascends ? n : run.count - 1 - n) * panel_stride;
+      for (int b = 0; b < count; ++b) {
+        multiply<kPhase>(pass, *blocking.products, panel.weights, panel.units, group, step,
+                         blocks[b], out);
+        out += blocks[b].count * panel.units.lanes();
+      }
+    }
+    for (int b = 0, first = 0; b < count; first += blocks[b++].count)
+      take_steps_of<kPhase>(pass, waiting, group, step, blocks[b], first);
+  }
+}
+
+// The part's share of a phase.
+template <int kPhase, class Pass>
+void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
+                   std::int64_t step) {
+  if constexpr (requires { pass.weight_rows(0, 0); })
+    if (blocking.in_place)
+      return InPlace<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
+  const std::int64_t rows = part.last_row - part.first_row, depth = pass.depth(kPhase);
+  for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
+    PanelRun run;
+    const auto advance_run = [&] {
+      if (run.count > 0) advance_panels<kPhase>(pass, blocking, run, g, step, part);
+      run.count = 0;
+    };
+    for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {
+      // Every other step the other way round: the weights read last are in the cache still.
+      const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
+      const Units units = units_of(pass.shape, blocking, kPhase, Pass::products(kPhase), n);
+      if (blocking.places > 0 || !run.has_room_for(units, depth, rows)) advance_run();
+      float* const panel =
+          packed + (blocking.places > 0 ? 0 : panel_at(blocking, g, kPhase, units));
+      if constexpr (requires { Pass::kPacksInTurn; })
+        if (blocking.places > 0) pack_panel(pass, g, kPhase, units, panel);
+      run.panels[run.count++] = {panel, units};
+    }
+    advance_run();
+  }
+}
+
+}  // namespace prnn::PRNN_ISA
