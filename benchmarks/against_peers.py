@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
@@ -215,19 +216,61 @@ def _measure_all(options: argparse.Namespace) -> dict:
         found = workers["jax"].call(_peers.device)
         if options.platform == "gpu" and found["gpu"] is None:
             raise SystemExit("JAX sees no GPU.")
+        packages = ("jax", "jaxlib", *harness.installed(*PACKAGES), "prnn_jax")
+        about = {
+            "device": {**harness.device(found["instruction_set"]), "gpu": found["gpu"]},
+            "versions": harness.versions(*packages),
+            "platform": options.platform,
+            "options": {
+                "budget_s": options.budget_s,
+                "min_rounds": harness.MIN_ROUNDS,
+            },
+        }
+        earlier = options.join and read_earlier(options.join, about)
         for point in points(options):
             entries.append(measure(workers, point, names, options.budget_s, peak))
             print(_row(point, entries[-1]), flush=True)
     if limits is not None:  # a machine may have been slow when they were measured
         limits = _limits.joined(limits, _limits.measure_limits(threads))
-    packages = ("jax", "jaxlib", *harness.installed(*PACKAGES), "prnn_jax")
+    results = {**about, "limits": limits, "points": entries}
+    return joined(earlier, results) if earlier else results
+
+
+def read_earlier(path: Path, about: dict) -> dict:
+    """Results that new ones may join.
+
+    Args:
+      path: their file.
+      about: what is said of the new ones, besides the commit.
+
+    Raises:
+      SystemExit: they are of another commit, machine, or versions, or timed otherwise.
+    """
+    earlier = harness.read_json(path, NAME)
+    for key, value in {**about, "commit": harness.commit()}.items():
+        if earlier[key] != value:
+            raise SystemExit(f"{path}: {key} was {earlier[key]}, and is {value}.")
+    return earlier
+
+
+def joined(earlier: dict, results: dict) -> dict:
+    """The new results, and those of points that were not measured again, in order."""
+    axes = [field.name for field in dataclasses.fields(Point)]
+
+    def of(entry: dict) -> Point:
+        return Point(**{axis: entry[axis] for axis in axes})
+
+    def place(entry: dict) -> tuple:
+        cell, mode = list(CELLS).index(entry["cell"]), MODES.index(entry["mode"])
+        sizes = entry["hidden_size"], entry["batch"], entry["time"]
+        return not entry["projection"], entry["dtype"], cell, mode, *sizes
+
+    entries = {of(e): e for e in (*earlier["points"], *results["points"])}
+    limits = results["limits"] and earlier["limits"]
     return {
-        "device": {**harness.device(found["instruction_set"]), "gpu": found["gpu"]},
-        "versions": harness.versions(*packages),
-        "platform": options.platform,
-        "options": {"budget_s": options.budget_s, "min_rounds": harness.MIN_ROUNDS},
-        "limits": limits,
-        "points": entries,
+        **results,
+        "limits": limits and _limits.joined(earlier["limits"], results["limits"]),
+        "points": sorted(entries.values(), key=place),
     }
 
 
@@ -269,6 +312,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--platform", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--torch-compile", action="store_true", help="it, too")
+    parser.add_argument(
+        "--join",
+        type=Path,
+        metavar="FILE",
+        help="results of other points, by the same commit on the same machine, to "
+        "write with the new ones: all points take an hour",
+    )
     parser.add_argument(
         "--full", action="store_true", help="all sizes; with --table: all points"
     )

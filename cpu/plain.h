@@ -7,9 +7,10 @@
 
 namespace prnn::PRNN_ISA {
 
-// Whether nothing but lengths and resets bends the call's course, as in most calls.
 template <class Pass>
 inline constexpr bool kHasPlainSteps = std::is_same_v<typename Pass::Value, float>;
+
+// Whether nothing but lengths and resets bends the call's course, as in most calls.
 template <class Pass>
 PRNN_HD bool is_plain(const Pass& pass) {
   if constexpr (!kHasPlainSteps<Pass>)

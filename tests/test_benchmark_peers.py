@@ -326,6 +326,29 @@ def test_limits_are_compared_with_ours_and_with_others():
     assert lines[2].startswith("| LSTM | train | 60 % | 60 % | 5.00× |")
 
 
+def test_results_of_other_points_can_be_joined(peers):
+    first, *others = peers["points"]
+    again = {**first, "rounds": 99}
+    earlier = {**peers, "points": [*others[::-1], first]}
+    both = against_peers.joined(earlier, {**peers, "points": [again]})
+    assert both["points"] == [again, *others]
+    if peers["limits"]:
+        rows = zip(both["limits"]["rows"], peers["limits"]["rows"], strict=True)
+        for joined, row in rows:
+            assert joined["rounds"] == 2 * row["rounds"]
+
+
+def test_results_of_another_machine_cannot(peers, tmp_path):
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(peers))
+    keys = "device", "versions", "platform", "options"
+    about = {key: peers[key] for key in keys}
+    assert against_peers.read_earlier(file, about) == peers
+    for key in keys:
+        with pytest.raises(SystemExit, match=f"{key} was"):
+            against_peers.read_earlier(file, {**about, key: "another"})
+
+
 def test_sizes_are_the_goals_or_all(monkeypatch):
     parse = against_peers._parser().parse_args
     goal, every = (against_peers.points(parse(o)) for o in ([], ["--full"]))
