@@ -42,7 +42,8 @@ def page(results_folder: Path, plots: Callable[[str, dict], Sequence[str]]) -> s
     """The report in Markdown.
 
     Args:
-      results_folder: has a file for each benchmark that was run.
+      results_folder: has a file for each benchmark that was run, and others for the
+        same on other machines, `NAME-MACHINE.json`: their tables follow, without plots.
       plots: makes those of a benchmark; their files, as the page may link to them.
     """
     sections, missing = [_HEAD], []
@@ -56,11 +57,19 @@ def page(results_folder: Path, plots: Callable[[str, dict], Sequence[str]]) -> s
         question = (module.__doc__ or name).splitlines()[0]
         sections += [f"## {question}", table(module, results)]
         sections += [f"![{Path(file).stem}]({file})" for file in plots(name, results)]
-        source = f"`python -m benchmarks.{name}`: {harness.provenance(results)}."
-        sections.append(source)
+        sections.append(_source(results))
+        for other in sorted(results_folder.glob(f"{name}-*.json")):
+            results = harness.read_json(other, name)
+            sections += [table(module, results), _source(results)]
     if missing:
         sections += ["## Not yet measured", "\n".join(missing)]
     return "\n\n".join(sections) + "\n"
+
+
+def _source(results: dict) -> str:
+    """Of what the figures are."""
+    name = results["benchmark"]
+    return f"`python -m benchmarks.{name}`: {harness.provenance(results)}."
 
 
 def table(module: ModuleType, results: dict) -> str:

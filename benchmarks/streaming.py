@@ -184,7 +184,8 @@ def table(results: dict) -> str:
     for point in results["points"]:
         layers = f"{point['layers']} × {point['hidden_size']}"
         for name in ENGINES:
-            us = point["latency_us"][name]
+            if (us := point["latency_us"].get(name)) is None:
+                continue  # of before there were prepared weights
             row = [layers, point["dtype"], str(point["chunk"]), name]
             row += [harness.number(us[p]) for p in PERCENTILES]
             row += [f"{100 * point['dispatch_share'][name]:.0f} %"]

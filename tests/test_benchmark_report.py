@@ -196,6 +196,19 @@ def test_the_report_shows_what_is_there(folder):
         assert "<dc:date>" not in drawing
 
 
+def test_other_machines_follow(folder):
+    device = {**SURROUNDINGS["device"], "cpu": "another processor"}
+    results = {"benchmark": "memory", **SURROUNDINGS, **RESULTS["memory"]}
+    other = folder / "results" / "memory-another.json"
+    harness.write_json(other, {**results, "device": device})
+    text = report.page(folder / "results", lambda name, results: [])
+    first, second = (f"`python -m benchmarks.memory`: {a}" for a in ("a ", "another "))
+    module = importlib.import_module("benchmarks.memory")
+    table = report.table(module, results)
+    assert text.count(table) == 2
+    assert text.index(first) < text.rindex(table) < text.index(second)
+
+
 def test_what_was_not_measured_is_listed(folder):
     (folder / "results" / "memory.json").unlink()
     text = report.page(folder / "results", lambda name, results: [])
