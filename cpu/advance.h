@@ -1,18 +1,11 @@
 // A phase of a step: products of rows with panels of weights, and then the steps they are for.
 #pragma once
 #include "cpu/in_place.h"
-#include "cpu/panel.h"
+#include "cpu/packing.h"
 #include "cpu/product.h"
 #include "cpu/steps.h"
 
 namespace prnn::PRNN_ISA {
-
-// Where a panel begins among the packed weights.
-PRNN_HD std::int64_t panel_at(const Blocking& blocking, std::int64_t group, int phase,
-                              const Units& units) {
-  return group * blocking.group_words + (phase == 0 ? 0 : blocking.phase_words[0]) +
-         units.first / kWidth * blocking.vector_words[phase];
-}
 
 // Products wait for their steps until there are some: steps of a row that are taken together share
 // what it takes to make out where the row lies. So many rows wait at most, and so many floats,
@@ -24,10 +17,7 @@ inline constexpr std::int64_t kNearWords = 16 << 10;
 // Panels of one size, side by side, whose products wait together.
 struct PanelRun {
   static constexpr int kMost = 8;
-  struct {
-    const float* weights;
-    Units units;
-  } panels[kMost];
+  Panel panels[kMost];
   int count = 0;
 
   PRNN_HD int lanes() const { return count * panels[0].units.lanes(); }
@@ -42,26 +32,38 @@ struct PanelRun {
   }
 };
 
-// The products of a block's rows; zeros where they have none.
+// The products of some blocks of rows with a panel, strip by strip; zeros where rows have none.
 template <int kPhase, class Pass>
-PRNN_HD void multiply(const Pass& pass, const Products& product, const float* weights,
-                      const Units& units, std::int64_t group, std::int64_t step,
-                      const RowBlock& block, float* out) {
-  const int vectors = units.product_vectors;
-  if (!block.multiplies) {
-    __builtin_memset(out, 0, sizeof(float) * block.count * vectors * kWidth);
-    return;
-  }
-  const float* inputs[kMaxRows] = {};
-#pragma GCC unroll 8
-  for (int r = 0; r < kMaxRows; ++r)
-    if (r < block.count) inputs[r] = pass.input(group, kPhase, step, block.rows[r]);
+PRNN_HD void multiply(const Pass& pass, const Products& product, const Panel& panel,
+                      const RowBlock* blocks, int count, float* out) {
+  const Units& units = panel.units;
   const std::int64_t depth = pass.depth(kPhase);
+  const auto visit = [&](auto&& f) __attribute__((always_inline)) {
+    float* at = out;
+    for (const RowBlock* block = blocks; block < blocks + count; ++block) {
+      f(*block, at);
+      at += block->count * units.lanes();
+    }
+  };
   if (units.along_k)
-    multiply_along_k(weights, inputs, block.count, depth,
-                     Pass::products(kPhase) * units.product_stride, out);
-  else
-    product.at[block.count][vectors](weights, inputs, depth, out);
+    return visit([&](const RowBlock& block, float* at) {
+      if (block.multiplies)
+        multiply_along_k(panel.weights, block.inputs, block.count, depth,
+                         Pass::products(kPhase) * units.product_stride, at);
+      else
+        __builtin_memset(at, 0, sizeof(float) * block.count * units.lanes());
+    });
+  for (int v = 0; v < units.product_vectors; v += units.at_once) {
+    const Strip strip = units.strip(v, lines<typename Pass::Value>(depth));
+    visit([&](const RowBlock& block, float* at) __attribute__((always_inline)) {
+      at += strip.first_lane();
+      if (block.multiplies)
+        return product.at[block.count][strip.vectors](panel.weights + strip.first_word,
+                                                      block.inputs, depth, at, units.lanes());
+      for (int r = 0; r < block.count; ++r)
+        __builtin_memset(at + r * units.lanes(), 0, sizeof(float) * strip.lanes());
+    });
+  }
 }
 
 // The products of all the part's rows with some panels, and their steps.
@@ -92,13 +94,8 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
            (is_more = all.next(blocks[count])))
       rows += blocks[count++].count;
     for (int n = 0; n < run.count; ++n) {
-      const auto& panel = run.panels[n];
-      float* out = products + (ascends ? n : run.count - 1 - n) * panel_stride;
-      for (int b = 0; b < count; ++b) {
-        multiply<kPhase>(pass, *blocking.products, panel.weights, panel.units, group, step,
-                         blocks[b], out);
-        out += blocks[b].count * panel.units.lanes();
-      }
+      float* const out = products + (ascends ? n : run.count - 1 - n) * panel_stride;
+      multiply<kPhase>(pass, *blocking.products, run.panels[n], blocks, count, out);
     }
     for (int b = 0, first = 0; b < count; first += blocks[b++].count)
       take_steps_of<kPhase>(pass, waiting, group, step, blocks[b], first);
@@ -124,11 +121,11 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
       const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
       const Units units = units_of(pass.shape, blocking, kPhase, Pass::products(kPhase), n);
       if (blocking.places > 0 || !run.has_room_for(units, depth, rows)) advance_run();
-      float* const panel =
-          packed + (blocking.places > 0 ? 0 : panel_at(blocking, g, kPhase, units));
+      const Panel panel{packed + (blocking.places > 0 ? 0 : panel_at(blocking, g, kPhase, units)),
+                        units};
       if constexpr (requires { Pass::kPacksInTurn; })
-        if (blocking.places > 0) pack_panel(pass, g, kPhase, units, panel);
-      run.panels[run.count++] = {panel, units};
+        if (blocking.places > 0) pack_panels(pass, g, kPhase, &panel, 1);
+      run.panels[run.count++] = panel;
     }
     advance_run();
   }

@@ -27,12 +27,12 @@ struct Dot {
     }
   };
 
-  template <class Lines, int kRows, int kVectors>
-  PRNN_HD static void add_line(const Lines& lines, const Rows<kRows>& rows, std::int64_t k,
+  template <int kRows, int kVectors>
+  PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
                                std::int64_t, FloatVector (&sum)[kRows][kVectors]) {
     const auto weight = [&](int v) {
       UintVector words;
-      __builtin_memcpy(&words, lines.vector(v), sizeof words);
+      __builtin_memcpy(&words, line + v * kWidth, sizeof words);
       return words;
     };
     const auto row = [&](int r) { return rows.pairs[r][k / 2] - UintVector{}; };

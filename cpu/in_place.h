@@ -189,11 +189,8 @@ struct InPlace {
 
   void multiply(std::int64_t group, const Range* ranges, const Sums& sums,
                 const RowBlock& block) const {
-    const float* inputs[kInPlaceRows];
-    for (int r = 0; r < block.count; ++r)
-      inputs[r] = pass.input(group, kPhase, step, block.rows[r]);
     const LeftOver left = blocking.left_over[kPhase];
-    multiply_in_place(pass, group, kPhase, ranges, left.along_k ? left.units : 0, inputs,
+    multiply_in_place(pass, group, kPhase, ranges, left.along_k ? left.units : 0, block.inputs,
                       block.count, sums);
   }
   void take(std::int64_t group, const Sums& sums, RowBlock& block) const {
@@ -209,7 +206,7 @@ struct InPlace {
     for (int gate = 0; gate < kGates; ++gate)
       __builtin_memset(sums.totals + sums.at(0, gate) + part.first_panel * kWidth, 0,
                        sizeof(float) * (part.last_panel - part.first_panel) * kWidth);
-    RowBlock block{{}, 1, false, false};
+    RowBlock block{{}, {}, 1, false, false};
     for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
       block.rows[0] = b;
       if (!pass.multiplies(group, kPhase, step, b)) take(group, sums, block);
@@ -218,10 +215,13 @@ struct InPlace {
   // f(n, block) of the part's rows that have a product in this step, some at a time.
   template <class F>
   void visit_blocks(std::int64_t group, F&& f) const {
-    RowBlock block{{}, 0, true, false};
+    RowBlock block{{}, {}, 0, true, false};
     std::int64_t blocks = 0;
     for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
-      if (pass.multiplies(group, kPhase, step, b)) block.rows[block.count++] = b;
+      if (pass.multiplies(group, kPhase, step, b)) {
+        block.inputs[block.count] = pass.input(group, kPhase, step, b);
+        block.rows[block.count++] = b;
+      }
       if (block.count < kInPlaceRows && (block.count == 0 || b + 1 < part.last_row)) continue;
       f(blocks++, block);
       block.count = 0;

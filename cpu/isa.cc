@@ -33,18 +33,7 @@ PRNN_HD void visit_pass(const Problem& p, F&& f) {
   });
 }
 
-// One row alone reads each weight once, whatever the panel: many vectors make up for the latency
-// of an addition. More rows share the weights they read: few vectors leave registers for them. Two
-// or three rows take as many vectors as there are registers for: three, 10 to 17 % less time than
-// with four vectors.
-int vectors_per_block(std::int64_t rows) {
-  constexpr int kLatency = 8;  // multiply-adds in flight that keep two units busy
-  constexpr bool kHasRegisters = max_rows(kLatency) >= 3;
-  if (rows == 1 || (kHasRegisters && rows <= 3)) return kLatency;
-  return kLatency / 2;
-}
-
-Blocking block(const Problem& problem, std::int64_t rows, Layout layout) {
+Blocking block(const Problem& problem, Layout layout) {
   Blocking out{};
   out.layout = layout;
   visit_pass(problem, [&](const auto& pass) {
@@ -59,7 +48,9 @@ Blocking block(const Problem& problem, std::int64_t rows, Layout layout) {
       const LeftOver left = out.left_over[p] = left_over(hidden, products, depth);
       out.columns[p] = products * ceil_div(hidden, kWidth);
       const std::int64_t unit_vectors = ceil_div(hidden - left.units, kWidth);
-      const std::int64_t wanted = max(vectors_per_block(layout.rows) / products, 1);
+      // One row multiplies all of a panel at once: it takes eight sums to make up for the latency
+      // of an addition. More rows take a panel in strips.
+      const std::int64_t wanted = max(kMaxVectors / products, 1);
       // As many panels as give each thread the same number.
       const std::int64_t rounds = ceil_div(unit_vectors, wanted * layout.threads);
       out.panels[p] = min(unit_vectors, rounds * layout.threads);
@@ -75,25 +66,27 @@ Blocking block(const Problem& problem, std::int64_t rows, Layout layout) {
       }
       const int widest = unit_vectors > 0 ? products * out.vectors[p]
                                           : (int)ceil_div(products * left.units, kWidth);
-      const int by_halves = max_rows(widest), at_once = rows_in_registers(widest);
-      // By halves where one block will do, or each has far more rows: of 16 rows, two blocks of
-      // eight take longer than three smaller ones.
-      const int allowed = rows <= kMaxRows || at_once * 2 <= by_halves ? by_halves : at_once;
-      out.rows = allowed < out.rows ? allowed : out.rows;
+      out.at_once[p] = vectors_at_once(widest, layout.rows);
+      out.rows = (int)min(out.rows, rows_in_registers(out.at_once[p]));
       out.group_words += out.phase_words[p];
     }
   });
   return out;
 }
 
-void pack(const Problem& problem, const Blocking& blocking, std::int64_t index, float* packed) {
+void pack(const Problem& problem, const Blocking& blocking, const Part& part, int phase,
+          float* packed) {
   visit_pass(problem, [&](const auto& pass) {
-    const std::int64_t per_group = blocking.panels[0] + blocking.panels[1];
-    const std::int64_t group = index / per_group, in_group = index % per_group;
-    const int phase = in_group < blocking.panels[0] ? 0 : 1;
-    const std::int64_t panel = in_group - (phase == 0 ? 0 : blocking.panels[0]);
-    const Units units = units_of(problem.shape, blocking, phase, pass.products(phase), panel);
-    pack_panel(pass, group, phase, units, packed + panel_at(blocking, group, phase, units));
+    for (std::int64_t group = part.first_group; group < part.last_group; ++group)
+      for (std::int64_t n = part.first_panel; n < part.last_panel;) {
+        Panel panels[kPackedTogether];
+        int count = 0;
+        for (; count < kPackedTogether && n < part.last_panel; ++count, ++n) {
+          const Units units = units_of(problem.shape, blocking, phase, pass.products(phase), n);
+          panels[count] = {packed + panel_at(blocking, group, phase, units), units};
+        }
+        pack_panels(pass, group, phase, panels, count);
+      }
   });
 }
 

@@ -1,6 +1,6 @@
 // The inner part of a product of matrices (cpu/matrix_product.h): some columns times some rows.
 #pragma once
-#include "cpu/panel.h"
+#include "cpu/packing.h"
 #include "cpu/product.h"
 
 namespace prnn::PRNN_ISA {
@@ -71,20 +71,17 @@ struct Panels {
   void pack(const Panel& panel) const {
     Shape shape{};
     shape.hidden = panel.columns;
-    const Units units{0, panel.vectors, panel.lanes(), panel.vectors, false};
-    for (int v = 0; v < panel.vectors; ++v) {  // what sums start from
-      const Strip strip(v, panel.vectors, lines<float>(block.depth));
-      __builtin_memset(panel.weights + strip.first_word, 0, sizeof(float) * strip.lanes());
-    }
+    const Units units{0, panel.vectors, panel.lanes(), panel.vectors, panel.vectors, false};
+    __builtin_memset(panel.weights, 0, sizeof(float) * panel.lanes());  // what sums start from
     if (block.is_b_along_depth) {
       const float* const b = block.b + panel.first * block.stride_b;
       pack_columns(shape, WeightColumns<float>{b, block.stride_b}, block.depth, units,
                    panel.weights);
     } else {
       const float* const b = block.b + panel.first;
-      const Places places(shape, units, 1, lines<float>(block.depth));
-      pack_rows(shape, WeightRows<float>{b, block.stride_b}, block.depth, units, places,
-                panel.weights);
+      StripPlaces places = places_of(shape, units, 1, units.strip(0, lines<float>(block.depth)),
+                                     panel.weights + panel.lanes());
+      pack_rows(WeightRows<float>{b, block.stride_b}, block.depth, &places, 1);
     }
   }
 };
@@ -109,7 +106,7 @@ inline void multiply_block(const MatrixBlock& block) {
     for (int n = 0; n < panels.count; ++n) {
       const Panels::Panel panel = panels[n];
       for (int r = 0; r < count; ++r) ask_for_place(places[r] + panel.first, panel.columns);
-      product.at[count][panel.vectors](panel.weights, rows, block.depth, products);
+      product.at[count][panel.vectors](panel.weights, rows, block.depth, products, panel.lanes());
       for (int r = 0; r < count; ++r)
         put(products + r * panel.lanes(), places[r] + panel.first, panel.columns, block.adds);
     }

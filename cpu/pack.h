@@ -120,25 +120,15 @@ PRNN_HD std::int64_t lines(std::int64_t depth) {
   return 1 + ceil_div(depth, Packed<T>::kPerLine);
 }
 
-// The vectors of a panel lie in strips: the lines of some of them, then those of the next. Where
-// registers are few, three or four vectors are multiplied by two at a time (cpu/product.h), and
-// each two have a strip: memory is read in one piece then, which is a tenth of the time of weights
-// from a far cache (LSTM 512 at batch 4, on a Zen 3), and nothing where they come from a near one.
-constexpr int vectors_of_strip(int vectors) {
-  return kRegisters < 32 && (vectors == 3 || vectors == 4) ? 2 : vectors;
-}
-
-// The strip of a vector, of a panel of so many vectors and lines.
+// Vectors of a panel that are multiplied at once lie in a strip: the lines of some of them, then
+// those of the next. Memory is read in one piece then, which is a tenth of the time of weights from
+// a far cache (LSTM 512 at batch 4, on a Zen 3), and nothing where they come from a near one.
 struct Strip {
   int first_vector, vectors;
   std::int64_t first_word;  // in the panel
 
-  PRNN_HD constexpr Strip(int vector, int of_panel, std::int64_t lines)
-      : first_vector(vector / vectors_of_strip(of_panel) * vectors_of_strip(of_panel)),
-        vectors((int)min(vectors_of_strip(of_panel), of_panel - first_vector)),
-        first_word(first_vector * kWidth * lines) {}
-  PRNN_HD constexpr int first_lane() const { return first_vector * kWidth; }
-  PRNN_HD constexpr int lanes() const { return vectors * kWidth; }
+  PRNN_HD int first_lane() const { return first_vector * kWidth; }
+  PRNN_HD int lanes() const { return vectors * kWidth; }
 };
 
 }  // namespace prnn::PRNN_ISA

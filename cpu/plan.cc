@@ -106,8 +106,7 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads, const Pr
   CpuPlan out{};
   out.cache_bytes = cache_bytes_per_thread();
   const auto blocked = [&](std::int64_t rows, int sharers) {
-    Blocking blocking =
-        isa.block(problem, rows, prepared ? prepared->steps : Layout{rows, sharers});
+    Blocking blocking = isa.block(problem, prepared ? prepared->steps : Layout{rows, sharers});
     blocking.is_packed = prepared != nullptr;
     return blocking;
   };
@@ -120,8 +119,7 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads, const Pr
   // Those of the projection are read for a few steps at a time, so they may take all the rest.
   std::int64_t all_bytes = out.weight_bytes;
   if (projects(problem))
-    all_bytes +=
-        isa.block(projection_of(problem), shape.batch, {shape.batch, threads}).group_words * 4;
+    all_bytes += isa.block(projection_of(problem), {shape.batch, threads}).group_words * 4;
   out.weights_stay = out.weight_bytes <= out.cache_bytes * 3 / 4 &&
                      all_bytes <= out.cache_bytes + out.cache_bytes / kBeyondCache;
   const std::int64_t parts_per_group = std::min(shape.batch, ceil_div(threads, shape.groups));
@@ -170,13 +168,13 @@ void plan_projection(const Isa& isa, const Problem& problem, const Prepared* pre
   const std::int64_t columns = numbers(problem.cell).gates * shape.hidden;
   const std::int64_t step_bytes = 4 * rows * (by_rows ? 1 : shape.groups) * columns / sharers;
   const std::int64_t weight_bytes =
-      isa.block(projection, rows, {rows, sharers}).group_words * 4 / sharers;
+      isa.block(projection, {rows, sharers}).group_words * 4 / sharers;
   const std::int64_t room = std::max(out.cache_bytes / 4, weight_bytes / kProjectedPart);
   std::int64_t& steps = out.projection_steps;
   steps = most_projection_steps(problem);
   while (steps / 2 * rows >= kEnoughProjected && steps * step_bytes > room) steps /= 2;
   const Layout own{rows * steps, sharers};
-  out.projection = isa.block(projection, rows * steps, prepared ? prepared->projection : own);
+  out.projection = isa.block(projection, prepared ? prepared->projection : own);
   out.projection.is_packed = prepared != nullptr;
   if (prepared) return;
   // The sums have one place: for one thread, or for several that share the units.

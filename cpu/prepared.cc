@@ -1,5 +1,6 @@
 #include "cpu/prepared.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -31,7 +32,7 @@ float* after_header(const void* array) {
 // All but the layouts.
 Prepared header_for(const Isa& isa, const Problem& p) {
   Prepared out{};
-  std::strcpy(out.isa, "prnn 2 ");  // another number where panels become others
+  std::strcpy(out.isa, "prnn 3 ");  // another number where panels become others
   std::strncat(out.isa, isa.name, sizeof out.isa - 1 - std::strlen(out.isa));
   out.dtype = static_cast<std::int64_t>(p.dtype);
   out.gates = numbers(p.cell).gates;
@@ -59,15 +60,20 @@ void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out
   std::memcpy(out, &header, sizeof header);
 
   const Problem projection = projection_of(problem);
-  const Blocking of_steps = isa.block(problem, header.steps.rows, header.steps);
-  const Blocking of_projection = isa.block(projection, header.projection.rows, header.projection);
-  const std::int64_t panels = problem.shape.groups * (of_steps.panels[0] + of_steps.panels[1]);
-  const std::int64_t all = panels + problem.shape.groups * of_projection.panels[0];
+  const Blocking of_steps = isa.block(problem, header.steps);
+  const Blocking of_projection = isa.block(projection, header.projection);
   float* const steps = after_header(out);
-  parallel_for(pool, pool.threads(), all, [&](std::int64_t n) {
-    n < panels ? isa.pack(problem, of_steps, n, steps)
-               : isa.pack(projection, of_projection, n - panels, steps + steps_words(problem));
-  });
+  const auto pack = [&](const Problem& of, const Blocking& blocking, int phase, float* packed) {
+    constexpr std::int64_t kPanelsOfLot = 8;
+    const std::int64_t lots = ceil_div(blocking.panels[phase], kPanelsOfLot);
+    parallel_for(pool, pool.threads(), problem.shape.groups * lots, [&](std::int64_t n) {
+      const std::int64_t group = n / lots, first = n % lots * kPanelsOfLot;
+      const std::int64_t last = std::min(first + kPanelsOfLot, blocking.panels[phase]);
+      isa.pack(of, blocking, {group, group + 1, 0, 0, first, last}, phase, packed);
+    });
+  };
+  for (int phase = 0; phase < of_steps.phases; ++phase) pack(problem, of_steps, phase, steps);
+  pack(projection, of_projection, 0, steps + steps_words(problem));
 }
 
 const Prepared* prepared_for(const Isa& isa, const Problem& problem) {

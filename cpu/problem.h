@@ -29,14 +29,14 @@ struct Problem {
   const void* prepared;  // of a forward pass that projects: its weights, packed; or null
 };
 
-inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 16;
+inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 8;
 
 // Rows that are multiplied at once by weights that are not packed.
 inline constexpr int kInPlaceRows = 4;
 
-// Multiplies some rows, `depth` floats each, by a panel of packed weights (cpu/product.h).
-using Product = void (*)(const float* panel, const float* const* rows, std::int64_t depth,
-                         float* out);
+// Multiplies some rows, `depth` floats each, by a strip of packed weights (cpu/product.h).
+using Product = void (*)(const float* strip, const float* const* rows, std::int64_t depth,
+                         float* out, std::int64_t out_stride);
 // By the number of rows and of vectors; null where there would be too few registers.
 struct Products {
   Product at[kMaxRows + 1][kMaxVectors + 1];
@@ -60,6 +60,7 @@ struct Blocking {
   Layout layout;
   int rows;                         // of the batch, multiplied at once
   int vectors[kMaxPhases];          // SIMD vectors of units in the widest panel
+  int at_once[kMaxPhases];          // of a panel's vectors of products, a strip
   std::int64_t panels[kMaxPhases];  // per group
   LeftOver left_over[kMaxPhases];
   // Words of 4 bytes: of a vector of units, of all of a group's phase, of all of a group.
@@ -102,10 +103,10 @@ struct Isa {
   const char* name;
   int width;
   const Products *float32, *bfloat16, *float16;  // by what the weights are
-  // The blocking for `rows` rows of the batch at a time, of panels that are cut as the layout says.
-  Blocking (*block)(const Problem&, std::int64_t rows, Layout);
-  // Packs panel number `panel`, counted over (group, phase, panel).
-  void (*pack)(const Problem&, const Blocking&, std::int64_t panel, float* packed);
+  // The blocking of panels that are cut as the layout says.
+  Blocking (*block)(const Problem&, Layout);
+  // Packs the part's panels of a phase, of its groups.
+  void (*pack)(const Problem&, const Blocking&, const Part&, int phase, float* packed);
   // What rows [first, last) multiply first, where they read it from a place of its own.
   void (*begin)(const Problem&, std::int64_t first, std::int64_t last);
   // Of a projection in a 16-bit format, what the part's groups and rows multiply in a piece.

@@ -1,11 +1,11 @@
-// The multiply-add: rows of published values times a panel of packed weights.
+// The multiply-add: rows of published values times a strip of packed weights.
 //
-// A panel holds the weights of some units, `vectors` SIMD vectors wide, in the order they are
-// read: lines of `vectors` · kWidth words of 4 bytes, in strips (cpu/pack.h). The first line is
-// what the sums start from (the bias, in float); each that follows has the weights of one k, or, in
-// a 16-bit format, of two. Each sum is taken in runs of kRun, in the order of k, whatever the
-// blocking: results do not depend on how the work is cut. The runs keep the rounding error of long
-// sums down: it grows with depth^(3/4) instead of depth.
+// A strip (cpu/pack.h) holds the weights of some units, `vectors` SIMD vectors wide, in the order
+// they are read: lines of `vectors` · kWidth words of 4 bytes. The first line is what the sums
+// start from (the bias, in float); each that follows has the weights of one k, or, in a 16-bit
+// format, of two. Each sum is taken in runs of kRun, in the order of k, whatever the blocking:
+// results do not depend on how the work is cut. The runs keep the rounding error of long sums down:
+// it grows with depth^(3/4) instead of depth.
 #pragma once
 #include "cpu/pack.h"
 #include "cpu/problem.h"
@@ -54,22 +54,20 @@ struct Widening {
   };
 
   // sum += rows[k] · the line that has k, and the same for its second k, if that is below `end`.
-  template <class Lines, int kRows, int kVectors>
-  PRNN_HD static void add_line(const Lines& lines, const Rows<kRows>& rows, std::int64_t k,
+  template <int kRows, int kVectors>
+  PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
                                std::int64_t end, FloatVector (&sum)[kRows][kVectors]) {
-    add_part<0>(lines, rows, k, sum);
+    add_part<0>(line, rows, k, sum);
     if constexpr (kPerLine == 2)
-      if (k + 1 < end) add_part<1>(lines, rows, k + 1, sum);
+      if (k + 1 < end) add_part<1>(line, rows, k + 1, sum);
   }
 
  private:
-  template <int kPart, class Lines, int kRows, int kVectors>
-  PRNN_HD static void add_part(const Lines& lines, const Rows<kRows>& rows, std::int64_t k,
+  template <int kPart, int kRows, int kVectors>
+  PRNN_HD static void add_part(const float* line, const Rows<kRows>& rows, std::int64_t k,
                                FloatVector (&sum)[kRows][kVectors]) {
     const auto weight = [&](int v) {
-      const Strip strip = Lines::strip_of(v);
-      return Packed<T>::template widened<kPart>(lines.line_of(v), Lines::in_strip(v),
-                                                strip.vectors);
+      return Packed<T>::template widened<kPart>(line, v, kVectors);
     };
     const auto row = [&](int r) { return rows.at[r][k] - FloatVector{}; };
     const auto add = [](FloatVector& sum, FloatVector w, FloatVector h) { sum += h * w; };
@@ -77,31 +75,7 @@ struct Widening {
   }
 };
 
-// Where a product reads: a line of each strip of kVectors of the panel's kLine vectors, from kFirst
-// on.
-template <int kVectors, int kFirst, int kLine>
-struct Lines {
-  static constexpr int kEach = vectors_of_strip(kLine), kFirstStrip = kFirst / kEach;
-  static constexpr int kStrips = (kFirst + kVectors - 1) / kEach - kFirstStrip + 1;
-  const float* at[kStrips];
-
-  PRNN_HD Lines(const float* panel, std::int64_t lines) {
-#pragma GCC unroll 16
-    for (int n = 0; n < kStrips; ++n)
-      at[n] = panel + Strip((kFirstStrip + n) * kEach, kLine, lines).first_word;
-  }
-  PRNN_HD void skip(std::int64_t lines) {
-#pragma GCC unroll 16
-    for (int n = 0; n < kStrips; ++n)
-      at[n] += lines * Strip((kFirstStrip + n) * kEach, kLine, 0).lanes();
-  }
-  PRNN_HD static constexpr Strip strip_of(int v) { return {kFirst + v, kLine, 0}; }
-  PRNN_HD static constexpr int in_strip(int v) { return (kFirst + v) % kEach; }
-  PRNN_HD const float* line_of(int v) const { return at[(kFirst + v) / kEach - kFirstStrip]; }
-  PRNN_HD const float* vector(int v) const { return line_of(v) + in_strip(v) * kWidth; }
-};
-
-// Lines of the panel that are asked for before they are needed: 2 to 7 % of a call on an Intel
+// Lines of the strip that are asked for before they are needed: 2 to 7 % of a call on an Intel
 // Xeon, save where so few rows take so little time that the processor sees far enough ahead by
 // itself.
 inline constexpr int kLinesAhead = 8, kRowsWorthPrefetching = 3;
@@ -110,9 +84,11 @@ inline constexpr int kLinesAhead = 8, kRowsWorthPrefetching = 3;
 // of two runs at a time.
 inline constexpr int kFewSums = 4;
 
-// out[row][vector][kWidth] = panel[0] + Σ_k rows[row][k] weights[k], of kVectors from kFirst on.
-template <class Format, int kRows, int kVectors, int kFirst = 0, int kLine = kVectors>
-void product(const float* panel, const float* const* rows, std::int64_t depth, float* out) {
+// out[row · out_stride + n] = strip[0][n] + Σ_k rows[row][k] weights[k][n] for the strip's lanes.
+template <class Format, int kRows, int kVectors>
+void product(const float* strip, const float* const* rows, std::int64_t depth, float* out,
+             std::int64_t out_stride) {
+  constexpr int kLanes = kVectors * kWidth;
   using Sums = FloatVector[kRows][kVectors];
   using Rows = typename Format::template Rows<kRows>;
   const auto add = [](Sums& sum, const Sums& run) __attribute__((always_inline)) {
@@ -121,30 +97,24 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) sum[r][v] += run[r][v];
   };
-  Lines<kVectors, kFirst, kLine> lines(panel, 1 + ceil_div(depth, Format::kPerLine));
   Sums sum;
 #pragma GCC unroll 16
-  for (int r = 0; r < kRows; ++r) {
+  for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v)
-      __builtin_memcpy(&sum[r][v], lines.vector(v), sizeof(FloatVector));
-  }
-  lines.skip(1);
+      __builtin_memcpy(&sum[r][v], strip + v * kWidth, sizeof(FloatVector));
+  const float* line = strip + kLanes;
   std::int64_t first = 0;
   if constexpr (kRows * kVectors <= kFewSums)
     for (; first + 2 * kRun <= depth; first += 2 * kRun) {
-      constexpr std::int64_t kLinesOfRun = kRun / Format::kPerLine;
+      constexpr std::int64_t kRunLanes = kRun / Format::kPerLine * kLanes;
       const Rows of_run(rows, first, kRun), of_next(rows, first + kRun, kRun);
-      auto next_lines = lines;
-      next_lines.skip(kLinesOfRun);
       Sums run = {}, next = {};
-      for (std::int64_t k = 0; k < kRun; k += Format::kPerLine) {
-        Format::add_line(lines, of_run, k, kRun, run);
-        Format::add_line(next_lines, of_next, k, kRun, next);
-        lines.skip(1);
-        next_lines.skip(1);
+      for (std::int64_t k = 0; k < kRun; k += Format::kPerLine, line += kLanes) {
+        Format::add_line(line, of_run, k, kRun, run);
+        Format::add_line(line + kRunLanes, of_next, k, kRun, next);
       }
-      lines.skip(kLinesOfRun);
+      line += kRunLanes;
       add(sum, run);
       add(sum, next);
     }
@@ -152,14 +122,11 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
     const std::int64_t count = depth - first < kRun ? depth - first : kRun;
     const Rows of_run(rows, first, count);
     Sums run = {};
-    for (std::int64_t k = 0; k < count; k += Format::kPerLine) {
-      if constexpr (kRows >= kRowsWorthPrefetching) {
-        auto ahead = lines;
-        ahead.skip(kLinesAhead);
-        for (int v = 0; v < kVectors; ++v) __builtin_prefetch(ahead.vector(v));
-      }
-      Format::add_line(lines, of_run, k, count, run);
-      lines.skip(1);
+    for (std::int64_t k = 0; k < count; k += Format::kPerLine, line += kLanes) {
+      if constexpr (kRows >= kRowsWorthPrefetching)
+        for (int v = 0; v < kVectors; ++v)
+          __builtin_prefetch(line + kLinesAhead * kLanes + v * kWidth);
+      Format::add_line(line, of_run, k, count, run);
     }
     add(sum, run);
   }
@@ -167,7 +134,7 @@ void product(const float* panel, const float* const* rows, std::int64_t depth, f
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v)
-      __builtin_memcpy(out + (r * kLine + kFirst + v) * kWidth, &sum[r][v], sizeof(FloatVector));
+      __builtin_memcpy(out + r * out_stride + v * kWidth, &sum[r][v], sizeof(FloatVector));
 }
 
 // How many rows of so many vectors there are registers for: for the sums, and a value of each row
@@ -182,37 +149,23 @@ constexpr int rows_in_registers(int vectors) {
   return rows;
 }
 
-// More rows than that of three or four vectors are multiplied by half of the vectors, then by the
-// others: so each weight is still read once, where two blocks of rows would read all of them twice.
-// Steps of seven rows take 14 % less (LSTM 192), of eight 4 %; with 16 registers, any number of
-// rows is multiplied a quarter faster.
-constexpr int first_half(int vectors) {
-  return vectors == 3 || vectors == 4 ? (vectors + 1) / 2 : vectors;
-}
-
-// How many rows a block of so many vectors may have.
-constexpr int max_rows(int vectors) { return rows_in_registers(first_half(vectors)); }
-// A blocking asks for its widest panel: what is narrower has to do as many.
-static_assert([] {
-  for (int vectors = 1; vectors < kMaxVectors; ++vectors)
-    if (max_rows(vectors) < max_rows(vectors + 1)) return false;
-  return true;
-}());
-
-template <class Format, int kRows, int kVectors>
-void product_by_halves(const float* panel, const float* const* rows, std::int64_t depth,
-                       float* out) {
-  constexpr int kFirst = first_half(kVectors);
-  product<Format, kRows, kFirst, 0, kVectors>(panel, rows, depth, out);
-  product<Format, kRows, kVectors - kFirst, kFirst, kVectors>(panel, rows, depth, out);
+// How many of a panel's vectors are multiplied at once, where a part has so many rows: all, or as
+// large a share as leaves registers for a block of the rows. So each weight is still read once,
+// where blocks of fewer rows would read all of them again: steps of seven rows take 14 % less (LSTM
+// 192), of eight 4 %; with 16 registers, any number of rows is multiplied a quarter faster.
+constexpr int vectors_at_once(int vectors, std::int64_t rows) {
+  constexpr int kManyRows = 6;  // of 16 rows, two blocks of eight take longer than three smaller
+  const std::int64_t in_block = rows <= rows_in_registers(2) ? rows : kManyRows;
+  int parts = 1;
+  const auto of_part = [&] { return (vectors + parts - 1) / parts; };
+  while (of_part() > 1 && rows_in_registers(of_part()) < in_block) ++parts;
+  return of_part();
 }
 
 template <class Format, int kRows, int kVectors>
 constexpr Product product_or_null() {
   if constexpr (kRows <= rows_in_registers(kVectors))
     return product<Format, kRows, kVectors>;
-  else if constexpr (kRows <= max_rows(kVectors))
-    return product_by_halves<Format, kRows, kVectors>;
   else
     return nullptr;
 }
@@ -223,7 +176,7 @@ constexpr void fill_row(Products& products) {
 template <class Format, int... kRows>
 constexpr Products make_products() {
   Products products{};
-  (fill_row<Format, kRows, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16>(products), ...);
+  (fill_row<Format, kRows, 1, 2, 3, 4, 5, 6, 7, 8>(products), ...);
   return products;
 }
 template <class Format>

@@ -8,6 +8,7 @@ namespace prnn::PRNN_ISA {
 
 struct RowBlock {
   std::int64_t rows[kMaxRows];
+  const float* inputs[kMaxRows];  // what they multiply
   int count;
   bool multiplies;  // or there is nothing to multiply, and products are zero
   bool is_plain;    // as are_plain() says
@@ -47,7 +48,7 @@ class RowBlocks {
       if (row_ == end_) return false;
       for (block.count = 0; block.count < size_;) block.rows[block.count++] = row_++;
       block.multiplies = all_multiply_;
-      return give_plain(block);
+      return give(block);
     }
     while (row_ < end_) {
       const std::int64_t b = row_++;
@@ -56,7 +57,7 @@ class RowBlocks {
       if (with_.count > 0 && with_.count == size_) {
         block = with_;
         with_.count = 0;
-        return give_plain(block);
+        return give(block);
       }
       if (without_.count == most_) break;
     }
@@ -78,8 +79,11 @@ class RowBlocks {
   }
   // How many rows the next block has, of those that are left.
   PRNN_HD void size_next() { size_ = left_ > 0 ? ceil_div(left_, ceil_div(left_, most_)) : 0; }
-  PRNN_HD bool give_plain(RowBlock& block) {
+  PRNN_HD bool give(RowBlock& block) {
     block.is_plain = are_plain(pass_, group_, step_, block.rows, block.count);
+    if (block.multiplies)
+      for (int r = 0; r < block.count; ++r)
+        block.inputs[r] = pass_.input(group_, phase_, step_, block.rows[r]);
     left_ -= block.count;
     size_next();
     return true;

@@ -91,25 +91,29 @@ struct Work {
   std::int64_t first_panel(int phase, std::int64_t member, std::int64_t members) const {
     return blocking.panels[phase] * member / members;
   }
-  // The most panels of a phase and group that one of so many members has.
-  std::int64_t panels_each(int phase, std::int64_t members) const {
-    return ceil_div(blocking.panels[phase], members);
+  // In how many lots each member packs the panels of a phase and group that it advances: so it has
+  // them in its cache. Those of a lot are packed together (cpu/packing.h), if there are not so few
+  // that a member who comes late would find no lot to take over.
+  std::int64_t lots_each(int phase, std::int64_t members) const {
+    constexpr std::int64_t kPanelsOfLot = 8, kEnoughLots = 4;
+    const std::int64_t panels = ceil_div(blocking.panels[phase], members);
+    return std::min(panels, std::max(kEnoughLots, ceil_div(panels, kPanelsOfLot)));
   }
   std::int64_t packed_each(std::int64_t members) const {
     if (blocking.is_packed || blocking.in_place || blocking.places > 0) return 0;
-    return problem.shape.groups * (panels_each(0, members) + panels_each(1, members));
+    return problem.shape.groups * (lots_each(0, members) + lots_each(1, members));
   }
-  // Packs the n-th of those panels that a member advances: so it has them in its cache.
+  // Packs the n-th of a member's lots.
   void pack(std::int64_t n, std::int64_t member, std::int64_t members) const {
-    const std::int64_t of_phase_0 = problem.shape.groups * panels_each(0, members);
+    const std::int64_t of_phase_0 = problem.shape.groups * lots_each(0, members);
     const int phase = n < of_phase_0 ? 0 : 1;
     if (phase == 1) n -= of_phase_0;
-    const std::int64_t each = panels_each(phase, members), group = n / each;
-    const std::int64_t panel = first_panel(phase, member, members) + n % each;
-    if (panel >= first_panel(phase, member + 1, members)) return;
-    const std::int64_t of_group = panel + (phase == 0 ? 0 : blocking.panels[0]);
-    const std::int64_t per_group = blocking.panels[0] + blocking.panels[1];
-    isa.pack(problem, blocking, group * per_group + of_group, packed);
+    const std::int64_t lots = lots_each(phase, members), group = n / lots, lot = n % lots;
+    const std::int64_t first = first_panel(phase, member, members);
+    const std::int64_t count = first_panel(phase, member + 1, members) - first;
+    const Part part{
+        group, group + 1, 0, 0, first + count * lot / lots, first + count * (lot + 1) / lots};
+    isa.pack(problem, blocking, part, phase, packed);
   }
   // Of a projection: what rows multiply in a piece, if they cannot as it is.
   void widen(const Part& part, std::int64_t piece) const {
@@ -171,7 +175,7 @@ class Packing {
     each_ = of_steps_ + (projection ? projection->packed_each(members) : 0);
   }
   std::int64_t each() const { return each_; }
-  // The n-th of a member's panels.
+  // The n-th of a member's lots.
   void pack(std::int64_t n, std::int64_t member) const {
     n < of_steps_ ? steps_.pack(n, member, members_)
                   : projection_->pack(n - of_steps_, member, members_);
