@@ -1,5 +1,5 @@
-// Steps that nothing bends, of calls in float32, have code of their own: looking after each control
-// costs a tenth of a short step, and more.
+// Inner steps that nothing bends, of calls in float32, have code of their own: looking after each
+// control costs a tenth of a short step, and more.
 #pragma once
 #include <type_traits>
 
@@ -9,6 +9,15 @@ namespace prnn::PRNN_ISA {
 
 template <class Pass>
 inline constexpr bool kHasPlainSteps = std::is_same_v<typename Pass::Value, float>;
+
+// Whether a step is neither the first nor the last, which read and write what others do not.
+template <class Pass>
+PRNN_HD bool is_inner(const Pass& pass, std::int64_t step) {
+  if constexpr (requires { pass.at.controls; })
+    return step > 0 && step + 1 < pass.shape.time;
+  else
+    return true;
+}
 
 // Whether nothing but lengths and resets bends the call's course, as in most calls.
 template <class Pass>
@@ -35,11 +44,11 @@ PRNN_HD bool is_straight(const Pass& pass) {
   return pass.shape.lengths == nullptr;
 }
 
-// Whether steps of some rows, which count, are those of a call that nothing bends.
+// Whether steps of some rows, which count, are inner ones of a call that nothing bends.
 template <class Pass>
 PRNN_HD bool are_plain(const Pass& pass, std::int64_t group, std::int64_t step,
                        const std::int64_t* rows, int count) {
-  if (!is_plain(pass)) return false;
+  if (!is_plain(pass) || !is_inner(pass, step)) return false;
   if (is_straight(pass)) return true;
   for (int r = 0; r < count; ++r)
     if (pass.bends(group, step, rows[r])) return false;

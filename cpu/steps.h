@@ -74,7 +74,7 @@ template <int kPhase, bool kPlain, class Pass>
                                   std::int64_t step, const RowBlock& block, int first) {
   const Waiting waiting = all;  // copies, which no store below can change
   Pass pass = shared;
-  if (kPlain && !is_plain(pass)) __builtin_unreachable();
+  if (kPlain && !(is_plain(pass) && is_inner(pass, step))) __builtin_unreachable();
   if (kPlain) straighten(pass);
   const auto& finishing = of_activated(pass);
   constexpr int kGates = Pass::products(kPhase);
