@@ -77,8 +77,11 @@ struct Widening {
 
 // Lines of the strip that are asked for before they are needed: 2 to 7 % of a call on an Intel
 // Xeon, save where so few rows take so little time that the processor sees far enough ahead by
-// itself.
-inline constexpr int kLinesAhead = 8, kRowsWorthPrefetching = 3;
+// itself. A Zen 3, with AVX2, does not where weights come from its third-level cache: LSTM 1024
+// takes 0.95 of the time at batch 2, LSTM 512 0.97 at batch 1.
+inline constexpr int kLinesAhead = 8, kRowsWorthPrefetching = kRegisters < 32 ? 1 : 3;
+// Of memory that is fetched at once.
+inline constexpr int kFloatsFetched = 16;
 
 // So few sums leave a unit idle for most of the four cycles that an addition takes: they are taken
 // of two runs at a time.
@@ -124,8 +127,8 @@ void product(const float* strip, const float* const* rows, std::int64_t depth, f
     Sums run = {};
     for (std::int64_t k = 0; k < count; k += Format::kPerLine, line += kLanes) {
       if constexpr (kRows >= kRowsWorthPrefetching)
-        for (int v = 0; v < kVectors; ++v)
-          __builtin_prefetch(line + kLinesAhead * kLanes + v * kWidth);
+        for (int n = 0; n < kLanes; n += kFloatsFetched)
+          __builtin_prefetch(line + kLinesAhead * kLanes + n);
       Format::add_line(line, of_run, k, count, run);
     }
     add(sum, run);
