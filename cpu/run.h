@@ -26,6 +26,7 @@ struct CpuPlan {
   Blocking blocking;
   std::int64_t weight_bytes;  // of a group
   bool weights_stay;          // those and the projection's, in a thread's cache
+  bool weights_come;          // or, by rows, each step anew from the cache that threads share
   std::int64_t cache_bytes;   // of the cache a thread has for itself
   // Of a forward pass that makes its own a_x: how, and so many steps at a time; else 0.
   Blocking projection;
@@ -35,6 +36,8 @@ struct CpuPlan {
 // The cache that a thread has for itself: the second-level one, on every processor we know. The
 // environment variable PRNN_CPU_CACHE_BYTES overrides what the system says.
 std::int64_t cache_bytes_per_thread();
+// The cache that cores share, the third-level one; 0: none. PRNN_CPU_SHARED_CACHE_BYTES overrides.
+std::int64_t shared_cache_bytes();
 
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads);
 

@@ -87,6 +87,7 @@ nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch
   out["weight_bytes"] = plan.weight_bytes;
   out["weight_bits"] = 32 / plan.blocking.weights_per_word;
   out["weights_stay"] = plan.weights_stay;
+  out["weights_come"] = plan.weights_come;
   out["cache_bytes"] = plan.cache_bytes;
   out["projected_steps"] = plan.projection_steps;
   out["projection_weights"] = nb::none();

@@ -270,6 +270,8 @@ def _on_cpu(
             why = f"{batch * groups} rows are too few for {threads} threads"
     elif plan["threads"] == 1 and threads > 1:
         why = "a step is too short for more than one thread"
+    elif plan["weights_come"]:
+        why = f"{weights} come from a shared cache while rows are multiplied"
     else:
         why = f"{weights} stay in each thread's {cache // 1024} KiB of cache"
     return Plan(

@@ -21,6 +21,7 @@ pytest.register_assert_rewrite("cases", "support")
 
 # So that plans, and with them what the table covers, are the same on every machine.
 os.environ.setdefault("PRNN_CPU_CACHE_BYTES", str(1 << 20))
+os.environ.setdefault("PRNN_CPU_SHARED_CACHE_BYTES", "0")
 
 HANG_S = 1200  # compiling an engine with sanitizers takes its time on a slow machine
 STDERR = pytest.StashKey[int]()

@@ -1,6 +1,7 @@
 """The engine makes its own a_x, some steps at a time: pieces that come out even, or do
 not, rows that end within one, and both ways of sharing the work."""
 
+import json
 import math
 
 import jax
@@ -13,6 +14,7 @@ from support import (
     assert_bitwise_equal,
     named,
     oracle,
+    run_python,
     scan,
 )
 
@@ -105,6 +107,46 @@ def test_rows_are_shared_while_all_weights_stay_in_a_cache():
     assert plan(0.6, 0.8)["split"] == "units"
     assert plan(0.6, 0.4)["weights_stay"]
     assert not plan(0.6, 0.8)["weights_stay"]
+
+
+SHARED_CACHE = """
+import json
+import prnn_jax
+from prnn_jax import _ffi
+
+def split(rows, hidden, input_size=0):
+    sizes = 64, rows, 1, hidden
+    plan = _ffi.native.cpu_plan("lstm", *sizes, False, 2, "float32", input_size)
+    return plan["split"]
+
+width = _ffi.native.cpu_plan("lstm", 1, 1, 1, 1, False, 1, "float32", 0)["vector_width"]
+rows = 32 if width > 8 else 8
+plan = prnn_jax.explain("lstm", batch=rows, time=64, hidden_size=500)
+print(json.dumps({
+    "enough": split(rows, 500),
+    "with an input": split(rows, 500, 500),
+    "few": split(rows - 2, 500),
+    "large": split(rows, 600),
+    "plan": str(plan),
+}))
+"""
+
+
+def test_rows_are_shared_if_weights_come_fast_enough_from_a_shared_cache():
+    printed = run_python(
+        SHARED_CACHE,
+        PRNN_CPU_CACHE_BYTES=str(1 << 20),
+        PRNN_CPU_SHARED_CACHE_BYTES=str(16 << 20),
+        PRNN_CPU_WORKERS="1",
+    )
+    plans = json.loads(printed)
+    assert "come from a shared cache" in plans.pop("plan")
+    assert plans == {
+        "enough": "rows",
+        "with an input": "rows",
+        "few": "units",
+        "large": "units",
+    }
 
 
 @pytest.mark.parametrize(
