@@ -32,7 +32,7 @@ struct PanelRun {
   }
 };
 
-// The products of some blocks of rows with a panel, strip by strip; zeros where rows have none.
+// The products with a panel, strip by strip, of those of some blocks of rows that have them.
 template <int kPhase, class Pass>
 PRNN_HD void multiply(const Pass& pass, const Products& product, const Panel& panel,
                       const RowBlock* blocks, int count, float* out) {
@@ -41,27 +41,20 @@ PRNN_HD void multiply(const Pass& pass, const Products& product, const Panel& pa
   const auto visit = [&](auto&& f) __attribute__((always_inline)) {
     float* at = out;
     for (const RowBlock* block = blocks; block < blocks + count; ++block) {
-      f(*block, at);
+      if (block->multiplies) f(*block, at);
       at += block->count * units.lanes();
     }
   };
   if (units.along_k)
     return visit([&](const RowBlock& block, float* at) {
-      if (block.multiplies)
-        multiply_along_k(panel.weights, block.inputs, block.count, depth,
-                         Pass::products(kPhase) * units.product_stride, at);
-      else
-        __builtin_memset(at, 0, sizeof(float) * block.count * units.lanes());
+      multiply_along_k(panel.weights, block.inputs, block.count, depth,
+                       Pass::products(kPhase) * units.product_stride, at);
     });
   for (int v = 0; v < units.product_vectors; v += units.at_once) {
     const Strip strip = units.strip(v, lines<typename Pass::Value>(depth));
     visit([&](const RowBlock& block, float* at) __attribute__((always_inline)) {
-      at += strip.first_lane();
-      if (block.multiplies)
-        return product.at[block.count][strip.vectors](panel.weights + strip.first_word,
-                                                      block.inputs, depth, at, units.lanes());
-      for (int r = 0; r < block.count; ++r)
-        __builtin_memset(at + r * units.lanes(), 0, sizeof(float) * strip.lanes());
+      product.at[block.count][strip.vectors](panel.weights + strip.first_word, block.inputs, depth,
+                                             at + strip.first_lane(), units.lanes());
     });
   }
 }
@@ -91,8 +84,14 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
     int count = 0;
     std::int64_t rows = 0;
     while ((count == 0 || rows + all.next_size() <= most_rows) &&
-           (is_more = all.next(blocks[count])))
-      rows += blocks[count++].count;
+           (is_more = all.next(blocks[count]))) {
+      const RowBlock& block = blocks[count++];
+      if (!block.multiplies)
+        for (int n = 0; n < run.count; ++n)
+          __builtin_memset(products + n * panel_stride + rows * front.lanes(), 0,
+                           sizeof(float) * block.count * front.lanes());
+      rows += block.count;
+    }
     for (int n = 0; n < run.count; ++n) {
       float* const out = products + (ascends ? n : run.count - 1 - n) * panel_stride;
       multiply<kPhase>(pass, *blocking.products, run.panels[n], blocks, count, out);

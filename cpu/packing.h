@@ -7,11 +7,6 @@
 
 namespace prnn::PRNN_ISA {
 
-// Panels side by side that are packed together: some lines of each in turn, so that a row of the
-// matrix, which is a page or more of memory, is read in longer pieces. LSTM 1024 is packed so in a
-// half of the time.
-inline constexpr int kPackedTogether = 8;
-
 // rows[n][i] becomes rows[i][n], by exchanging ever larger squares.
 template <int kSquare = 1>
 PRNN_HD void transpose(UintVector (&rows)[kWidth]) {

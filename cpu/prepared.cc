@@ -64,11 +64,10 @@ void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out
   const Blocking of_projection = isa.block(projection, header.projection);
   float* const steps = after_header(out);
   const auto pack = [&](const Problem& of, const Blocking& blocking, int phase, float* packed) {
-    constexpr std::int64_t kPanelsOfLot = 8;
-    const std::int64_t lots = ceil_div(blocking.panels[phase], kPanelsOfLot);
+    const std::int64_t lots = ceil_div(blocking.panels[phase], kPackedTogether);
     parallel_for(pool, pool.threads(), problem.shape.groups * lots, [&](std::int64_t n) {
-      const std::int64_t group = n / lots, first = n % lots * kPanelsOfLot;
-      const std::int64_t last = std::min(first + kPanelsOfLot, blocking.panels[phase]);
+      const std::int64_t group = n / lots, first = n % lots * kPackedTogether;
+      const std::int64_t last = std::min(first + kPackedTogether, blocking.panels[phase]);
       isa.pack(of, blocking, {group, group + 1, 0, 0, first, last}, phase, packed);
     });
   };

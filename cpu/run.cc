@@ -92,12 +92,12 @@ struct Work {
     return blocking.panels[phase] * member / members;
   }
   // In how many lots each member packs the panels of a phase and group that it advances: so it has
-  // them in its cache. Those of a lot are packed together (cpu/packing.h), if there are not so few
-  // that a member who comes late would find no lot to take over.
+  // them in its cache. Those of a lot are packed together, and there are some lots at least, for a
+  // member who comes late.
   std::int64_t lots_each(int phase, std::int64_t members) const {
-    constexpr std::int64_t kPanelsOfLot = 8, kEnoughLots = 4;
+    constexpr std::int64_t kEnoughLots = 4;
     const std::int64_t panels = ceil_div(blocking.panels[phase], members);
-    return std::min(panels, std::max(kEnoughLots, ceil_div(panels, kPanelsOfLot)));
+    return std::min(panels, std::max(kEnoughLots, ceil_div(panels, kPackedTogether)));
   }
   std::int64_t packed_each(std::int64_t members) const {
     if (blocking.is_packed || blocking.in_place || blocking.places > 0) return 0;
