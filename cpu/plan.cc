@@ -26,10 +26,10 @@ constexpr double kWorthMeetingForRows = 60e3;
 
 // Or the weights come from the cache that cores share, step by step, if they take no more than such
 // a part of it and a thread has rows enough to multiply by them while others come. On a Zen 3 with
-// AVX2 a core reads 80 GB/s of it and multiplies four rows meanwhile: LSTM 256 takes 0.88 of the
-// time of threads that share the units, at batch 8 and 16, GRU 512 at batch 16 0.98, and backward
-// 0.93. Wider vectors multiply twice as fast, and a Xeon reads such weights at half the rate: rows
-// for those are an estimate by these rates, not the result of a measurement.
+// AVX2 a core reads 80 GB/s of it and multiplies four rows meanwhile: LSTM 256 takes 0.97 and 0.95
+// of the time of threads that share the units, at batch 8 and 16, and 0.92 backward at 16, GRU 512
+// at 16 0.98 and 0.94. Wider vectors multiply twice as fast, and a Xeon reads such weights at half
+// the rate: rows for those are an estimate by these rates, not the result of a measurement.
 constexpr std::int64_t kSharedPart = 4, kRowsMeanwhile = 4, kRowsOfWideMeanwhile = 16;
 
 // Weights may exceed the cache by such a part of it, and stay in it but for a few: two matrices of
