@@ -86,7 +86,8 @@ template <class T>
     const std::int64_t end = min(depth, first + kAtOnce);
     for (std::int64_t k = first; k < end; k += Format::kPerLine, line += strip.lanes) {
       const T* const row = weights.first + k * weights.stride;
-      __builtin_prefetch(next + k * weights.stride);
+      for (int n = 0; n < Format::kPerLine; ++n)
+        __builtin_prefetch(next + (k + n) * weights.stride);
       for (int n = 0; n < strip.count; ++n) {
         const Place& place = strip.all[n];
         const UintVector words = Format::beside(row + place.column, weights.stride, k + 1 < depth,

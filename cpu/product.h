@@ -58,8 +58,11 @@ struct Widening {
   PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
                                std::int64_t end, FloatVector (&sum)[kRows][kVectors]) {
     add_part<0>(line, rows, k, sum);
-    if constexpr (kPerLine == 2)
+    if constexpr (kPerLine == 2) {
+      // Or GCC keeps the line in registers for its second part, and sums in memory.
+      if constexpr (kRegisters < 32) asm("" : "+r"(line));
       if (k + 1 < end) add_part<1>(line, rows, k + 1, sum);
+    }
   }
 
  private:
