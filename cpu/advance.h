@@ -101,6 +101,49 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
   }
 }
 
+// The i-th panel that a part takes in a step, packed if its turn has come. Every other step they
+// are taken the other way round: the weights read last are in the cache still.
+template <int kPhase, class Pass>
+PRNN_HD Panel take_panel(const Pass& pass, const Blocking& blocking, float* packed,
+                         std::int64_t group, std::int64_t step, const Part& part, std::int64_t i) {
+  const std::int64_t n = step % 2 == 0 ? part.first_panel + i : part.last_panel - 1 - i;
+  const Units units = units_of(pass.shape, blocking, kPhase, Pass::products(kPhase), n);
+  if constexpr (requires { Pass::kPacksInTurn; })
+    if (blocking.places > 0) {
+      const Panel panel{packed, units};
+      pack_panels(pass, group, kPhase, &panel, 1);
+      return panel;
+    }
+  return {packed + panel_at(blocking, group, kPhase, units), units};
+}
+
+// The part's share of a phase whose steps do nothing but put products in their places, where no row
+// is another than the next: each strip is multiplied by many of them while it is near.
+template <int kPhase, class Pass>
+void put_products(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
+                  std::int64_t step) {
+  constexpr int kMostBlocks = 16;
+  const std::int64_t depth = pass.depth(kPhase), all_lines = lines<typename Pass::Value>(depth);
+  for (std::int64_t g = part.first_group; g < part.last_group; ++g)
+    for (std::int64_t i = 0; i < part.last_panel - part.first_panel; ++i) {
+      const auto [weights, units] = take_panel<kPhase>(pass, blocking, packed, g, step, part, i);
+      RowBlocks<Pass> all(pass, blocking, kPhase, g, step, part);
+      RowBlock blocks[kMostBlocks];
+      for (bool is_more = true; is_more;) {
+        int count = 0;
+        while (count < kMostBlocks && (is_more = all.next(blocks[count]))) ++count;
+        for (int v = 0; v < units.product_vectors; v += units.at_once) {
+          const Strip strip = units.strip(v, all_lines);
+          for (const RowBlock* block = blocks; block < blocks + count; ++block)
+            blocking.products->at[block->count][strip.vectors](
+                weights + strip.first_word, block->inputs, depth,
+                pass.output(g, block->rows[0]) + units.first + strip.first_lane(),
+                pass.output_stride());
+        }
+      }
+    }
+}
+
 // The part's share of a phase.
 template <int kPhase, class Pass>
 void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
@@ -108,6 +151,9 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
   if constexpr (requires { pass.weight_rows(0, 0); })
     if (blocking.in_place)
       return InPlace<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
+  if constexpr (requires { pass.output(0, 0); })
+    if (pass.rows_are_alike(step) && pass.shape.hidden % kWidth == 0)
+      return put_products<kPhase>(pass, blocking, packed, part, step);
   const std::int64_t rows = part.last_row - part.first_row, depth = pass.depth(kPhase);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
     PanelRun run;
@@ -115,15 +161,10 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
       if (run.count > 0) advance_panels<kPhase>(pass, blocking, run, g, step, part);
       run.count = 0;
     };
-    for (std::int64_t i = part.first_panel; i < part.last_panel; ++i) {
-      // Every other step the other way round: the weights read last are in the cache still.
-      const std::int64_t n = step % 2 == 0 ? i : part.first_panel + part.last_panel - 1 - i;
-      const Units units = units_of(pass.shape, blocking, kPhase, Pass::products(kPhase), n);
-      if (blocking.places > 0 || !run.has_room_for(units, depth, rows)) advance_run();
-      const Panel panel{packed + (blocking.places > 0 ? 0 : panel_at(blocking, g, kPhase, units)),
-                        units};
-      if constexpr (requires { Pass::kPacksInTurn; })
-        if (blocking.places > 0) pack_panels(pass, g, kPhase, &panel, 1);
+    for (std::int64_t i = 0; i < part.last_panel - part.first_panel; ++i) {
+      if (blocking.places > 0) advance_run();
+      const Panel panel = take_panel<kPhase>(pass, blocking, packed, g, step, part, i);
+      if (!run.has_room_for(panel.units, depth, rows)) advance_run();
       run.panels[run.count++] = panel;
     }
     advance_run();

@@ -50,8 +50,13 @@ struct ProjectionPass {
   template <int kPhase>
   PRNN_HD void step(std::int64_t g, std::int64_t, std::int64_t row, std::int64_t unit,
                     const Vec<1, F>& product, Io io) const {
-    io.store(at.a + (row * shape.groups + g) * shape.hidden + unit, product[0]);
+    io.store(output(g, row) + unit, product[0]);
   }
+  // Where that puts a row's products, and how far from those of the next row.
+  PRNN_HD float* output(std::int64_t g, std::int64_t row) const {
+    return at.a + row * output_stride() + g * shape.hidden;
+  }
+  PRNN_HD std::int64_t output_stride() const { return shape.groups * shape.hidden; }
 
  private:
   PRNN_HD const T* x_of(std::int64_t g, std::int64_t s, std::int64_t row) const {

@@ -189,5 +189,18 @@ def test_bits_do_not_depend_on_the_piece():
         assert_bitwise_equal(prnn_jax.lstm(alone["x"], params)[0], y[row : row + 1])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_bits_do_not_depend_on_whether_rows_might_end(dtype):
+    # Where none can, products go straight to a_x: of 40 steps, those of whole pieces.
+    case = Case("gru", 40, (6,), 24, 10, bidirectional=True)
+    arrays = {name: a.astype(dtype) for name, a in case.inputs().items()}
+    params = prnn_jax.Params(*(arrays[n] for n in ("w_ih", "w_hh")), *biases(arrays))
+
+    def run(lengths):
+        return prnn_jax.gru(arrays["x"], params, bidirectional=True, lengths=lengths)
+
+    assert_bitwise_equal(run(None), run(np.full(6, 40, np.int32)))
+
+
 def biases(arrays: dict) -> tuple:
     return arrays.get("b_ih"), arrays.get("b_hh")
