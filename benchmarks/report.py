@@ -20,6 +20,7 @@ BENCHMARKS = (
     "language_model",
     "prnn_figure",
     "roofline",
+    "half_precision",
     "streaming",
     "dispatch",
     "memory",

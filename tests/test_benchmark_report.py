@@ -108,6 +108,15 @@ RESULTS = {
             }
         ]
     },
+    "half_precision": {
+        "points": [
+            {
+                **SIZES,
+                **{"mode": "forward", "projection": True, "bound": "reading"},
+                "ratio": {"bfloat16": SPREAD, "float16": SPREAD},
+            }
+        ]
+    },
     "projection": {
         "points": [
             {
