@@ -40,10 +40,16 @@ constexpr std::int64_t kBeyondCache = 16;
 // on: LSTM 192 at batch 1 gains a tenth, LSTM 256 a fifth.
 constexpr double kWorthSharing = 60e3;
 
-// Up to so many steps, so many rows of steps, and projections of up to so many rows use the weights
-// as they lie in memory: packing would cost more. Of one row, 4 steps take 0.8 to 0.9 of the time
-// in place, 6 steps 0.95, 8 steps 1 to 1.1; of four rows, 2 steps 0.4 to 0.9, 4 steps 1.05 to 1.2.
-constexpr std::int64_t kInPlaceSteps = 6, kInPlaceRowSteps = 8, kInPlaceProducts = 16;
+// Up to so many steps, and so many rows of steps, use the weights as they lie in memory: packing
+// would cost more. Of one row, 4 steps take 0.8 to 0.9 of the time in place, 6 steps 0.95, 8 steps
+// 1 to 1.1; of four rows, 2 steps 0.4 to 0.9, 4 steps 1.05 to 1.2.
+constexpr std::int64_t kInPlaceSteps = 6, kInPlaceRowSteps = 8;
+
+// And so do projections of up to so many rows. With AVX2, fewer: packed, 6 rows take 0.91 to 0.98
+// of the time of a layer with 192 to 512 units, 8 rows 0.8 to 0.87, 16 rows 0.7 to 0.78. Only
+// weights that come from memory, and not from the shared cache, are read so much better in place
+// that 8 rows take longer packed (LSTM 1024: 1.05; 4 rows 1.4, 16 rows 0.92).
+constexpr std::int64_t kInPlaceProducts = 16, kInPlaceNarrow = 4, kInPlaceNarrowFar = 8;
 
 // Rows that are projected at a time: so many make up for reading w_ih once more.
 constexpr std::int64_t kEnoughProjected = 48;
@@ -70,6 +76,12 @@ std::int64_t packed_projection(const Problem& problem, std::int64_t columns) {
   return columns * (1 + problem.projection.input_size);
 }
 
+std::int64_t most_in_place(const Isa& isa, const Problem& projection, const Blocking& whole) {
+  if (isa.width > 8) return kInPlaceProducts;
+  const std::int64_t bytes = 4 * whole.group_words * projection.shape.groups;
+  return bytes > shared_cache_bytes() / kSharedPart ? kInPlaceNarrowFar : kInPlaceNarrow;
+}
+
 // Whether a call is to use them so, and has room for the sums where it would have packed them.
 bool runs_in_place(const Isa& isa, const Problem& problem, const Blocking& whole) {
   const Shape& shape = problem.shape;
@@ -82,7 +94,7 @@ bool runs_in_place(const Isa& isa, const Problem& problem, const Blocking& whole
         return false;
       break;
     case Kind::kProjection:
-      if (shape.time * shape.batch > kInPlaceProducts) return false;
+      if (shape.time * shape.batch > most_in_place(isa, problem, whole)) return false;
   }
   return whole.group_words >= 2 * kInPlaceRows * isa.width * most_columns(whole);
 }
