@@ -12,17 +12,14 @@ import pytest
 from benchmarks import (
     _command_line,
     _limits,
-    _points,
     against_scan,
     dispatch,
-    half_precision,
     prnn_figure,
     products,
     roofline,
     streaming,
 )
 from benchmarks import _harness as harness
-from benchmarks._points import Candidate
 from benchmarks._scan_points import Point
 
 TINY = {
@@ -134,60 +131,6 @@ def test_arguments_that_do_not_fit_are_refused(
     with pytest.raises(SystemExit):
         module.main([a.format(folder=tmp_path) for a in arguments])
     assert message in capsys.readouterr().err
-
-
-# ---- 16 bits -------------------------------------------------------------------------
-
-HALF = ["--cells", "gru", "--hidden", "8", "--batch", "2", "3", "--time", "4"]
-
-
-@needs_a_compiler
-def test_16_bits_are_compared_with_float32(tmp_path, capsys):
-    out = tmp_path / "results.json"
-    half_precision.main([*HALF, "--budget-s", "0.01", "--out", str(out)])
-    printed = capsys.readouterr().out
-    points = json.loads(out.read_text())["points"]
-    assert [(p["projection"], p["batch"]) for p in points] == [
-        *((True, 2), (True, 3)),
-        *((False, 2), (False, 3)),
-    ]
-    for point in points:
-        assert {*point["step_us"]} == {"float32", "bfloat16", "float16"}
-        for dtype in ("bfloat16", "float16"):
-            assert 0 < point["difference"][dtype] <= point["tolerance"][dtype]
-        assert min(measured_numbers([point["step_us"], point["ratio"]])) > 0
-    half_precision.main(["--table", str(out)])
-    assert capsys.readouterr().out == printed
-
-
-def test_means_are_of_points_with_the_same_limit():
-    def point(bound, ratio):
-        spread = {"median": ratio, "quartiles": [ratio, ratio]}
-        return {
-            **{"cell": "rnn", "projection": True, "hidden_size": 8, "bound": bound},
-            "batch": 1,
-            "ratio": {"bfloat16": spread, "float16": {**spread, "median": 2 * ratio}},
-        }
-
-    points = [point("reading", 1.0), point("meeting", 3.0), point("reading", 4.0)]
-    table = half_precision.table({"points": points})
-    assert "| reading weights | 2 | 2.00× | 4.00× |" in table
-    assert "| another | 1 | 3.00× | 6.00× |" in table
-    assert "| **4.00 / 8.00** |" in table
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_wrong_16_bits_are_not_timed(dtype, monkeypatch):
-    right = half_precision.candidates
-
-    def candidates(point):
-        made = right(point)
-        return {**made, dtype: Candidate(wrong(made[dtype].run), made[dtype].result)}
-
-    monkeypatch.setattr(half_precision, "candidates", candidates)
-    point = _points.Point("lstm", "forward", 8, 2, 4)
-    with pytest.raises(harness.DisagreementError, match=f"{dtype} and float32 differ"):
-        half_precision.measure(point, None, 0.001)
 
 
 # ---- a wrong result is not timed -----------------------------------------------------
