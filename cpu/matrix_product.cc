@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cpu/run.h"
+#include "cpu/caches.h"
 
 namespace prnn {
 namespace {

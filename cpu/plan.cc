@@ -1,9 +1,7 @@
 // How a call is cut: over threads, and into blocks of rows and panels of units.
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdlib>
 
+#include "cpu/caches.h"
 #include "cpu/prepared.h"
 #include "cpu/run.h"
 
@@ -30,7 +28,7 @@ constexpr double kWorthMeetingForRows = 60e3;
 // of the time of threads that share the units, at batch 8 and 16, and 0.92 backward at 16, GRU 512
 // at 16 0.98 and 0.94. Wider vectors multiply twice as fast, and a Xeon reads such weights at half
 // the rate: rows for those are an estimate by these rates, not the result of a measurement.
-constexpr std::int64_t kSharedPart = 4, kRowsMeanwhile = 4, kRowsOfWideMeanwhile = 16;
+constexpr std::int64_t kSharedPart = 3, kRowsMeanwhile = 4, kRowsOfWideMeanwhile = 16;
 
 // Weights may exceed the cache by such a part of it, and stay in it but for a few: two matrices of
 // half its size have their biases besides.
@@ -42,13 +40,28 @@ constexpr double kWorthSharing = 60e3;
 
 // Up to so many steps, and so many rows of steps, use the weights as they lie in memory: packing
 // would cost more. Of one row, 4 steps take 0.8 to 0.9 of the time in place, 6 steps 0.95, 8 steps
-// 1 to 1.1; of four rows, 2 steps 0.4 to 0.9, 4 steps 1.05 to 1.2.
+// 1 to 1.1; of four rows, 2 steps 0.4 to 0.9, 4 steps 1.05 to 1.2. Fewer with AVX2: 4 steps of one
+// row 0.7 to 1, 5 steps 0.9 to 1.3; of two rows, 2 steps 0.7 to 1.1, 4 steps 1.3 to 1.5; if
+// threads' own caches hold the weights. If not, 6 steps of LSTM 512 take 0.7 to 1, 8 steps 1.1.
 constexpr std::int64_t kInPlaceSteps = 6, kInPlaceRowSteps = 8;
+constexpr std::int64_t kInPlaceNarrowSteps = 4, kInPlaceNarrowFarther = 6;
 
-// And so do projections of up to so many rows. With AVX2, fewer: packed, 6 rows take 0.91 to 0.98
-// of the time of a layer with 192 to 512 units, 8 rows 0.8 to 0.87, 16 rows 0.7 to 0.78. Only
-// weights that come from memory, and not from the shared cache, are read so much better in place
-// that 8 rows take longer packed (LSTM 1024: 1.05; 4 rows 1.4, 16 rows 0.92).
+// More of weights that are far: they and what is packed of them want more than such a part of the
+// shared cache twice, and other layers want it, too. LSTM 1024 takes 0.85 of the time for 16 steps
+// of one row, 0.46 for 8 of two, 0.68 for 4 of four; LSTM 768 1.1, 0.75 and 1.1.
+constexpr double kFarPart = 1.0 / 6;
+constexpr std::int64_t kInPlaceFarSteps = 16;
+
+// Weights that the shared cache hardly holds come from memory in each step, and faster as they lie,
+// for several lines are read at a time: LSTM 1280 to 1760 takes 0.65 to 0.87 of the time whatever
+// the number of steps, GRU 1536 and 1760 0.66 and 0.68; of two rows 0.8 to 0.89.
+constexpr double kFromMemoryPart = 0.75;
+constexpr std::int64_t kInPlaceFromMemoryRows = 2;
+
+// Projections of up to so many rows are in place as well. With AVX2, of fewer: packed, 6 rows take
+// 0.91 to 0.98 of the time of a layer with 192 to 512 units, 8 rows 0.8 to 0.87, 16 rows 0.7 to
+// 0.78. Only weights that come from memory, and not from the shared cache, are read so much better
+// in place that 8 rows take longer packed (LSTM 1024: 1.05; 4 rows 1.4, 16 rows 0.92).
 constexpr std::int64_t kInPlaceProducts = 16, kInPlaceNarrow = 4, kInPlaceNarrowFar = 8;
 
 // Rows that are projected at a time: so many make up for reading w_ih once more.
@@ -76,27 +89,43 @@ std::int64_t packed_projection(const Problem& problem, std::int64_t columns) {
   return columns * (1 + problem.projection.input_size);
 }
 
-std::int64_t most_in_place(const Isa& isa, const Problem& projection, const Blocking& whole) {
-  if (isa.width > 8) return kInPlaceProducts;
-  const std::int64_t bytes = 4 * whole.group_words * projection.shape.groups;
-  return bytes > shared_cache_bytes() / kSharedPart ? kInPlaceNarrowFar : kInPlaceNarrow;
+// Whether the weights of all groups take more than such a part of a cache that cores share.
+bool exceeds_shared_cache(const Problem& problem, const Blocking& whole, double part) {
+  const std::int64_t cache = shared_cache_bytes();
+  return cache > 0 && 4 * whole.group_words * problem.shape.groups > part * cache;
 }
 
-// Whether a call is to use them so, and has room for the sums where it would have packed them.
-bool runs_in_place(const Isa& isa, const Problem& problem, const Blocking& whole) {
+// Whether a call is to use weights where they lie.
+bool uses_in_place(const Isa& isa, const Problem& problem, const Blocking& whole, int threads) {
   const Shape& shape = problem.shape;
+  const std::int64_t rows = shape.time * shape.batch;
+  const bool is_narrow = isa.width <= 8;
+  const bool is_far = exceeds_shared_cache(problem, whole, kFarPart);
   switch (problem.kind) {
     case Kind::kBackward:
       return false;
-    case Kind::kForward:
-      if (shape.time > kInPlaceSteps || shape.time * shape.batch > kInPlaceRowSteps ||
-          shape.batch > kInPlaceRows)
-        return false;
-      break;
     case Kind::kProjection:
-      if (shape.time * shape.batch > most_in_place(isa, problem, whole)) return false;
+      if (!is_narrow) return rows <= kInPlaceProducts;
+      return rows <= (is_far ? kInPlaceNarrowFar : kInPlaceNarrow);
+    case Kind::kForward:
+      if (shape.batch > kInPlaceRows) return false;
+      if (shape.batch <= kInPlaceFromMemoryRows &&
+          exceeds_shared_cache(problem, whole, kFromMemoryPart))
+        return true;
+      if (is_far) return rows <= kInPlaceFarSteps;
+      if (is_narrow) {
+        const bool is_near = 4 * whole.group_words <= threads * cache_bytes_per_thread();
+        return rows <= (is_near ? kInPlaceNarrowSteps : kInPlaceNarrowFarther);
+      }
+      return shape.time <= kInPlaceSteps && rows <= kInPlaceRowSteps;
   }
-  return whole.group_words >= 2 * kInPlaceRows * isa.width * most_columns(whole);
+  return false;
+}
+
+// And has room for the sums where it would have packed them.
+bool runs_in_place(const Isa& isa, const Problem& problem, const Blocking& whole, int threads) {
+  return uses_in_place(isa, problem, whole, threads) &&
+         whole.group_words >= 2 * kInPlaceRows * isa.width * most_columns(whole);
 }
 
 // How, by so many threads that share the units. Of a matrix so large that each page of memory is
@@ -154,7 +183,7 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads, const Pr
   const std::int64_t meanwhile = isa.width > 8 ? kRowsOfWideMeanwhile : kRowsMeanwhile;
   const bool may_come = all_work && evenly && rows_per_part >= meanwhile &&
                         out.weight_bytes * shape.groups <= shared_cache_bytes() / kSharedPart;
-  const bool in_place = !prepared && runs_in_place(isa, problem, whole);
+  const bool in_place = !prepared && runs_in_place(isa, problem, whole, threads);
   const bool has_no_meeting = shape.time == 1 && (in_place || prepared);
   const bool worth_meeting = work / threads >= (has_no_meeting ? kWorthSharing : kWorthMeeting);
   if (in_place) {
@@ -205,7 +234,7 @@ void plan_projection(const Isa& isa, const Problem& problem, const Prepared* pre
   if (prepared) return;
   // The sums have one place: for one thread, or for several that share the units.
   if (by_rows && out.threads > 1) return;
-  if (runs_in_place(isa, projection, out.projection)) {
+  if (runs_in_place(isa, projection, out.projection, sharers)) {
     const Blocking in_place =
         blocking_in_place(isa, projection, out.projection, rows * steps, sharers);
     if (shape.groups * in_place.group_words <= projection_room(problem)) {
@@ -221,32 +250,6 @@ void plan_projection(const Isa& isa, const Problem& problem, const Prepared* pre
 }
 
 }  // namespace
-
-std::int64_t cache_bytes_per_thread() {
-  static const std::int64_t bytes = [] {
-    if (const char* given = std::getenv("PRNN_CPU_CACHE_BYTES"))
-      if (const std::int64_t bytes = std::atoll(given); bytes > 0) return bytes;
-#ifdef _SC_LEVEL2_CACHE_SIZE
-    const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
-    if (size > 0) return static_cast<std::int64_t>(size);
-#endif
-    return std::int64_t{1} << 20;
-  }();
-  return bytes;
-}
-
-std::int64_t shared_cache_bytes() {
-  static const std::int64_t bytes = [] {
-    if (const char* given = std::getenv("PRNN_CPU_SHARED_CACHE_BYTES"))
-      return static_cast<std::int64_t>(std::atoll(given));
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    const long size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    if (size > 0) return static_cast<std::int64_t>(size);
-#endif
-    return std::int64_t{0};
-  }();
-  return bytes;
-}
 
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads) {
   const Prepared* const prepared = prepared_for(isa, problem);

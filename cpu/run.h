@@ -33,12 +33,6 @@ struct CpuPlan {
   std::int64_t projection_steps;
 };
 
-// The cache that a thread has for itself: the second-level one, on every processor we know. The
-// environment variable PRNN_CPU_CACHE_BYTES overrides what the system says.
-std::int64_t cache_bytes_per_thread();
-// The cache that cores share, the third-level one; 0: none. PRNN_CPU_SHARED_CACHE_BYTES overrides.
-std::int64_t shared_cache_bytes();
-
 CpuPlan plan(const Isa& isa, const Problem& problem, int threads);
 
 // The most steps that are projected at a time: what there is room for.

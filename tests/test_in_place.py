@@ -1,17 +1,25 @@
 """Calls of few steps read the weights where they are, and round no differently."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CELLS, CONTROLS, Case
-from support import assert_bitwise_equal
+from support import assert_bitwise_equal, run_python
 
 import prnn_jax
+from prnn_jax import _ffi
 
-STEPS = {1: 6, 2: 4, 3: 2, 4: 2}  # that run in place, by rows; one more does not
+def most_steps(rows: int, hidden_size: int = 192) -> int:
+    """That run in place; one more does not."""
+    sizes = 1, 1, 1, hidden_size
+    plan = _ffi.native.cpu_plan("lstm", *sizes, False, 1, "float32", 0)
+    if plan["vector_width"] > 8:
+        return {1: 6, 2: 4, 3: 2, 4: 2}[rows]
+    return (4 if hidden_size < 256 else 6) // rows
 
 
 def explain(time: int, batch: int, hidden_size: int = 192, **options):
@@ -22,7 +30,8 @@ def explain(time: int, batch: int, hidden_size: int = 192, **options):
 
 def test_explain_tells():
     assert "weights, not packed" in str(explain(1, 1))
-    for rows, steps in STEPS.items():
+    for rows in (1, 2, 3, 4):
+        steps = most_steps(rows)
         assert explain(steps, rows).in_place
         assert explain(steps + 1, rows).in_place is False
     for packed in (
@@ -74,7 +83,7 @@ def first_steps(sequence, steps: int):
 def test_bits_are_those_of_a_longer_call(cell, rows, dtype):
     # Runs of 64 and the rest of one; vectors, a unit left over, and several.
     hidden = {1: 69, 2: 193, 3: 64, 4: 97}[rows]
-    steps = STEPS[rows]
+    steps = most_steps(rows)
     case = Case(cell, steps + 1, (rows,), hidden, state=True)
     run, a_x, state_0, _ = recurrence(case, dtype)
     y, _ = run(a_x, state_0, {})
@@ -102,10 +111,10 @@ def assert_same(a, b, is_exact: bool) -> None:
         )
 
 
-@pytest.mark.parametrize("lengths", [(0, 3), (4, 2)])
+@pytest.mark.parametrize("share", [(0, 0.75), (1, 0.5)])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "gru_reset_before", "rnn_tanh_skip"])
-def test_controls_bend_both_alike(cell, lengths):
-    steps = STEPS[2]
+def test_controls_bend_both_alike(cell, share):
+    steps = most_steps(2)
     case = Case(
         cell,
         steps + 1,
@@ -116,12 +125,56 @@ def test_controls_bend_both_alike(cell, lengths):
         controls=CONTROLS,
     )
     run, a_x, state_0, bending = recurrence(case, "float32")
-    bending["lengths"] = jnp.asarray(lengths)  # no row has the fifth step
+    lengths = [int(steps * part) for part in share]  # no row has the last step
+    bending["lengths"] = jnp.asarray(lengths)
     y, state = run(a_x, state_0, bending)
     short = {**bending, "resets": bending["resets"][:, :steps]}
     short["zoneout"] = first_steps(bending["zoneout"], steps)
     again = run(a_x[:, :steps], state_0, short)
     assert_bitwise_equal(again, (y[:, :steps], state))
+
+
+FAR = """
+import hashlib
+import json
+import jax
+import numpy as np
+import prnn_jax
+from cases import CONTROLS, Case
+from test_in_place import recurrence
+
+def is_in_place(time, batch):
+    sizes = {"time": time, "batch": batch, "hidden_size": 96}
+    return prnn_jax.explain("lstm", **sizes).in_place
+
+def bits(cell, rows, steps):
+    controls = {"heads": 2, "state": True, "controls": CONTROLS}
+    case = Case(cell, steps, (rows,), 37, **controls)
+    run, a_x, state_0, bending = recurrence(case, "float32")
+    results = jax.tree.leaves(run(a_x, state_0, bending))
+    return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in results)).hexdigest()
+
+cells = ["lstm", "gru", "gru_reset_before", "rnn_tanh_skip"]
+print(json.dumps({
+    "in place": [is_in_place(*sizes) for sizes in [(50, 2), (5, 3), (6, 3), (3, 5)]],
+    "bits": [bits(cell, *sizes) for cell in cells for sizes in [(1, 11), (2, 23), (3, 5)]],
+}))
+"""
+
+
+def test_far_weights_are_read_in_place_for_more_steps():
+    def run(cache: int, shared_cache: int) -> dict:
+        environment = {
+            "PRNN_CPU_CACHE_BYTES": str(cache),
+            "PRNN_CPU_SHARED_CACHE_BYTES": str(shared_cache),
+        }
+        return json.loads(run_python(FAR, **environment))
+
+    near, far, hardly = run(1 << 20, 0), run(1 << 20, 1 << 18), run(1 << 12, 1 << 12)
+    assert near["in place"] == [False] * 4
+    assert far["in place"] == [False, True, False, False]
+    assert hardly["in place"] == [True, True, False, False]
+    assert near["bits"] == far["bits"] == hardly["bits"]
 
 
 def test_the_projection_of_few_rows():
@@ -143,7 +196,7 @@ def test_the_projection_of_few_rows():
 @pytest.mark.parametrize("cell", ["lstm", "gru_reset_before", "rnn_tanh_skip"])
 def test_bits_of_a_layer_that_no_cache_holds(cell, rows, dtype):
     """Threads share the columns of its products, and not only the units."""
-    steps = STEPS[rows]
+    steps = most_steps(rows, 1041)
     case = Case(cell, steps + 1, (rows,), 1041, state=True)
     run, a_x, state_0, _ = recurrence(case, dtype)
     y, _ = run(a_x, state_0, {})
