@@ -37,45 +37,74 @@ struct Range {
   PRNN_HD std::int64_t padded() const { return ceil_div(count(), kWidth) * kWidth; }
 };
 
+// How many lines are multiplied at a time, and vectors of each. What is broadcast of the rows stays
+// in registers, if they suffice; or it is read again, once for some vectors.
+struct Tile {
+  int depth, vectors;
+  bool holds_rows;
+};
+constexpr Tile tile_in_place(int rows) {
+  if (rows == 1) return {8, 1, true};
+  if (kRegisters < 32 && rows > 2) return {8, 2, false};
+  return {4, 1, true};
+}
+
 // sum[row][n] += Σ_k rows[row][first_k + k] lines[k][n] for kDepth k.
 template <int kRows, int kDepth, class T>
 PRNN_HD void add_lines(const T* lines, std::int64_t stride, const float* const* rows,
                        std::int64_t first_k, std::int64_t count, float* sum,
                        std::int64_t row_stride) {
-  FloatVector h[kRows][kDepth];
+  constexpr Tile kTile = tile_in_place(kRows);
+  const auto read = [&](int r, int k) { return rows[r][first_k + k] - FloatVector{}; };
+  FloatVector held[kRows][kDepth];
+  if constexpr (kTile.holds_rows)
 #pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r)
+    for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 8
-    for (int k = 0; k < kDepth; ++k) h[r][k] = rows[r][first_k + k] - FloatVector{};
-  const auto add = [&](std::int64_t n, Io<T> io) __attribute__((always_inline)) {
+      for (int k = 0; k < kDepth; ++k) held[r][k] = read(r, k);
+  const auto add = [&](auto vectors, std::int64_t n, Io<T> io) __attribute__((always_inline)) {
+    constexpr int kVectors = vectors.value;
     const Io<float> whole{kWidth};
-    FloatVector s[kRows];
+    FloatVector s[kRows][kVectors];
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) s[r] = whole.load(sum + r * row_stride + n).v;
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        s[r][v] = whole.load(sum + r * row_stride + n + v * kWidth).v;
 #pragma GCC unroll 8
     for (int k = 0; k < kDepth; ++k) {
-      const FloatVector weight = io.load(lines + k * stride + n).v;
+      FloatVector weights[kVectors];
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) s[r] += h[r][k] * weight;
+      for (int v = 0; v < kVectors; ++v)
+        weights[v] = io.load(lines + k * stride + n + v * kWidth).v;
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        const FloatVector h = kTile.holds_rows ? held[r][k] : read(r, k);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) s[r][v] += h * weights[v];
+      }
     }
 #pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) whole.store(sum + r * row_stride + n, s[r]);
+    for (int r = 0; r < kRows; ++r)
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        whole.store(sum + r * row_stride + n + v * kWidth, s[r][v]);
   };
+  constexpr std::integral_constant<int, kTile.vectors> some;
+  constexpr std::integral_constant<int, 1> one;
   std::int64_t n = 0;
-  for (; n + kWidth <= count; n += kWidth) add(n, Io<T>{kWidth});
-  if (n < count) add(n, Io<T>{(int)(count - n)});
-}
-
-// Lines at a time: what is broadcast of the rows, a sum for each and a line stay in registers.
-constexpr int depth_in_place(int rows) {
-  return rows == 1 ? 8 : kRegisters < 32 && rows > 2 ? 2 : 4;
+  for (; n + kTile.vectors * kWidth <= count; n += kTile.vectors * kWidth)
+    add(some, n, Io<T>{kWidth});
+  if constexpr (kTile.vectors > 1)
+    for (; n + kWidth <= count; n += kWidth) add(one, n, Io<T>{kWidth});
+  if (n < count) add(one, n, Io<T>{(int)(count - n)});
 }
 
 // The totals of a range of each product of a group's phase.
 template <int kRows, class Pass>
 void multiply_rows_in_place(const Pass& pass, std::int64_t group, int phase, const Range* ranges,
                             const float* const* rows, const Sums& sums) {
-  constexpr int kDepth = depth_in_place(kRows);
+  constexpr int kDepth = tile_in_place(kRows).depth;
   const auto weights = pass.weight_rows(group, phase);
   const std::int64_t depth = pass.depth(phase), row_stride = sums.at(1, 0);
   for (int product = 0; product < sums.products; ++product) {
