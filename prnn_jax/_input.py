@@ -5,6 +5,7 @@ here: the product by XLA, for all that is not the CPU engine, and what its gradi
 made of.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -14,13 +15,13 @@ from prnn_jax._call import Call
 from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._products import OfProjection, Projection
 
-#: Where the CPU engine makes a_x: from so many weights at most; or by so few
-#: multiply-adds, by bytes of a weight, with the weights as they lie in memory; or of so
-#: few rows and weights that it is made at once, and weights are packed to be used once;
-#: or of so many rows for each weight that packing the weights does not show. Elsewhere
-#: XLA's product is as fast or faster, but in bfloat16 (benchmarks/projection.py).
-MAX_WEIGHTS, MAX_IN_PLACE = 3e5, {4: 4.2e6, 2: 3.4e7}
-MAX_AT_ONCE, ROWS_PER_WEIGHT = (128, 2e6), 1 / 4096
+#: Where the CPU engine makes a_x: from so many weights at most; or of so few rows, if
+#: the weights are no more than that, for they are used once, as they lie in memory or
+#: packed; or of so many rows for each weight that packing the weights does not show.
+#: Elsewhere XLA's product is as fast or faster, but in bfloat16
+#: (benchmarks/projection.py).
+MAX_WEIGHTS, MAX_ROWS = 3e5, {128: 2e6, 48: math.inf}
+ROWS_PER_WEIGHT = 1 / 4096
 
 #: In which types it does.
 PROJECTED = "float32", "bfloat16", "float16"
@@ -81,18 +82,20 @@ def native_input(source: Array | Input) -> Input | None:
     ):
         return None
     rows = x.shape[0] * x.shape[1]
-    is_faster = (
-        prepared is not None
-        or x.dtype == jnp.bfloat16
-        or w.size <= MAX_WEIGHTS
-        or rows * w.size <= MAX_IN_PLACE[x.dtype.itemsize]
-        or (rows <= MAX_AT_ONCE[0] and w.size <= MAX_AT_ONCE[1])
-        or rows >= w.size * ROWS_PER_WEIGHT
-    )
-    if not is_faster:
+    if prepared is None and not is_native_faster(rows, w.size, x.dtype):
         return None
     b = jnp.zeros(w.shape[1:], w.dtype) if b is None else b
     return Input(x, w, b, prepared)
+
+
+def is_native_faster(rows: int, weights: int, dtype) -> bool:
+    """Whether the CPU engine had better make a_x, of weights that are not prepared."""
+    return (
+        dtype == jnp.bfloat16
+        or weights <= MAX_WEIGHTS
+        or any(rows <= n and weights <= most for n, most in MAX_ROWS.items())
+        or rows >= weights * ROWS_PER_WEIGHT
+    )
 
 
 def _side_by_side(w: Array) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from prnn_jax import _checks, _cuda, _ffi
+from prnn_jax import _checks, _cuda, _ffi, _input
 from prnn_jax._call import Call
 from prnn_jax._native import native
 
@@ -69,7 +69,8 @@ class Plan:
       projected_steps: of a layer, as many steps of the input projection as the CPU
         engine makes at a time.
       projection_weights: how that reads its weights: "in place", "packed" as a whole
-        before all steps, or "packed in turn", a panel at a time for each of its pieces.
+        before all steps, or "packed in turn", a panel at a time for each of its pieces;
+        "by XLA" where that is faster, for all steps before the call.
       weight_bytes: recurrent weights of one group.
       weight_bits: of a weight as the CPU engine reads it.
       device: of the CUDA engine, and all that follows: the GPU planned for.
@@ -136,6 +137,8 @@ class Plan:
                 f"input projection: {self.projected_steps} steps at a time, "
                 f"weights {self.projection_weights}"
             ]
+        elif self.projection_weights:
+            lines += [f"input projection: {self.projection_weights}, before the call"]
         if self.device:
             lines += [f"device: {self.device}"]
         if self.exchange and self.tile:
@@ -247,6 +250,10 @@ def _on_cpu(
 ) -> Plan:
     batch, groups = sizes["batch"], sizes["groups"]
     threads = len(os.sched_getaffinity(0))
+    inputs = sizes.get("input_size", 0)
+    weights = inputs * groups * call.table.gates * sizes["hidden_size"]
+    rows = batch * sizes["time"]
+    is_by_xla = not _input.is_native_faster(rows, weights, jnp.dtype(dtype))
     plan = native.cpu_plan(
         call.cell,
         sizes["time"],
@@ -256,8 +263,10 @@ def _on_cpu(
         training,
         threads,
         jnp.dtype(dtype).name,
-        sizes.get("input_size", 0),
+        0 if is_by_xla else inputs,
     )
+    if is_by_xla:
+        plan["projection_weights"] = "by XLA"
     cache = plan["cache_bytes"]
     weights = f"{plan['weight_bytes'] / 1024:.0f} KiB of packed weights"
     if plan["projected_steps"]:

@@ -53,17 +53,10 @@ def test_it_makes_its_own_a_x(case):
 
 
 #: Bounds that leave a_x to XLA.
-NEVER = {
-    "MAX_WEIGHTS": 0,
-    "MAX_IN_PLACE": {4: 0},
-    "MAX_AT_ONCE": (0, 0),
-    "ROWS_PER_WEIGHT": 1e9,
-}
+NEVER = {"MAX_WEIGHTS": 0, "MAX_ROWS": {0: 0}, "ROWS_PER_WEIGHT": 1e9}
 
 
-@pytest.mark.parametrize(
-    "bound", ["MAX_WEIGHTS", "MAX_IN_PLACE", "MAX_AT_ONCE", "ROWS_PER_WEIGHT"]
-)
+@pytest.mark.parametrize("bound", NEVER)
 def test_it_makes_a_x_where_that_is_faster(bound, monkeypatch):
     case = Case("lstm", 5, (2,), 9, 3)
     weights, rows = 3 * 4 * 9, 10
@@ -71,8 +64,7 @@ def test_it_makes_a_x_where_that_is_faster(bound, monkeypatch):
         monkeypatch.setattr(_input, name, value)
     just = {
         "MAX_WEIGHTS": (weights - 1, weights),
-        "MAX_IN_PLACE": ({4: weights * rows - 1}, {4: weights * rows}),
-        "MAX_AT_ONCE": ((rows, weights - 1), (rows, weights)),
+        "MAX_ROWS": ({rows: weights - 1, rows - 1: 2 * weights}, {rows: weights}),
         "ROWS_PER_WEIGHT": ((rows + 0.1) / weights, (rows - 0.1) / weights),
     }
     for value, products in zip(just[bound], (1, 0), strict=True):

@@ -81,7 +81,8 @@ def test_explain_tells():
         (3, 1, 300, 64, "in place"),
         (100, 2, 32, 8, "packed"),
         (30, 1, 32, 8, "packed in turn"),  # all of them once
-        (100, 2, 1024, 1024, "packed in turn"),  # too many to keep
+        (512, 2, 1024, 1024, "packed in turn"),  # too many to keep
+        (100, 2, 1024, 1024, "by XLA"),  # and of fewer rows
     ],
 )
 def test_explain_tells_how_weights_are_read(time, batch, hidden, input_size, way):
