@@ -4,6 +4,7 @@
 
 #include "cpu/huge_pages.h"
 #include "cpu/prepared.h"
+#include "cpu/shares.h"
 
 namespace prnn {
 namespace {
@@ -127,17 +128,34 @@ struct Work {
                     rows, all * member / members, all * (member + 1) / members};
     isa.multiply_columns(problem, blocking, packed, part, step, phase);
   }
-  // Or the units.
+  // Or the units, in lots that other members may take.
   void advance(std::int64_t step, int phase, std::int64_t rows, std::int64_t member,
-               std::int64_t members) const {
+               std::int64_t members, Shares& shares, std::int64_t turn) const {
     float* place = packed;
     if (blocking.places > 0) {
       if (member >= blocking.places) return;
       members = std::min(members, blocking.places);
       place += member * blocking.panel_words;
     }
-    advance_panels(step, phase, rows, first_panel(phase, member, members),
-                   first_panel(phase, member + 1, members), place);
+    const std::int64_t lots = lots_of_turn(phase, rows, members);
+    const auto advance_lot = [&](std::int64_t owner, std::int64_t lot) {
+      if (step % 2 != 0) lot = lots - 1 - lot;
+      const std::int64_t first = first_panel(phase, owner, members);
+      const std::int64_t count = first_panel(phase, owner + 1, members) - first;
+      advance_panels(step, phase, rows, first + count * lot / lots,
+                     first + count * (lot + 1) / lots, place);
+    };
+    if (lots == 1) return advance_lot(member, 0);
+    shares.take(turn, member, members, lots, advance_lot);
+  }
+  // So many that one is worth the trouble.
+  std::int64_t lots_of_turn(int phase, std::int64_t rows, std::int64_t members) const {
+    constexpr std::int64_t kMostLots = 8, kWorthTaking = 1 << 20;
+    if (blocking.in_place) return 1;
+    const std::int64_t weights = blocking.group_words * blocking.weights_per_word;
+    const std::int64_t work = weights * problem.shape.groups * rows / members / blocking.phases;
+    const std::int64_t most = std::min(kMostLots, blocking.panels[phase] / members);
+    return std::clamp<std::int64_t>(work / kWorthTaking, 1, std::max<std::int64_t>(most, 1));
   }
   void advance_panels(std::int64_t step, int phase, std::int64_t rows, std::int64_t first,
                       std::int64_t last, float* weights) const {
@@ -195,6 +213,7 @@ class Packing {
 void run_one_step(const Work& steps, const Work* projection, const Packing& packing,
                   ThreadPool& pool, int threads) {
   const std::int64_t rows = steps.problem.shape.batch;
+  Shares shares(threads);
   packing.pack_all(pool);
   if (projection) projection->widen({0, steps.problem.shape.groups, 0, rows, 0, 0}, 0);
   const auto share = [&](const auto& body) { parallel_for(pool, threads, threads, body); };
@@ -214,7 +233,8 @@ void run_one_step(const Work& steps, const Work* projection, const Packing& pack
   if (projection && !in_one) {
     if (projection->blocking.by_columns)
       share([&](std::int64_t member) { multiply(*projection, 0, member); });
-    share([&](std::int64_t member) { projection->advance(0, 0, rows, member, threads); });
+    share(
+        [&](std::int64_t member) { projection->advance(0, 0, rows, member, threads, shares, 0); });
   }
   for (int phase = 0; phase < steps.blocking.phases; ++phase) {
     const bool projects = in_one && phase == 0;
@@ -225,7 +245,7 @@ void run_one_step(const Work& steps, const Work* projection, const Packing& pack
       });
     share([&](std::int64_t member) {
       if (projects) project_own(member);
-      steps.advance(0, phase, rows, member, threads);
+      steps.advance(0, phase, rows, member, threads, shares, 1 + phase);
     });
   }
 }
@@ -237,6 +257,7 @@ void run_one_step(const Work& steps, const Work* projection, const Packing& pack
 void run_units(const Work& steps, const Work* projection, const Packing& packing,
                std::int64_t count, ThreadPool& pool, int threads) {
   constexpr std::int64_t kFirstTurns = 8;
+  Shares shares(threads);
   const std::int64_t rows = steps.problem.shape.batch, phases = steps.blocking.phases;
   const std::int64_t at_a_time = projection ? projection->problem.projection.steps : count;
   const std::int64_t packing_turns = std::min(kFirstTurns, packing.each());
@@ -253,12 +274,13 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
   };
   const std::int64_t of_widening = projection && widens(projection->problem) ? 1 : 0;
   const auto turns_of = [](const Work& work) { return work.blocking.by_columns ? 2 : 1; };
-  const auto take_share = [&](const Work& work, std::int64_t step, std::int64_t turn,
-                              std::int64_t all, std::int64_t member, std::int64_t members) {
+  const auto take_share = [&](std::int64_t n, const Work& work, std::int64_t step,
+                              std::int64_t turn, std::int64_t all, std::int64_t member,
+                              std::int64_t members) {
     const int phase = static_cast<int>(turn / turns_of(work));
     if (turn % turns_of(work) + 1 < turns_of(work))
       return work.multiply_columns(step, phase, all, member, members);
-    work.advance(step, phase, all, member, members);
+    work.advance(step, phase, all, member, members, shares, n);
   };
   const bool cuts = projection && projection->blocking.is_packed;
   const std::int64_t panels = cuts ? projection->blocking.panels[0] : 0;
@@ -282,9 +304,10 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
     const std::int64_t piece = n / turns, turn = n % turns;
     if (turn < of_widening) return widen(piece, member, members);
     if (turn < of_projection)
-      return take_share(*projection, piece, turn - of_widening, rows * at_a_time, member, members);
+      return take_share(n, *projection, piece, turn - of_widening, rows * at_a_time, member,
+                        members);
     const std::int64_t of_steps = turn - of_projection;
-    take_share(steps, piece * at_a_time + of_steps / of_step, of_steps % of_step, rows, member,
+    take_share(n, steps, piece * at_a_time + of_steps / of_step, of_steps % of_step, rows, member,
                members);
   };
   const std::int64_t pieces = ceil_div(count, at_a_time);

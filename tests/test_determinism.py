@@ -21,6 +21,7 @@ SPREAD = [
     Case("gru", 9, (1,), 385, bidirectional=True),
     Case("gru_reset_before", 9, (3,), 385, state=True),
     Case("rnn_tanh_skip", 9, (2,), 769, reverse=True),
+    Case("lstm", 5, (24,), 385),  # in lots, which threads take of each other
 ]
 
 
