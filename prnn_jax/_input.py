@@ -5,6 +5,7 @@ here: the product by XLA, for all that is not the CPU engine, and what its gradi
 made of.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -13,15 +14,16 @@ from jax import Array
 
 from prnn_jax._call import Call
 from prnn_jax._controls import Controls, valid_steps
+from prnn_jax._native import native
 from prnn_jax._products import OfProjection, Projection
 
 #: Where the CPU engine makes a_x: from so many weights at most; or of so few rows, if
 #: the weights are no more than that, for they are used once, as they lie in memory or
-#: packed; or of so many rows for each weight that packing the weights does not show.
-#: Elsewhere XLA's product is as fast or faster, but in bfloat16
-#: (benchmarks/projection.py).
+#: packed; or of so many rows for each weight that packing the weights does not show,
+#: but without AVX-512 from so many weights at most. Elsewhere XLA's product is as fast
+#: or faster, but in bfloat16 (benchmarks/projection.py).
 MAX_WEIGHTS, MAX_ROWS = 3e5, {128: 2e6, 48: math.inf}
-ROWS_PER_WEIGHT = 1 / 4096
+ROWS_PER_WEIGHT, MAX_WITHOUT_AVX512 = 1 / 4096, 6e5
 
 #: In which types it does.
 PROJECTED = "float32", "bfloat16", "float16"
@@ -94,8 +96,18 @@ def is_native_faster(rows: int, weights: int, dtype) -> bool:
         dtype == jnp.bfloat16
         or weights <= MAX_WEIGHTS
         or any(rows <= n and weights <= most for n, most in MAX_ROWS.items())
-        or rows >= weights * ROWS_PER_WEIGHT
+        or (
+            rows >= weights * ROWS_PER_WEIGHT
+            and (weights <= MAX_WITHOUT_AVX512 or "avx512" in _instruction_set())
+        )
     )
+
+
+@functools.cache
+def _instruction_set() -> str:
+    """Of the CPU engine here."""
+    plan = native.cpu_plan("lstm", 1, 1, 1, 1, False, 1, "float32", 0)
+    return plan["instruction_set"]
 
 
 def _side_by_side(w: Array) -> Array:

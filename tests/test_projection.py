@@ -81,8 +81,8 @@ def test_explain_tells():
         (3, 1, 300, 64, "in place"),
         (100, 2, 32, 8, "packed"),
         (30, 1, 32, 8, "packed in turn"),  # all of them once
-        (512, 2, 1024, 1024, "packed in turn"),  # too many to keep
-        (100, 2, 1024, 1024, "by XLA"),  # and of fewer rows
+        (20, 2, 1024, 1024, "packed in turn"),  # too many to keep
+        (100, 2, 1024, 1024, "by XLA"),  # and of more rows
     ],
 )
 def test_explain_tells_how_weights_are_read(time, batch, hidden, input_size, way):
@@ -164,7 +164,7 @@ def test_bits_do_not_depend_on_how_weights_are_packed(case, monkeypatch):
     # As a whole; or, of so many that there is no room, when their turn comes; or not
     # at all. The other inputs have weights of 0; sums are of runs of 256.
     inputs, first = 2111, 1024
-    monkeypatch.setattr(_input, "ROWS_PER_WEIGHT", 0)
+    monkeypatch.setattr(_input, "MAX_WEIGHTS", math.inf)
     jax.clear_caches()
     few = case.inputs()
     x, w = few["x"], few["w_ih"]
