@@ -54,7 +54,8 @@ constexpr std::int64_t kInPlaceFarSteps = 16;
 
 // Weights that the shared cache hardly holds come from memory in each step, and faster as they lie,
 // for several lines are read at a time: LSTM 1280 to 1760 takes 0.65 to 0.87 of the time whatever
-// the number of steps, GRU 1536 and 1760 0.66 and 0.68; of two rows 0.8 to 0.89.
+// the number of steps, GRU 1536 and 1760 0.66 and 0.68; of two rows 0.8 to 0.89. Not in 16 bits,
+// which are half as much to read, and to widen besides.
 constexpr double kFromMemoryPart = 0.75;
 constexpr std::int64_t kInPlaceFromMemoryRows = 2;
 
@@ -109,7 +110,7 @@ bool uses_in_place(const Isa& isa, const Problem& problem, const Blocking& whole
       return rows <= (is_far ? kInPlaceNarrowFar : kInPlaceNarrow);
     case Kind::kForward:
       if (shape.batch > kInPlaceRows) return false;
-      if (shape.batch <= kInPlaceFromMemoryRows &&
+      if (problem.dtype == Dtype::kFloat32 && shape.batch <= kInPlaceFromMemoryRows &&
           exceeds_shared_cache(problem, whole, kFromMemoryPart))
         return true;
       if (is_far) return rows <= kInPlaceFarSteps;
