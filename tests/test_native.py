@@ -86,7 +86,7 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     sources += [
         ROOT / f"cpu/{name}.cc"
         for name in (
-            *("isa", "plan", "run", "prepared"),
+            *("isa", "caches", "plan", "run", "prepared"),
             *("matrix_product", "dispatch", "threads"),
         )
     ]
