@@ -272,7 +272,7 @@ def _on_cpu(
     if plan["projected_steps"]:
         weights += " and those of the projection"
     if plan["in_place"]:
-        why = "so few steps read the weights where they are: packing would cost more"
+        why = "weights are read where they are: to pack them would cost more"
     elif plan["split"] == "units":
         why = f"{weights} are too many for each thread's {cache // 1024} KiB of cache"
         if plan["weights_stay"]:
