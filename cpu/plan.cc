@@ -26,8 +26,10 @@ constexpr double kWorthMeetingForRows = 60e3;
 // a part of it and a thread has rows enough to multiply by them while others come. On a Zen 3 with
 // AVX2 a core reads 80 GB/s of it and multiplies four rows meanwhile: LSTM 256 takes 0.97 and 0.95
 // of the time of threads that share the units, at batch 8 and 16, and 0.92 backward at 16, GRU 512
-// at 16 0.98 and 0.94. Wider vectors multiply twice as fast, and a Xeon reads such weights at half
-// the rate: rows for those are an estimate by these rates, not the result of a measurement.
+// at 16 0.98 and 0.94. A Zen 4 is as fast: LSTM 256 takes 0.92 and 0.96, GRU 256 at 8 0.88, RNN 512
+// at 8 0.87, and with two rows of a thread 1.1 to 1.2. Others multiply wide vectors twice as fast,
+// and a Xeon reads such weights at half the rate: rows for those are an estimate by these rates,
+// not the result of a measurement.
 constexpr std::int64_t kSharedPart = 3, kRowsMeanwhile = 4, kRowsOfWideMeanwhile = 16;
 
 // Weights may exceed the cache by such a part of it, and stay in it but for a few: two matrices of
@@ -181,7 +183,8 @@ CpuPlan plan_steps(const Isa& isa, const Problem& problem, int threads, const Pr
   const bool enough_rows =
       all_work && (parts_per_group <= 1 || (rows_per_part >= kEnoughRows && evenly) ||
                    (rows_per_part > 1 && work / threads < kWorthMeetingForRows));
-  const std::int64_t meanwhile = isa.width > 8 ? kRowsOfWideMeanwhile : kRowsMeanwhile;
+  const bool is_wide = isa.width > 8 && !halves_wide_vectors();
+  const std::int64_t meanwhile = is_wide ? kRowsOfWideMeanwhile : kRowsMeanwhile;
   const bool may_come = all_work && evenly && rows_per_part >= meanwhile &&
                         out.weight_bytes * shape.groups <= shared_cache_bytes() / kSharedPart;
   const bool in_place = !prepared && runs_in_place(isa, problem, whole, threads);

@@ -13,6 +13,9 @@ const Isa& best_isa();
 // Null where this processor or this build lacks it.
 const Isa* find_isa(const char* name);
 
+// Whether this processor multiplies vectors of 512 bits at the rate of narrower ones: in halves.
+bool halves_wide_vectors();
+
 // How a call is spread over threads.
 enum class Split {
   kRows,   // each thread takes rows of the batch (or groups) through all steps

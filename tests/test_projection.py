@@ -120,13 +120,13 @@ def split(rows, hidden, input_size=0):
     plan = _ffi.native.cpu_plan("lstm", *sizes, False, 2, "float32", input_size)
     return plan["split"]
 
-width = _ffi.native.cpu_plan("lstm", 1, 1, 1, 1, False, 1, "float32", 0)["vector_width"]
-rows = 32 if width > 8 else 8
+# As many as this processor multiplies while weights come.
+rows = next(rows for rows in range(2, 34, 2) if split(rows, 500) == "rows")
 plan = prnn_jax.explain("lstm", batch=rows, time=64, hidden_size=500)
 print(json.dumps({
-    "enough": split(rows, 500),
+    "rows": rows,
+    "more": split(rows + 2, 500),
     "with an input": split(rows, 500, 500),
-    "few": split(rows - 2, 500),
     "large": split(rows, 600),
     "plan": str(plan),
 }))
@@ -142,12 +142,8 @@ def test_rows_are_shared_if_weights_come_fast_enough_from_a_shared_cache():
     )
     plans = json.loads(printed)
     assert "come from a shared cache" in plans.pop("plan")
-    assert plans == {
-        "enough": "rows",
-        "with an input": "rows",
-        "few": "units",
-        "large": "units",
-    }
+    assert plans.pop("rows") in (8, 32)  # of fewer, threads share the units
+    assert plans == {"more": "rows", "with an input": "rows", "large": "units"}
 
 
 @pytest.mark.parametrize(
