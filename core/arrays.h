@@ -29,6 +29,8 @@ struct ForwardArrays {
   // kMakesAx.
   std::int64_t made_steps;
   const float* made_a_x;
+  // Whether what is kept goes past the caches to memory. For engines whose Io has store_far.
+  bool saves_far;
 
   // Whether lengths or resets make step s, which counts, another than it would be without them.
   PRNN_HD bool bends(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b) const {

@@ -97,6 +97,16 @@ struct PassBase {
     if constexpr (N > 0)
       for (int n = 0; n < N; ++n) io.store(p + n * shape.hidden, values[n]);
   }
+  // The same of what no step of this pass reads.
+  template <int N, class V>
+  PRNN_HD void keep_values(V* p, const Vec<N, F>& values, bool is_far, Io io) const {
+    if constexpr (N > 0 && requires { io.store_far(p, F(0.0f)); })
+      if (is_far) {
+        for (int n = 0; n < N; ++n) io.store_far(p + n * shape.hidden, values[n]);
+        return;
+      }
+    store_values(p, values, io);
+  }
 };
 
 // The step of a pass that gives its parts.
@@ -231,9 +241,12 @@ struct ForwardPass : PassBase<C, Io, T> {
                     const Forward<C, F>& out, Io io) const {
     const int first = at.saves_reserve ? C::kReserve : 0;  // of the states
     T* saved = at.saved + shape.sequence_at(b, t, g, first + C::kStates - 1) + unit;
-    if (at.saves_reserve) Base::store_values(saved, out.reserve, io);
-    for (int n = 1; n < C::kStates; ++n)
-      io.store(saved + (first + n - 1) * shape.hidden, out.next[n]);
+    if (at.saves_reserve) Base::keep_values(saved, out.reserve, at.saves_far, io);
+    if constexpr (C::kStates > 1) {
+      Vec<C::kStates - 1, F> states;  // that are not y
+      for (int n = 1; n < C::kStates; ++n) states[n - 1] = out.next[n];
+      Base::keep_values(saved + first * shape.hidden, states, at.saves_far, io);
+    }
   }
 };
 

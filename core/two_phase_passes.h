@@ -77,8 +77,8 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
       hand_on(g, s, b, unit, h, io);
       if (s + 1 == shape.length(b, g)) io.store(at.state_n[0] + state, h);
       if (at.saved != nullptr)
-        Base::store_values(at.saved + shape.sequence_at(b, t, g, saved_values<C>) + unit,
-                           out.reserve, io);
+        Base::keep_values(at.saved + shape.sequence_at(b, t, g, saved_values<C>) + unit,
+                          out.reserve, at.saves_far, io);
     }
   }
 

@@ -60,6 +60,10 @@ struct Io {
     if (lanes < kWidth) return store_some(p, lanes, a.v);
     __builtin_memcpy(p, &a.v, sizeof a.v);
   }
+#if defined(__AVX512F__)
+  // Past the caches: a line of memory as a whole, so that it need not be read first.
+  PRNN_HD void store_far(float* p, Simd a) const { _mm512_stream_ps(p, (__m512)a.v); }
+#endif
   template <class Half>
   PRNN_HD Simd load(const Half* p) const {
     HalfVector v;

@@ -90,12 +90,22 @@ void pack(const Problem& problem, const Blocking& blocking, const Part& part, in
   });
 }
 
+// Before others are told that a part is done: what it has put past the caches is there for them.
+template <class Pass>
+PRNN_HD void fence_far_stores(const Pass& pass) {
+#if defined(__AVX512F__)
+  if constexpr (requires { pass.at.saves_far; })
+    if (pass.at.saves_far) _mm_sfence();
+#endif
+}
+
 void advance(const Problem& problem, const Blocking& blocking, float* packed, const Part& part,
              std::int64_t step, int phase) {
   visit_pass(problem, [&](const auto& pass) {
     if (phase == 0) advance_phase<0>(pass, blocking, packed, part, step);
     if constexpr (std::remove_cvref_t<decltype(pass)>::kPhases > 1)
       if (phase == 1) advance_phase<1>(pass, blocking, packed, part, step);
+    fence_far_stores(pass);
   });
 }
 
@@ -123,6 +133,7 @@ void advance_all(const Problem& problem, const Blocking& blocking, float* packed
         advance_phase<1>(pass, blocking, packed, part, step);
       }
     }
+    fence_far_stores(pass);
   });
 }
 

@@ -66,6 +66,12 @@ float* aligned(float* p) {
                                   kAlignment);
 }
 
+// Kept for a backward pass, or for the state after a step, per unit and step.
+int kept_values(const Problem& p) {
+  const CellNumbers n = numbers(p.cell);
+  return p.forward.saves_reserve ? n.saved : n.states - 1;
+}
+
 // The large arrays that a call writes whole.
 void prepare_results(const Problem& p, const CpuPlan& plan, float* workspace) {
   const CellNumbers n = numbers(p.cell);
@@ -74,12 +80,27 @@ void prepare_results(const Problem& p, const CpuPlan& plan, float* workspace) {
   if (!plan.blocking.in_place) prefer_huge_pages(workspace, 4 * workspace_floats(p));
   if (p.kind == Kind::kForward) {
     prefer_huge_pages(p.forward.y, sequence);
-    const int kept = p.forward.saves_reserve ? n.saved : n.states - 1;
-    prefer_huge_pages(p.forward.saved, sequence * kept);
+    prefer_huge_pages(p.forward.saved, sequence * kept_values(p));
   } else {
     prefer_huge_pages(p.backward.da_x, sequence * n.gates);
     if (!n.same_gradient) prefer_huge_pages(p.backward.da_h, sequence * n.gates);
   }
+}
+
+// Whether what a forward pass keeps is more than its threads' caches hold, and lies in whole lines
+// of memory that a vector fills: kept past the caches, they need not be read first. On a Zen 4,
+// LSTM 256 takes 0.89 of the time at batch 16, 0.96 at batch 4, GRU 512 0.96 at batch 16; with the
+// backward pass 0.95 to 0.98. Less is in the caches still when the backward pass reads it: past
+// them, LSTM 128 takes 1.03 of the time of both at batch 1 and 4.
+bool keeps_far(const Isa& isa, const Problem& p, const CpuPlan& plan) {
+  constexpr std::int64_t kLine = 16;
+  const ForwardArrays<void>& forward = p.forward;
+  if (p.kind != Kind::kForward || p.dtype != Dtype::kFloat32 || forward.saved == nullptr)
+    return false;
+  const bool is_whole = isa.width == kLine && p.shape.hidden % kLine == 0 &&
+                        reinterpret_cast<std::intptr_t>(forward.saved) % (4 * kLine) == 0;
+  const std::int64_t bytes = 4 * p.shape.time * state_floats(p.shape) * kept_values(p);
+  return is_whole && bytes > plan.threads * plan.cache_bytes;
 }
 
 // Something to run, and how.
@@ -344,6 +365,7 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   float* const carry = multiplied + multiplied_floats(problem);
   forward.between = between;
   forward.carry = steps.problem.backward.carry = carry;
+  forward.saves_far = keeps_far(isa, problem, plan);
   if (multiplied_floats(problem) > 0) {
     forward.multiplied = steps.problem.backward.multiplied = multiplied;
     isa.begin(steps.problem, 0, shape.batch);

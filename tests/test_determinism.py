@@ -24,6 +24,14 @@ SPREAD = [
     Case("lstm", 5, (24,), 385),  # in lots, which threads take of each other
 ]
 
+# What is kept for the backward pass lies in whole lines of memory.
+KEPT = [
+    Case("lstm", 9, (5,), 64, state=True),
+    Case("lstm", 7, (3,), 48, bidirectional=True),
+    Case("gru", 9, (5,), 64, state=True),
+    Case("gru_reset_before", 9, (5,), 80, reverse=True),
+]
+
 
 @pytest.mark.parametrize("case", [*SMALL, *SPREAD], ids=str)
 def test_equal_calls_are_bitwise_equal(case):
@@ -96,6 +104,16 @@ def test_results_do_not_depend_on_the_number_of_threads(with_one_thread, threads
 def test_results_do_not_depend_on_the_number_of_cores(with_one_thread):
     script = f"import os; os.sched_setaffinity(0, range({os.cpu_count()}))\n{DIGEST}"
     assert run_python(script) == with_one_thread
+
+
+def test_what_is_kept_past_the_caches_is_the_same():
+    def run(cache_bytes: int) -> str:
+        script = DIGEST.replace("SPREAD", "KEPT")
+        return run_python(script, PRNN_CPU_CACHE_BYTES=str(cache_bytes))
+
+    near, far = run(1 << 20), run(1 << 12)
+    assert near.count("\n") == len(KEPT)
+    assert far == near
 
 
 @pytest.mark.parametrize("hidden", [9, 64, 257])
