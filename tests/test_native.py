@@ -127,7 +127,7 @@ def test_an_instruction_set_shares_no_code_with_others(tmp_path):
     compiled = tmp_path / "isa.o"
     options = [*build_options("_engine_options"), *build_options(f"_isa_options_{isa}")]
     # With less optimization fewer functions are inlined: more are there to be seen.
-    options += ["-O1"]
+    options += ["-Og"]
     hidden = "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"
     source = ROOT / "cpu/isa.cc"
     compile_cxx(*options, *hidden, f"-DPRNN_ISA={isa}", "-c", source, "-o", compiled)
