@@ -92,7 +92,7 @@ void pack(const Problem& problem, const Blocking& blocking, const Part& part, in
 
 // Before others are told that a part is done: what it has put past the caches is there for them.
 template <class Pass>
-PRNN_HD void fence_far_stores(const Pass& pass) {
+PRNN_HD void fence_far_stores([[maybe_unused]] const Pass& pass) {
 #if defined(__AVX512F__)
   if constexpr (requires { pass.at.saves_far; })
     if (pass.at.saves_far) _mm_sfence();
