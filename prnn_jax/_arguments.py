@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -13,17 +14,10 @@ from prnn_jax._checks import check
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """The arrays of a call, which fit together, and its sizes.
+class Layout:
+    """The sizes of a call, and how the engines see its arrays; hashable.
 
     Attributes:
-      x: `[*batch, time, features]`, or `[time, *batch, features]` if time-major: the
-        input, or, where w_ih is None, the pre-activations.
-      w_ih: this and the next three as in `prnn_jax.Params`.
-      w_hh: see there.
-      b_ih: see there.
-      b_hh: see there.
-      states: the initial state, or None.
       state_count: how many arrays the state is.
       directions: 2 if bidirectional.
       heads: blocks on the diagonal of the recurrent weights, None where w_hh has no
@@ -34,12 +28,6 @@ class Arguments:
       hidden: hidden units of a group.
     """
 
-    x: Array
-    w_ih: Array | None
-    w_hh: Array
-    b_ih: Array | None
-    b_hh: Array | None
-    states: State | None
     state_count: int
     directions: int
     heads: int | None
@@ -85,19 +73,43 @@ class Arguments:
         state = state.reshape(rows, 2, heads, self.hidden)
         return jnp.moveaxis(state, 1, 0).reshape(self.state_shape)
 
-    def arrays_or_zeros(self):
-        """x, w_ih, w_hh, b_ih, b_hh, states, the last two never None."""
+
+class Arrays(NamedTuple):
+    """The arrays of a call, which fit together.
+
+    Attributes:
+      x: `[*batch, time, features]`, or `[time, *batch, features]` if time-major: the
+        input, or, where w_ih is None, the pre-activations.
+      w_ih: this and the next three as in `prnn_jax.Params`.
+      w_hh: see there.
+      b_ih: see there.
+      b_hh: see there.
+      states: the initial state, or None.
+    """
+
+    x: Array
+    w_ih: Array | None
+    w_hh: Array
+    b_ih: Array | None
+    b_hh: Array | None
+    states: State | None
+
+    def or_zeros(
+        self, layout: Layout
+    ) -> tuple[Array, Array | None, Array, Array | None, Array, State]:
+        """The same, b_hh and states never None."""
         b_hh, states = self.b_hh, self.states
         if b_hh is None:
             b_hh = jnp.zeros_like(self.w_hh[..., 0, :])
         if states is None:
-            states = (jnp.zeros(self.state_shape, self.x.dtype),) * self.state_count
+            zeros = jnp.zeros(layout.state_shape, self.x.dtype)
+            states = (zeros,) * layout.state_count
         return self.x, self.w_ih, self.w_hh, self.b_ih, b_hh, states
 
 
 def check_arguments(
     op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, state_0
-) -> Arguments:
+) -> tuple[Layout, Arrays]:
     """Raises ValueError, in the words of function `op`, where something is amiss."""
     gates, directions = call.table.gates, 2 if call.bidirectional else 1
     x_name = "a_x" if w_ih is None else "x"
@@ -154,13 +166,7 @@ def check_arguments(
     }
     for name in [name for name in expected if name in arrays]:
         _checks.shape(op, name, arrays[name], *expected[name])
-    return Arguments(
-        x,
-        w_ih,
-        w_hh,
-        b_ih,
-        b_hh,
-        states,
+    layout = Layout(
         state_count=call.table.states,
         directions=directions,
         heads=heads,
@@ -169,6 +175,7 @@ def check_arguments(
         order=(time, rows) if call.time_major else (rows, time),
         hidden=hidden,
     )
+    return layout, Arrays(x, w_ih, w_hh, b_ih, b_hh, states)
 
 
 def _hidden_size(shape: tuple[int, ...], gates: int) -> int:

@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax.core import Tracer
 
 from prnn_jax import _checks
-from prnn_jax._arguments import Arguments, as_states
+from prnn_jax._arguments import Layout, as_states
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._checks import check
@@ -47,6 +47,14 @@ class Controls(NamedTuple):
 NONE = Controls()
 
 
+def possible_lengths(lengths, time) -> Array:
+    """The nearest of 0 to time, in int32, of whole numbers of any type."""
+    # A narrow type may not hold `time`, and int32 not what a wide one holds.
+    if jnp.dtype(lengths.dtype).itemsize < 4:
+        lengths = lengths.astype(jnp.int32)
+    return jnp.clip(lengths, 0, time).astype(jnp.int32)
+
+
 def valid_steps(lengths: Array, time: int, *, time_major: bool) -> Array:
     """Which steps count: bool `[batch, time, N, 1]`, or time-major."""
     steps = jnp.arange(time, dtype=lengths.dtype)
@@ -58,7 +66,8 @@ def valid_steps(lengths: Array, time: int, *, time_major: bool) -> Array:
 def check_controls(
     op: str,
     call: Call,
-    given: Arguments,
+    given: Layout,
+    x: Array,
     *,
     lengths=None,
     resets=None,
@@ -71,7 +80,7 @@ def check_controls(
     Raises:
       ValueError: in the words of function `op`.
     """
-    native = _Native(op, call, given)
+    native = _Native(op, call, given, x)
     check(
         reset_to is None or resets is not None,
         f"{op}: reset_to is given without resets; give resets, or leave it out.",
@@ -90,10 +99,10 @@ def check_controls(
 class _Native:
     """Checks one control after the other and brings it into the engines' layout."""
 
-    def __init__(self, op: str, call: Call, given: Arguments):
-        self.op, self.call, self.given = op, call, given
+    def __init__(self, op: str, call: Call, given: Layout, x: Array):
+        self.op, self.call, self.given, self.x = op, call, given, x
         self.rows = math.prod(given.batch)
-        self.dtype = given.x.dtype
+        self.dtype = x.dtype
 
     def lengths(self, lengths) -> Array:
         given, op = self.given, self.op
@@ -112,7 +121,7 @@ class _Native:
                 f"{op}: lengths must be from 0 to time = {given.time}, got "
                 f"{least if least < 0 else most}.",
             )
-        lengths = jnp.clip(lengths, 0, given.time).astype(jnp.int32)
+        lengths = possible_lengths(lengths, given.time)
         shape = self.rows, given.groups, 1
         return jnp.broadcast_to(lengths.reshape(self.rows, 1, 1), shape)
 
@@ -123,7 +132,7 @@ class _Native:
         sizes = (given.time, *given.batch)
         sizes = sizes if call.time_major else (*given.batch, given.time)
         _checks.shape(self.op, "resets", resets, names, sizes)
-        flags = (resets != 0).reshape(*given.order, 1, 1)
+        flags = jnp.asarray(resets).astype(bool).reshape(*given.order, 1, 1)
         return jnp.broadcast_to(flags, (*given.order, given.groups, 1))
 
     def states(self, name: str, states) -> State:
@@ -150,7 +159,7 @@ class _Native:
             f"{op}: zoneout must be a number, an array or a tuple of {count} of them, "
             f"one for each state, got {len(parts)} values.",
         )
-        lead = given.x.shape[:-1]
+        lead = self.x.shape[:-1]
         features = given.directions * given.features
         values = []
         for part in parts:
@@ -168,7 +177,7 @@ class _Native:
 
     def _check_state(self, name: str, value: Any) -> None:
         value = _checks.array(self.op, name, value)
-        _checks.same_dtype(self.op, {"x": self.given.x, name: value})
+        _checks.same_dtype(self.op, {"x": self.x, name: value})
         lead = ("2",) * (self.given.directions - 1)
         names = (*lead, "*batch", "hidden")
         _checks.shape(self.op, name, value, names, self.given.state_shape)

@@ -54,7 +54,7 @@ def recurrence(
         a_x = pre_activations(call, source, controls)
         y, state_n, _ = _scan.forward(call, a_x, *primals[1:])
         return y, state_n
-    out: Any = _forward(call, *reverse_mode_only(primals))
+    out: Any = _forward(call, *reverse_mode_only(call, primals))
     y, state_n, _ = out
     return y, state_n
 
@@ -142,21 +142,21 @@ def _multiplied(call: Call, primals, y: Array, saved, da_h: Array) -> list[Weigh
     """What w_hh multiplied: all of it h, or each gate's columns something else."""
     _, _, _, state_0, controls = primals
     h = before(call, y, state_0[0], controls, 0)
-    masked = _masked(call, h, controls)
+    if controls.mask is not None:
+        h = h * jnp.expand_dims(controls.mask, call.time_axis)
+    h = _counting(call, h, controls)
     inputs_of = call.table.product_inputs
     if inputs_of is None:
-        return [Weights(masked, da_h)]
-    reserve = saved[0]
-    if controls.lengths is not None:  # nothing is kept of steps that do not count
-        time = y.shape[call.time_axis]
-        counts = valid_steps(controls.lengths, time, time_major=call.time_major)
-        reserve = jnp.where(counts, reserve, 0)
-    inputs = inputs_of(masked, reserve)
+        return [Weights(h, da_h)]
+    inputs = inputs_of(h, _counting(call, saved[0], controls))
     das = jnp.split(da_h, call.table.gates, -1)
     return [Weights(x, da) for x, da in zip(inputs, das, strict=True)]
 
 
-def _masked(call: Call, h: Array, controls: Controls) -> Array:
-    if controls.mask is None:
-        return h
-    return h * jnp.expand_dims(controls.mask, call.time_axis)
+def _counting(call: Call, sequence: Array, controls: Controls) -> Array:
+    """A sequence where it counts. It may be NaN elsewhere, and 0 * NaN is NaN."""
+    if controls.lengths is None:
+        return sequence
+    time = sequence.shape[call.time_axis]
+    counts = valid_steps(controls.lengths, time, time_major=call.time_major)
+    return jnp.where(counts, sequence, 0)

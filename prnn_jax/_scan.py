@@ -40,16 +40,22 @@ def forward(
 
     def step(state, inputs):
         n, a_x_t, a_h_t, reset, zoneout = inputs
+        before, mask_t = state, mask
+        if reset is not None:
+            state = _select(reset, reset_to, state)
+        if lengths is not None:  # nor may it reach gradients, as 0 * NaN
+            counts = n < lengths
+            state = tuple(jnp.where(counts, s, 0) for s in state)
+            mask_t = None if mask is None else jnp.where(counts, mask, 0)
+            zoneout = None if zoneout is None else jnp.where(counts, zoneout, 0)
 
         def product(h, first, last):
             gates = slice(first * hidden, last * hidden)
-            h = h if mask is None else mask * h
-            a = grouped_product(h, w_hh[..., gates], call.precision) + b_hh[..., gates]
+            h = h if mask_t is None else mask_t * h
+            a = grouped_product(h, w_hh[..., gates], call.precision)
+            a = a + b_hh[None, :, gates]
             return a if a_h_t is None else a + a_h_t[..., gates]
 
-        before = state
-        if reset is not None:
-            state = _select(reset, reset_to, state)
         after, reserve = cell.step(call, a_x_t, state, product)
         if zoneout is not None:
             stays = jnp.split(zoneout, cell.states, -1)
@@ -74,7 +80,12 @@ def forward(
         order = _time_of_step(call, sizes, lengths)
 
     def oriented(steps):
-        return steps if order is None else jnp.take_along_axis(steps, order, 0)
+        if order is None:
+            return steps
+        if not isinstance(sizes.time, int):  # of what may be empty nothing can be taken
+            one_more = jnp.zeros((1, *steps.shape[1:]), steps.dtype)
+            steps = jnp.concatenate([steps, one_more])
+        return jnp.take_along_axis(steps, order, 0)
 
     steps = jnp.arange(sizes.time, dtype=jnp.int32)
     sequences = jax.tree.map(
@@ -112,9 +123,9 @@ def _time_of_step(call: Call, sizes: Sizes, lengths: Array | None) -> Array:
     """
     time, groups = sizes.time, sizes.groups
     steps = jnp.arange(time, dtype=jnp.int32)[:, None, None, None]
-    count = time if lengths is None else lengths
+    count = time if lengths is None else lengths[None]
     turned = jnp.where(steps < count, count - 1 - steps, steps)
-    second = (jnp.arange(groups) >= groups // 2)[:, None]
+    second = (jnp.arange(groups) >= groups // 2)[None, None, :, None]
     against = (second != call.reverse) if call.bidirectional else call.reverse
     return jnp.where(against, turned, steps)
 

@@ -38,6 +38,16 @@ def test_the_error_names_the_way(name, way):
         WAYS[way](*of(CASE, name, "native"))
 
 
+def test_the_error_names_the_reserve_that_stands_in_the_way():
+    lean = Case("lstm", 40, (2,), 6, 4, state=True, lean=True)
+    for implementation, message in (
+        ("scan", 'through reserve="lean"; pass reserve="fast" for it'),
+        ("native", 'pass implementation="scan" and reserve="fast" for it'),
+    ):
+        with pytest.raises(TypeError, match=message):
+            WAYS["jvp"](*of(lean, "x", implementation))
+
+
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_the_scan_has_tangents(case):
     function, w_hh = of(case, "w_hh", "scan")
