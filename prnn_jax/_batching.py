@@ -27,6 +27,8 @@ def batched(run, call: Call):
 
     @op.def_vmap
     def rule(size, mapped, source, *args):
+        if size == 0:  # what one row gives says the shapes
+            return _no_rows(run, call, mapped, (source, *args))
         of_source, *mapped = mapped
         over_groups = any(mapped[:2])
         if isinstance(source, Input):
@@ -43,6 +45,18 @@ def batched(run, call: Call):
         return out, jax.tree.map(lambda _: True, out)
 
     return op
+
+
+def _no_rows(run, call: Call, mapped, args):
+    """The results of an axis of size 0."""
+
+    def one(x: Array, is_mapped: bool) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape[1:] if is_mapped else x.shape, x.dtype)
+
+    shapes = jax.tree.map(one, args, tuple(mapped))
+    out = jax.eval_shape(functools.partial(run, call), *shapes)
+    out = jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), out)
+    return out, jax.tree.map(lambda _: True, out)
 
 
 def _each_a_x(call: Call, size: int, source, controls, of_source, of_controls):

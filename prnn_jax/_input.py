@@ -53,7 +53,7 @@ def pre_activations(call: Call, source: Array | Input, controls: Controls) -> Ar
     x = _counting(call, x, controls)
     a = jnp.matmul(x, _side_by_side(w), precision=call.precision)
     if b is not None:
-        a = a + b.reshape(-1)
+        a = a + b.reshape(b.size)[None, None]
     return a.reshape(*a.shape[:2], *w.shape[1:])
 
 
@@ -121,5 +121,7 @@ def _counting(call: Call, x: Array, controls: Controls) -> Array:
     if controls.lengths is None:
         return x
     time = x.shape[call.time_axis]
-    counts = valid_steps(controls.lengths, time, time_major=call.time_major)
+    # Under `vmap`, groups may have lengths of their own: x counts where any says so.
+    longest = controls.lengths.max(1, keepdims=True)
+    counts = valid_steps(longest, time, time_major=call.time_major)
     return jnp.where(counts[:, :, 0], x, 0)

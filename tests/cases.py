@@ -212,12 +212,16 @@ class Case:
     def run(
         self, arrays: dict[str, Array], implementation: str | None = None
     ) -> tuple[Array, tuple[Array, ...]]:
-        """y and the last state, as a tuple also where it is one array."""
+        """y and the last state, as a tuple also where it is one array.
+
+        Controls are the case's own, unless they are among the arrays.
+        """
         params = self.params(arrays)
         if "packed" in arrays:
             params = prnn_jax.Prepared(params, arrays["packed"])
 
         bending = self.bending(arrays["x"].dtype)
+        bending |= {name: arrays[name] for name in bending if name in arrays}
         if "reset_to" in self.controls:
             bending["reset_to"] = self.state_of(arrays, "reset_{}")
         y, state = self.table.function(
@@ -279,6 +283,7 @@ def _options() -> list[Case]:
     return [
         *cases,
         Case("lstm", 0, state=True),
+        Case("slstm", 0, (2,), lean=True),
         Case("gru", 0, (), bidirectional=True),
         Case("gru_reset_before", batch=(0,), time_major=True, state=True),
         Case("lstm", batch=(3, 2), bidirectional=True, state=True),
