@@ -134,10 +134,14 @@ def _by_xla(precision, out_sharding, weights, projection) -> Results:
     if projection is None:
         return of_weights, None
     x, w, da = projection
-    columns = w.reshape(len(w), -1)
-    dx = jnp.matmul(
-        da.reshape(*da.shape[:2], columns.shape[1]), columns.T, precision=precision
-    )
+    if out_sharding is None:
+        columns = w.reshape(len(w), da.shape[2] * da.shape[3])
+        da_x = da.reshape(*da.shape[:2], columns.shape[1])
+        dx = jnp.matmul(da_x, columns.T, precision=precision)
+    else:  # heads may be on several devices, and x is all of theirs
+        dx = jnp.einsum(
+            "abgc,igc->abi", da, w, precision=precision, out_sharding=sharding_of_sum(x)
+        )
     dw = jnp.einsum(
         "abi,abgc->igc", x, da, precision=precision, out_sharding=sharding_of_sum(w)
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.experimental.custom_partitioning import custom_partitioning
@@ -52,7 +53,9 @@ def aligned(call: Call, sequence: Array | jax.ShapeDtypeStruct, tree):
     by_axis = dict(zip(kinds[4], spec, strict=True))
 
     def align(x: Array) -> Array:
-        axes = (by_axis[axis] if axis in "bg" else None for axis in kinds[x.ndim])
+        # Lengths are the same for all groups, and x, which has none, asks for them.
+        apart = "b" if jnp.issubdtype(x.dtype, jnp.integer) else "bg"
+        axes = (by_axis[axis] if axis in apart else None for axis in kinds[x.ndim])
         return jax.sharding.reshard(x, P(*axes))
 
     return jax.tree.map(align, tree)

@@ -24,6 +24,7 @@ CASES = {
     ),
     "two products": Case("gru_reset_before", 5, (8,), 12, reverse=True),
     "time major": Case("lstm", 34, (8,), 9, heads=4, time_major=True, lean=True),
+    "heads": Case("slstm", 5, (8,), 6, heads=4, state=True, controls=EVERY[:-1]),
     "batch axes": Case("rnn_tanh", 4, (8, 3), 10),
     "large": Case("lstm", 16, (64,), 129, 256),  # XLA's projection
 }
@@ -65,8 +66,11 @@ def report(mesh: str, name: str, direction: str, function, args, expected) -> No
 def both(mesh: str, name: str, case: Case, args, expected) -> None:
     forward = functools.partial(run, case, None)
     gradient = jax.grad(functools.partial(loss, case, None), (0, 1))
+    weights = jax.grad(functools.partial(loss, case, None), 1)
     report(mesh, name, "forward", forward, args, expected[0])
     report(mesh, name, "gradient", gradient, args, expected[1])
+    if case.heads:  # of the weights alone: nothing is summed over heads
+        report(mesh, name, "gradient of weights", weights, args, expected[1][1])
 
 
 def placed(case: Case, mesh, x, others):
@@ -74,11 +78,23 @@ def placed(case: Case, mesh, x, others):
     lead = (None,) * case.time_major
     x = jax.device_put(x, NamedSharding(mesh, P(*lead, "data")))
     by_batch = P(*(None,) * case.bidirectional, "data")
-    specs = {n: by_batch if n[:2] in ("h_", "c_", "re") else P() for n in others}
+    specs = {
+        n: by_batch if n[:2] in ("h_", "c_", "n_", "m_", "re") else P() for n in others
+    }
     others = {
         n: jax.device_put(v, NamedSharding(mesh, specs[n])) for n, v in others.items()
     }
     return x, others
+
+
+def by_heads(case: Case, mesh, x, others):
+    """x by batch, states by batch and heads, weights by heads."""
+    x = jax.device_put(x, NamedSharding(mesh, P(*(None,) * case.time_major, "data")))
+    specs = {n: P("data", "model") for n in others if n[0] != "w" and n[0] != "b"}
+    return x, {
+        n: jax.device_put(v, NamedSharding(mesh, specs.get(n, P("model"))))
+        for n, v in others.items()
+    }
 
 
 def main() -> None:
@@ -92,16 +108,11 @@ def main() -> None:
         )
         auto = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
         both("auto", name, case, placed(case, auto, x, others), expected)
-        if case.heads:
-            grid = jax.make_mesh(
-                (2, 4), ("data", "model"), axis_types=(AxisType.Auto,) * 2
-            )
-            by_head = NamedSharding(grid, P("model"))
-            args = (
-                jax.device_put(x, NamedSharding(grid, P(None, "data"))),
-                {n: jax.device_put(v, by_head) for n, v in others.items()},
-            )
-            both("auto, heads", name, case, args, expected)
+        for kind in (AxisType.Auto, AxisType.Explicit) if case.heads else ():
+            grid = jax.make_mesh((2, 4), ("data", "model"), axis_types=(kind,) * 2)
+            with jax.set_mesh(grid):
+                args = by_heads(case, grid, x, others)
+                both(f"{kind.name.lower()}, heads", name, case, args, expected)
         explicit = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
         with jax.set_mesh(explicit):
             both("explicit", name, case, placed(case, explicit, x, others), expected)
