@@ -115,7 +115,8 @@ def _gates(call: Call, a_x, w_hh, b_hh, befores: State, controls: Controls):
     def product(h, first, last):
         columns = slice(first * hidden, last * hidden)
         h = h if mask is None else mask * h
-        return grouped_product(h, w_hh[..., columns], call.precision) + b_hh[:, columns]
+        a = grouped_product(h, w_hh[..., columns], call.precision)
+        return a + b_hh[None, None, :, columns]
 
     _, reserve = call.table.step(call, a_x, befores, product)
     if controls.lengths is not None:
