@@ -1,12 +1,14 @@
 """Weights packed once, for calls that come again and again."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
+from jax import Array
 
 from prnn_jax import _checks, _ffi
-from prnn_jax._arguments import check_arguments
+from prnn_jax._arguments import Arrays, Layout, check_arguments
 from prnn_jax._call import Call
+from prnn_jax._eager import compiled_once
 from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._run import Params, Prepared, layer_input
 
@@ -66,23 +68,30 @@ def prepare(
         isinstance(params, Params),
         f"prepare: params must be prnn_jax.Params, got {type(params).__name__}.",
     )
-    w_ih, w_hh, b_ih, b_hh = params
+    w_ih = params.w_ih
     _checks.array("prepare", "w_ih", w_ih)
     x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
-    given = check_arguments("prepare", call, x, w_ih, w_hh, b_ih, b_hh, None)
-    engine, _ = engine_for(call, x.dtype, target_platform(), given.groups, given.hidden)
+    layout, arrays = check_arguments("prepare", call, x, *params, None)
+    engine, _ = engine_for(
+        call, x.dtype, target_platform(), layout.groups, layout.hidden
+    )
     if engine == "scan" or target_platform() != "cpu" or w_ih.size == 0:
         return Prepared(params, None)
-    _, _, _, b_ih, b_hh, _ = given.arrays_or_zeros()
+    return Prepared(params, _packed(call, layout, batch, time, arrays))
+
+
+@compiled_once(static_argnums=(0, 1, 2, 3))
+def _packed(call: Call, layout: Layout, batch: int, time: int, arrays: Arrays) -> Array:
+    w_ih: Any = arrays.w_ih
+    x, _, w_hh, b_ih, b_hh, _ = arrays.or_zeros(layout)
     if b_ih is None:
         b_ih = jnp.zeros_like(b_hh)
-    columns = call.table.gates * given.hidden
-    packed = _ffi.prepare(
+    columns = call.table.gates * layout.hidden
+    return _ffi.prepare(
         call,
-        layer_input(given, x, w_ih, b_ih),
-        w_hh.reshape(given.groups, given.hidden, columns),
-        b_hh.reshape(given.groups, columns),
+        layer_input(layout, x, w_ih, b_ih),
+        w_hh.reshape(layout.groups, layout.hidden, columns),
+        b_hh.reshape(layout.groups, columns),
         batch,
         time,
     )
-    return Prepared(params, packed)

@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from prnn_jax import _checks, _cuda
-from prnn_jax._arguments import Arguments, check_arguments
+from prnn_jax._arguments import Arrays, Layout, check_arguments
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._controls import Controls, check_controls
+from prnn_jax._eager import compiled_once
 from prnn_jax._input import Input
 from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._recurrence import recurrence as _recurrence
@@ -153,32 +154,48 @@ def run(
 ) -> tuple[Array, Any]:
     """The way of every call; with w_ih None, x is a_x already."""
     state_0 = arguments["state_0"]
-    given = check_arguments(op, call, x, w_ih, w_hh, b_ih, b_hh, state_0)
-    controls = check_controls(op, call, given, **{n: arguments[n] for n in _CONTROLS})
+    layout, arrays = check_arguments(op, call, x, w_ih, w_hh, b_ih, b_hh, state_0)
+    x = arrays.x
+    given = {name: arguments[name] for name in _CONTROLS}
+    controls = check_controls(op, call, layout, x, **given)
     engine, reason = engine_for(
-        call, x.dtype, target_platform(), given.groups, given.hidden
+        call, x.dtype, target_platform(), layout.groups, layout.hidden
     )
     check(
         call.implementation != "native" or engine == "native",
         f'{op}: implementation="native" is not available: {reason}. '
         'implementation="scan" always runs; None chooses.',
     )
-    if engine == "scan" or given.is_empty:  # an empty call needs no engine
+    if engine == "scan":
         call = replace(call, implementation="scan")
+    if layout.is_empty:  # there is no step to be made, nor to be made again
+        call = replace(call, implementation="scan", lean=False)
+    merge = arguments["merge"] if call.bidirectional else "concat"
+    return _compiled(call, layout, merge, arrays, packed, controls)
 
-    arrays = match_varying((given.arrays_or_zeros(), packed, controls))
-    out: Any = _projected_recurrence(call, given, *arrays)
+
+@compiled_once(static_argnums=(0, 1, 2))
+def _compiled(
+    call: Call,
+    layout: Layout,
+    merge: Merge,
+    arrays: Arrays,
+    packed: Array | None,
+    controls: Controls,
+) -> tuple[Array, Any]:
+    """y and the state as the caller sees them."""
+    varying = match_varying((arrays.or_zeros(layout), packed, controls))
+    out: Any = _projected_recurrence(call, layout, *varying)
     y, states = out
-    if call.bidirectional and arguments["merge"] == "sum":
+    if merge == "sum":
         forward, backward = jnp.split(y, 2, -1)
         y = forward + backward
     return y, states if len(states) > 1 else states[0]
 
 
 def _projected_recurrence(
-    call: Call, given: Arguments, arrays, packed: Array | None, controls: Controls
+    call: Call, given: Layout, arrays, packed: Array | None, controls: Controls
 ) -> tuple[Array, tuple[Array, ...]]:
-    """y and the states as the caller sees them."""
     x, w_ih, w_hh, b_ih, b_hh, states = arrays
     groups, hidden = given.groups, given.hidden
     columns = call.table.gates * hidden
@@ -199,7 +216,7 @@ def _projected_recurrence(
     return y, tuple(given.state_from_native(state) for state in states)
 
 
-def layer_input(given: Arguments, x: Array, w_ih: Array, b_ih: Array | None) -> Input:
+def layer_input(given: Layout, x: Array, w_ih: Array, b_ih: Array | None) -> Input:
     """x as a sequence, and the weights of all groups side by side."""
     w_ih = jnp.moveaxis(w_ih.reshape(given.groups, *w_ih.shape[-2:]), 0, 1)
     b_ih = None if b_ih is None else b_ih.reshape(given.groups, -1)

@@ -350,7 +350,7 @@ def test_a_deep_stack_is_no_larger_a_program():
 
 def test_the_benchmark_compiles_what_it_says():
     def entry(form):
-        point = compile_time.Point(3, form, "forward", "scan")
+        point = compile_time.Point(12, form, "forward", "scan")
         measured = compile_time.measure(point, rounds=1)
         assert list(measured["seconds"]) == [*compile_time.STAGES, "call"]
         assert all(seconds >= 0 for seconds in measured["seconds"].values())
