@@ -14,7 +14,8 @@ from prnn_jax import _checks, _weights
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._noise import Noise, check_noise
-from prnn_jax._run import Implementation, Merge, Params, Precision, Reserve, State
+from prnn_jax._params import Params, typed
+from prnn_jax._run import Implementation, Merge, Precision, Reserve, State
 
 
 class Training(eqx.Module):
@@ -137,7 +138,9 @@ class Layer(eqx.Module):
     @property
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm` and the others."""
-        return _weights.join_biases(self.w_ih, self.w_hh, self.b_ih, self.b_hn)
+        params = _weights.join_biases(self.w_ih, self.w_hh, self.b_ih, self.b_hn)
+        heads = self.heads > 1
+        return typed(params, bidirectional=self.bidirectional, heads=heads)
 
     @property
     def output_size(self) -> int:

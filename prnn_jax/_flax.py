@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _checks, _ops
+from prnn_jax import _checks, _ops, _params
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._flax_carry import Carry, Form
 from prnn_jax._noise import Noise
-from prnn_jax._ops import Implementation, Merge, Params, Precision, Reserve
+from prnn_jax._ops import Implementation, Merge, Precision, Reserve
+from prnn_jax._params import Params
 
 Initializer = jax.nn.initializers.Initializer
 CellName = Literal["gru", "lstm", "rnn", "slstm"]
@@ -197,6 +198,11 @@ class Options:
         ]
         return jnp.stack(groups).reshape(*self.lead, *rows, gates * self.width)
 
+    def typed(self, params: Params) -> Params:
+        """The same by the type that says what `lead` is."""
+        heads = self.heads is not None
+        return _params.typed(params, bidirectional=self.bidirectional, heads=heads)
+
     # ---- carries ---------------------------------------------------------------------
 
     @property
@@ -263,7 +269,7 @@ class Options:
         """
         batch = self.batch(inputs)
         arrays = _promoted((inputs, *params), self.dtype)
-        x, params = arrays[0], Params(*arrays[1:])
+        x, params = arrays[0], self.typed(Params(*arrays[1:]))
         check(
             reset_carry is None or resets is not None,
             f"{self.name}: reset_carry is given without resets; give resets, or leave "

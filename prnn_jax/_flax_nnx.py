@@ -11,7 +11,8 @@ from prnn_jax import _flax, _weights
 from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
-from prnn_jax._ops import Implementation, Merge, Params, Precision, Reserve
+from prnn_jax._ops import Implementation, Merge, Precision, Reserve
+from prnn_jax._params import Params
 
 Rngs = nnx.Rngs | nnx.RngStream
 
@@ -92,8 +93,8 @@ class Layer(nnx.Module):
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm`, `slstm`, `gru` or `rnn`."""
         b_hn = None if self.b_hn is None else self.b_hn[...]
-        return _weights.join_biases(
-            self.w_ih[...], self.w_hh[...], self.b_ih[...], b_hn
+        return self._options().typed(
+            _weights.join_biases(self.w_ih[...], self.w_hh[...], self.b_ih[...], b_hn)
         )
 
     def __call__(

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from prnn_jax import _checks, _ffi
 from prnn_jax._arguments import check_arguments
 from prnn_jax._call import Call
+from prnn_jax._params import Params, Prepared, check_lead
 from prnn_jax._plan import engine_for, target_platform
-from prnn_jax._run import Params, Prepared, layer_input
+from prnn_jax._run import layer_input
 
 
 def prepare(
@@ -68,6 +69,7 @@ def prepare(
     )
     w_ih, w_hh, b_ih, b_hh = params
     _checks.array("prepare", "w_ih", w_ih)
+    check_lead("prepare", params, w_hh, bidirectional=bidirectional)
     x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
     given = check_arguments("prepare", call, x, w_ih, w_hh, b_ih, b_hh, None)
     engine, _ = engine_for(call, x.dtype, target_platform(), given.groups, given.hidden)

@@ -1,8 +1,9 @@
 """The way of every public call: options, checks, the projection, the recurrence."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._controls import Controls, check_controls
 from prnn_jax._input import Input
+from prnn_jax._params import Params, Prepared, check_lead
 from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._recurrence import recurrence as _recurrence
 from prnn_jax._sharding import match_varying
@@ -29,53 +31,6 @@ Zoneout = float | Array | tuple[float | Array, ...] | None
 _CONTROLS = "lengths", "resets", "reset_to", "recurrent_mask", "zoneout"
 
 
-class Params(NamedTuple):
-    """Parameters of a recurrent layer with G gates (4 LSTM, sLSTM, 3 GRU, 1 RNN).
-
-    Attributes:
-      w_ih: `[input, G*hidden]`, gates in the order i f g o (LSTM), i f z o (sLSTM) or
-        r z n (GRU).
-      w_hh: `[hidden, G*hidden]`.
-      b_ih: `[G*hidden]`, or None for zero.
-      b_hh: `[G*hidden]`, or None for zero. It differs from b_ih only in the GRU with
-        reset_after, where its last third is inside the product with r.
-
-    With heads, i.e. recurrent weights that are blocks on a diagonal, each has a leading
-    axis `heads`, and hidden is that of a head: `w_ih [heads, input, G*hidden]`, `w_hh
-    [heads, hidden, G*hidden]`. The layer's state and output are then `heads*hidden`
-    wide, head by head; every head reads all of the input.
-
-    A bidirectional layer has a leading axis of 2 on each, forward then backward, before
-    that of heads.
-    """
-
-    w_ih: Array
-    w_hh: Array
-    b_ih: Array | None = None
-    b_hh: Array | None = None
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Prepared:
-    """A layer's parameters together with what `prepare` has made of them.
-
-    Attributes:
-      params: as they were given. Constant: they get no gradient.
-      packed: the same numbers in the order in which the CPU engine of this machine
-        reads them, uint32; None where there is no such engine. Not to be changed, and
-        of no use with other parameters.
-    """
-
-    params: Params
-    packed: Array | None
-
-
-def plain(params: Params | Prepared) -> Params:
-    """The parameters, prepared or not."""
-    return params.params if isinstance(params, Prepared) else params
-
-
 def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, Any]:
     """A layer on input x; `arguments` are those of the public function."""
     packed = None
@@ -88,13 +43,17 @@ def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, A
             "Prepare the changed parameters instead.",
         )
         params = jax.tree.map(lax.stop_gradient, params.params)
-    try:
-        w_ih, w_hh, b_ih, b_hh = params
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
-            f"{type(params).__name__}."
-        ) from None
+    is_several = isinstance(params, Iterable) and not hasattr(params, "shape")
+    is_several = is_several and not isinstance(params, Mapping)
+    values: Any = tuple(params) if is_several else ()
+    check(
+        len(values) == 4,
+        f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
+        f"{_described(params)}.",
+    )
+    w_ih, w_hh, b_ih, b_hh = values
+    check_lead(op, params, w_hh, bidirectional=call.bidirectional)
+    _checks.array(op, "w_ih", w_ih)  # None is for `recurrence`
     return run(op, call, x, w_ih, w_hh, b_ih, b_hh, arguments, packed)
 
 
@@ -204,6 +163,15 @@ def layer_input(given: Arguments, x: Array, w_ih: Array, b_ih: Array | None) -> 
     w_ih = jnp.moveaxis(w_ih.reshape(given.groups, *w_ih.shape[-2:]), 0, 1)
     b_ih = None if b_ih is None else b_ih.reshape(given.groups, -1)
     return Input(x.reshape(*given.order, x.shape[-1]), w_ih, b_ih)
+
+
+def _described(params) -> str:
+    """What is no `Params`, as a message calls it."""
+    if isinstance(params, Mapping) and set(params) <= set(Params._fields):
+        return f"{type(params).__name__}; write prnn_jax.Params(**params)"
+    if isinstance(params, (tuple, list)):
+        return f"{len(params)} values"
+    return type(params).__name__
 
 
 def _default_precision() -> str | None:

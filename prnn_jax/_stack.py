@@ -14,17 +14,15 @@ from prnn_jax import _checks
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._noise import Noise, check_noise
+from prnn_jax._params import Params, Prepared, plain
 from prnn_jax._run import (
     Activation,
     Implementation,
     Merge,
-    Params,
     Precision,
-    Prepared,
     Reserve,
     State,
     options,
-    plain,
     rnn_call,
     run_layer,
 )

@@ -295,8 +295,9 @@ def test_float64_is_not_prepared():
     ],
 )
 def test_errors(message, change):
-    arrays = Case("lstm", 6, (2,), 33, 5).inputs()
-    given = {"cell": "lstm", "params": Case.params(arrays), "batch": 1, "time": 1}
+    case = Case("lstm", 6, (2,), 33, 5)
+    params = case.params(case.inputs())
+    given = {"cell": "lstm", "params": params, "batch": 1, "time": 1}
     with pytest.raises(ValueError, match=message):
         prnn_jax.prepare(**{**given, **change})
 
