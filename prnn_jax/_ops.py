@@ -6,6 +6,7 @@ from jax import Array
 
 from prnn_jax import _checks
 from prnn_jax._call import Call
+from prnn_jax._options import flag, size
 from prnn_jax._params import (
     BidirectionalParams,
     MultiHeadParams,
@@ -96,8 +97,8 @@ def lstm(
         no gradient.
       zoneout: how much of the old state stays, from 0 to 1 (Krueger et al. 2017,
         arXiv:1606.01305): :math:`s' = k s + (1 - k) s_{new}`. An array shaped as y,
-        of Bernoulli draws while training; or a number, their mean, at inference; or a
-        pair, for h and for c. Constant: gets no gradient.
+        of Bernoulli draws while training; or a number, their mean, at inference, which
+        may be traced; or a pair, for h and for c. Constant: gets no gradient.
       reverse: run from the last step to the first; y stays in the order of x.
       bidirectional: run both ways at once. The params have a leading axis of 2
         (`BidirectionalParams`, or `Params`), so have the states (and masks that are
@@ -234,7 +235,7 @@ def gru(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     arguments = locals()
-    cell = "gru" if reset_after else "gru_reset_before"
+    cell = "gru" if flag("gru", "reset_after", reset_after) else "gru_reset_before"
     call = Call(cell, **options("gru", arguments))
     return run_layer("gru", call, x, params, arguments)
 
@@ -364,7 +365,8 @@ def recurrence(
     if cell == "rnn":
         call = rnn_call("recurrence", arguments)
     else:
-        name = "gru_reset_before" if cell == "gru" and not reset_after else cell
+        after = flag("recurrence", "reset_after", reset_after)
+        name = "gru_reset_before" if cell == "gru" and not after else cell
         call = Call(name, **options("recurrence", arguments))
     _check_heads(call, w_hh, heads)
     return run("recurrence", call, a_x, None, w_hh, None, b_hh, arguments)
@@ -375,6 +377,7 @@ def _check_heads(call: Call, w_hh, heads: int | None) -> None:
     directions = 2 if call.bidirectional else 1
     shape: Any = getattr(w_hh, "shape", ())
     if heads is not None:
+        heads = size("recurrence", "heads", heads)
         _checks.check(
             len(shape) == 2 + directions and shape[-3] == heads,
             f"recurrence: w_hh must have an axis of heads={heads} before its last two, "

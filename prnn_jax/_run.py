@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from prnn_jax import _checks, _cuda
+from prnn_jax import _checks, _cuda, _options
 from prnn_jax._arguments import Arguments, check_arguments
 from prnn_jax._call import Call
 from prnn_jax._checks import check
@@ -24,7 +24,7 @@ Implementation = Literal["native", "scan"]
 Activation = Literal["tanh", "relu", "clipped_relu"]
 Merge = Literal["concat", "sum"]
 Reserve = Literal["fast", "lean"]
-Precision = lax.Precision | str | None
+Precision = lax.PrecisionLike
 State = Array | tuple[Array, ...]
 Zoneout = float | Array | tuple[float | Array, ...] | None
 
@@ -59,28 +59,19 @@ def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, A
 
 def options(op: str, arguments: dict) -> dict:
     """The fields of `Call` that all functions have, checked."""
-    for name in ("reverse", "bidirectional", "time_major"):
-        value = arguments[name]
-        check(
-            isinstance(value, bool),
-            f"{op}: {name} must be True or False, known when tracing, got {value!r}.",
-        )
+    names = "reverse", "bidirectional", "time_major"
+    flags = {name: _options.flag(op, name, arguments[name]) for name in names}
     implementation = arguments["implementation"]
     _checks.one_of(op, "implementation", implementation, (None, "native", "scan"))
     _checks.one_of(op, "reserve", arguments["reserve"], ("fast", "lean"))
     _checks.one_of(op, "merge", arguments["merge"], ("concat", "sum"))
-    precision = arguments["precision"]
-    if precision is not None:
-        names = [p.name.lower() for p in lax.Precision]
-        if not isinstance(precision, lax.Precision):
-            _checks.one_of(op, "precision", precision, (None, *names))
-            precision = lax.Precision(precision)
-    elif _default_precision() in ("highest", "float32"):
-        precision = lax.Precision.HIGHEST  # the native engines must know, too
+    precision = _options.precision(op, arguments["precision"])
+    if precision is None:
+        default = _options.precision(op, _default_precision())
+        if _options.is_exact(default):
+            precision = default  # the native engines must know, too
     return {
-        "reverse": arguments["reverse"],
-        "bidirectional": arguments["bidirectional"],
-        "time_major": arguments["time_major"],
+        **flags,
         "lean": arguments["reserve"] == "lean",
         "precision": precision,
         "implementation": implementation,
@@ -93,11 +84,7 @@ def rnn_call(op: str, arguments: dict) -> Call:
     activation, cap, skip = (arguments[n] for n in ("activation", "cap", "skip"))
     activations = ("tanh", "relu", "clipped_relu")
     _checks.one_of(op, "activation", activation, activations)
-    for name, value in (("cap", cap), ("skip", skip)):
-        check(
-            isinstance(value, (int, float)),
-            f"{op}: {name} must be a Python number, got {type(value).__name__}.",
-        )
+    cap, skip = _options.number(op, "cap", cap), _options.number(op, "skip", skip)
     check(cap > 0, f"{op}: cap must be positive, got {cap}.")
     return Call(
         cell="rnn_tanh" if activation == "tanh" else "rnn_relu",

@@ -287,7 +287,7 @@ def test_float64_is_not_prepared():
     ("message", "change"),
     [
         ("cell must be", {"cell": "lstn"}),
-        ("batch must be a whole number, at least 1, got 0", {"batch": 0}),
+        ("batch must be at least 1, got 0", {"batch": 0}),
         ("time must be a whole number, at least 1, got 1.5", {"time": 1.5}),
         ("params must be prnn_jax.Params, got tuple", {"params": (1, 2)}),
         (r"w_hh must be \[hidden, 3\*hidden\]", {"cell": "gru"}),
