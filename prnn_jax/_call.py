@@ -13,13 +13,13 @@ Arrays of a call, with G gates, N groups (independent recurrences: directions, h
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import jax
 import numpy as np
 from jax import Array
 
 from prnn_jax._cells import CELLS, Cell
+from prnn_jax._options import is_exact
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Call:
     lean: bool = False
     skip: float = 0.0
     cap: float = math.inf
-    precision: jax.lax.Precision | None = None
+    precision: Any = None
     implementation: str | None = None
     max_sms: int = 0
 
     @property
     def exact(self) -> bool:
         """Whether a GPU multiplies float32 in float32, and not in TF32."""
-        return self.precision == jax.lax.Precision.HIGHEST
+        return is_exact(self.precision)
 
     @property
     def table(self) -> Cell:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 
@@ -19,7 +20,22 @@ def check(condition: bool, message: str) -> None:
 def one_of(op: str, name: str, value, options: Sequence) -> None:
     """`value` must be among `options`."""
     listed = ", ".join(repr(option) for option in options)
-    check(value in options, f"{op}: {name} must be one of {listed}, got {value!r}.")
+    is_one = value is None or isinstance(value, str)  # an array is equal to nothing
+    check(
+        is_one and value in options,
+        f"{op}: {name} must be one of {listed}, got {value!r}.",
+    )
+
+
+def dtype(op: str, value) -> np.dtype:
+    """`value` as a dtype."""
+    try:
+        return jnp.dtype(value)
+    except TypeError:
+        raise ValueError(
+            f"{op}: dtype must be one, such as jnp.float32 or 'bfloat16', got "
+            f"{value!r}."
+        ) from None
 
 
 def array(op: str, name: str, value) -> Array:

@@ -16,6 +16,7 @@ from prnn_jax._arguments import Layout, as_states
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._checks import check
+from prnn_jax._options import scalar
 
 
 class Controls(NamedTuple):
@@ -163,8 +164,12 @@ class _Native:
         features = given.directions * given.features
         values = []
         for part in parts:
-            if isinstance(part, (int, float)):
-                check(0 <= part <= 1, f"{op}: zoneout must be from 0 to 1, got {part}.")
+            if (known := scalar(part)) is not None:
+                check(
+                    0 <= known <= 1, f"{op}: zoneout must be from 0 to 1, got {known}."
+                )
+                part = known
+            if known is not None or (isinstance(part, Tracer) and part.shape == ()):
                 part = jnp.full((*lead, features), part, self.dtype)
             names = ("time", "*batch") if self.call.time_major else ("*batch", "time")
             part = _as_array(op, "zoneout", part)

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _checks, _weights
+from prnn_jax import _checks, _options, _weights
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._noise import Noise, check_noise
-from prnn_jax._run import Implementation, Merge, Params, Precision, Reserve, State
+from prnn_jax._params import Params, typed
+from prnn_jax._run import Implementation, Merge, Precision, Reserve, State
 
 
 class Training(eqx.Module):
@@ -31,7 +32,9 @@ class Training(eqx.Module):
     @classmethod
     def of(cls, noise: Noise, inference: bool) -> "Training | None":
         """None where nothing is dropped: it then adds no leaf to a layer."""
-        return cls(noise, inference) if noise else None
+        if not noise:
+            return None
+        return cls(noise, _options.flag("Layer", "inference", inference))
 
     def key(self, op: str, key: Array | None, inference: bool | None) -> Array | None:
         """What masks are drawn from, None at inference.
@@ -39,7 +42,8 @@ class Training(eqx.Module):
         Raises:
           ValueError: there is none though the layer is training.
         """
-        if self.inference if inference is None else inference:
+        inference = self.inference if inference is None else inference
+        if _options.flag(op, "inference", inference):
             return None
         check(
             key is not None,
@@ -93,8 +97,11 @@ class Layer(eqx.Module):
         key: Array,
     ):
         name = type(self).__name__
-        for side, size in (("input", input_size), ("hidden", hidden_size)):
-            check(size >= 1, f"{name}: {side}_size must be at least 1, got {size}.")
+        input_size = _options.size(name, "input_size", input_size)
+        hidden_size = _options.size(name, "hidden_size", hidden_size)
+        heads = _options.size(name, "heads", heads)
+        reverse = _options.flag(name, "reverse", reverse)
+        bidirectional = _options.flag(name, "bidirectional", bidirectional)
         _checks.one_of(name, "merge", merge, get_args(Merge))
         _checks.one_of(name, "reserve", reserve, get_args(Reserve))
         choices = (None, *get_args(Implementation))
@@ -105,18 +112,19 @@ class Layer(eqx.Module):
             "ways, got True.",
         )
         check(
-            heads >= 1 and hidden_size % heads == 0,
+            hidden_size % heads == 0,
             f"{name}: heads must divide hidden_size={hidden_size}, got {heads}.",
         )
         self.input_size = input_size
         self.hidden_size = hidden_size
-        self.use_bias = use_bias
+        self.use_bias = _options.flag(name, "use_bias", use_bias)
         self.reverse = reverse
         self.bidirectional = bidirectional
         self.merge = merge
         self.heads = heads
         self.reserve = reserve
-        self.precision = precision
+        _options.precision(name, precision)
+        self.precision = _options.static(precision)
         self.implementation = implementation
         noise = check_noise(
             name,
@@ -137,7 +145,9 @@ class Layer(eqx.Module):
     @property
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm` and the others."""
-        return _weights.join_biases(self.w_ih, self.w_hh, self.b_ih, self.b_hn)
+        params = _weights.join_biases(self.w_ih, self.w_hh, self.b_ih, self.b_hn)
+        heads = self.heads > 1
+        return typed(params, bidirectional=self.bidirectional, heads=heads)
 
     @property
     def output_size(self) -> int:
@@ -183,6 +193,7 @@ class Layer(eqx.Module):
           ValueError: shapes, dtypes or options do not fit; says what was expected.
         """
         name = type(self).__name__
+        time_major = _options.flag(name, "time_major", time_major)
         check_sequence(name, xs, self.input_size, time_major=time_major)
         arrays = promoted((xs, self.params, state, reset_to))
         xs, params, state, reset_to = arrays

@@ -9,15 +9,18 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _checks, _ops
+from prnn_jax import _checks, _ops, _options, _params
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._flax_carry import Carry, Form
 from prnn_jax._noise import Noise
-from prnn_jax._ops import Implementation, Merge, Params, Precision, Reserve
+from prnn_jax._ops import Implementation, Merge, Precision, Reserve
+from prnn_jax._params import Params
 
 Initializer = jax.nn.initializers.Initializer
 CellName = Literal["gru", "lstm", "rnn", "slstm"]
+
+_FLAGS = "bidirectional", "time_major", "return_carry", "reverse", "keep_order"
 
 
 @dataclass(frozen=True)
@@ -103,11 +106,20 @@ class Options:
         )
 
     def __post_init__(self):
-        name, features, heads = self.name, self.features, self.heads
-        check(
-            features >= 1,
-            f"{name}: {self.features_name} must be at least 1, got {features}.",
-        )
+        name = self.name
+        known: dict[str, Any] = {
+            "features": _options.size(name, self.features_name, self.features),
+            "precision": _options.precision(name, self.precision),
+            "recurrent_dropout_rate": self._rate("recurrent_dropout_rate"),
+            "zoneout_rate": self._rate("zoneout_rate"),
+        }
+        for flag in _FLAGS:
+            known[flag] = _options.flag(name, flag, getattr(self, flag) or False)
+        if self.heads is not None:
+            known["heads"] = _options.static(self.heads)
+        for option, value in known.items():
+            object.__setattr__(self, option, value)
+        features, heads = self.features, self.heads
         _checks.one_of(name, "merge", self.merge, get_args(Merge))
         _checks.one_of(name, "reserve", self.reserve, get_args(Reserve))
         implementations = (None, *get_args(Implementation))
@@ -130,16 +142,23 @@ class Options:
         )
         self._check_rates()
 
+    def _rate(self, option: str) -> Any:
+        """A rate, or several, as Python's numbers."""
+        given = getattr(self, option)
+        if not isinstance(given, (tuple, list)):
+            return _options.number(self.name, option, given)
+        return tuple(_options.number(self.name, option, rate) for rate in given)
+
     def _check_rates(self) -> None:
         rate = self.recurrent_dropout_rate
         check(
-            isinstance(rate, (int, float)) and 0 <= rate < 1,
+            not isinstance(rate, tuple) and 0 <= rate < 1,
             f"{self.name}: recurrent_dropout_rate must be a number from 0 to below 1, "
             f"got {rate!r}.",
         )
         for rate in self.zoneout_rates:
             check(
-                isinstance(rate, (int, float)) and 0 <= rate <= 1,
+                0 <= rate <= 1,
                 f"{self.name}: zoneout_rate must be of numbers from 0 to 1, got "
                 f"{rate!r}.",
             )
@@ -157,14 +176,14 @@ class Options:
           ValueError: there are more or fewer.
         """
         count = len(self.kind.carry)
-        if not isinstance(self.zoneout_rate, (tuple, list)):
+        if not isinstance(self.zoneout_rate, tuple):
             return (self.zoneout_rate,) * count
         check(
             len(self.zoneout_rate) == count,
             f"{self.name}: zoneout_rate must be a number, or {count} of them, one for "
             f"each array of the carry, got {len(self.zoneout_rate)} values.",
         )
-        return tuple(self.zoneout_rate)
+        return self.zoneout_rate
 
     @property
     def noise(self) -> Noise:
@@ -196,6 +215,11 @@ class Options:
             for first in range(0, len(drawn), gates)
         ]
         return jnp.stack(groups).reshape(*self.lead, *rows, gates * self.width)
+
+    def typed(self, params: Params) -> Params:
+        """The same by the type that says what `lead` is."""
+        heads = self.heads is not None
+        return _params.typed(params, bidirectional=self.bidirectional, heads=heads)
 
     # ---- carries ---------------------------------------------------------------------
 
@@ -263,7 +287,7 @@ class Options:
         """
         batch = self.batch(inputs)
         arrays = _promoted((inputs, *params), self.dtype)
-        x, params = arrays[0], Params(*arrays[1:])
+        x, params = arrays[0], self.typed(Params(*arrays[1:]))
         check(
             reset_carry is None or resets is not None,
             f"{self.name}: reset_carry is given without resets; give resets, or leave "
@@ -320,8 +344,9 @@ class Options:
 
 def check_gru(reset_after: bool, recurrent_bias: bool) -> None:
     """Raises ValueError for options of a GRU that exclude each other."""
+    after = _options.flag("GRU", "reset_after", reset_after)
     check(
-        reset_after or not recurrent_bias,
+        after or not _options.flag("GRU", "recurrent_bias", recurrent_bias),
         "GRU: recurrent_bias must be False without reset_after, where it would "
         "only be added to b_ih, got True.",
     )

@@ -15,6 +15,7 @@ from jax import Array
 
 from prnn_jax._call import Call
 from prnn_jax._checks import check
+from prnn_jax._options import number
 
 _DROPOUT, _RECURRENT, _ZONEOUT = range(3)
 
@@ -96,13 +97,13 @@ def check_noise(
     """
     rates = {"dropout": dropout, "recurrent_dropout": recurrent_dropout}
     for name, rate in rates.items():
-        _check_number(op, name, rate)
+        rates[name] = rate = float(number(op, name, rate))
         check(0 <= rate < 1, f"{op}: {name} must be from 0 to below 1, got {rate}.")
     states = call.table.states
     several = isinstance(zoneout, (tuple, list))
     each = tuple(zoneout) if several else (zoneout,) * states
+    each = tuple(float(number(op, "zoneout", rate)) for rate in each)
     for rate in each:
-        _check_number(op, "zoneout", rate)
         check(0 <= rate <= 1, f"{op}: zoneout must be from 0 to 1, got {rate}.")
     check(
         call.cell != "slstm" or not any(each),
@@ -113,15 +114,7 @@ def check_noise(
         f"{op}: zoneout must be a number or a tuple of {states}, one for each state, "
         f"got {len(each)} values.",
     )
-    return Noise(dropout, recurrent_dropout, each)
-
-
-def _check_number(op: str, name: str, rate) -> None:
-    check(
-        isinstance(rate, (int, float)),
-        f"{op}: {name} must be a Python number, known when tracing, got "
-        f"{type(rate).__name__}.",
-    )
+    return Noise(**rates, zoneout=each)
 
 
 def _key(key: Array, layer: int | Array, kind: int) -> Array:

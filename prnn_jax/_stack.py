@@ -14,17 +14,16 @@ from prnn_jax import _checks
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._noise import Noise, check_noise
+from prnn_jax._options import flag
+from prnn_jax._params import Params, Prepared, plain
 from prnn_jax._run import (
     Activation,
     Implementation,
     Merge,
-    Params,
     Precision,
-    Prepared,
     Reserve,
     State,
     options,
-    plain,
     rnn_call,
     run_layer,
 )
@@ -161,12 +160,11 @@ def stack(
     if cell == "rnn":
         call = rnn_call("stack", arguments)
     else:
-        name = "gru_reset_before" if cell == "gru" and not reset_after else cell
+        after = flag("stack", "reset_after", reset_after)
+        name = "gru_reset_before" if cell == "gru" and not after else cell
         call = Call(name, **options("stack", arguments))
-    check(
-        isinstance(skip_connections, bool),
-        f"stack: skip_connections must be True or False, got {skip_connections!r}.",
-    )
+    time_major = call.time_major
+    skip_connections = flag("stack", "skip_connections", skip_connections)
     entries = _check_layers(layers)
     sizes = [_size(n, entry) for n, entry in enumerate(entries)]
     x = _checks.array("stack", "x", x)

@@ -193,15 +193,15 @@ KINDS = {
 
 OPTIONS = {
     "reverse is an integer": (
-        lambda: prnn_jax.lstm(zeros(*X), params(), reverse=1),
-        ("lstm: reverse must be True or False, known when tracing, got 1",),
+        lambda: prnn_jax.lstm(zeros(*X), params(), reverse=2),
+        ("lstm: reverse must be True or False, known when tracing, got 2",),
     ),
     "time_major is None": (
         lambda: prnn_jax.gru(zeros(*X), params(3), time_major=None),
         ("gru: time_major must be True or False", "got None"),
     ),
     "bidirectional is an array": (
-        lambda: prnn_jax.rnn(zeros(*X), params(1), bidirectional=np.bool_(True)),
+        lambda: prnn_jax.rnn(zeros(*X), params(1), bidirectional=np.ones(1, bool)),
         ("rnn: bidirectional must be True or False",),
     ),
     "reverse is traced": (
@@ -237,12 +237,12 @@ OPTIONS = {
         ("rnn: cap must be positive, got nan",),
     ),
     "cap is an array": (
-        lambda: prnn_jax.rnn(zeros(*X), params(1), cap=zeros()),
-        ("rnn: cap must be a Python number, got ArrayImpl",),
+        lambda: prnn_jax.rnn(zeros(*X), params(1), cap=zeros(1)),
+        ("rnn: cap must be a number, known when tracing, got ArrayImpl [1]",),
     ),
     "skip is a string": (
         lambda: prnn_jax.recurrence("rnn", zeros(2, 7, H), zeros(H, H), skip="a"),
-        ("recurrence: skip must be a Python number, got str",),
+        ("recurrence: skip must be a number, known when tracing, got str",),
     ),
     "another cell": (
         lambda: prnn_jax.recurrence("qrnn", zeros(2, 7, H), zeros(H, H)),

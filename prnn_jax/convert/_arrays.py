@@ -15,7 +15,7 @@ from jax import Array
 
 from prnn_jax import _checks
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import MultiHeadParams, Params
 from prnn_jax._weights import Layout, from_params, to_params
 
 Tree = Mapping[str, Any]
@@ -87,11 +87,24 @@ def check_is_params(op: str, params: Params) -> None:
     """Params must be so by type and have arrays in it."""
     check(
         isinstance(params, Params),
-        f"{op}: params must be prnn_jax.Params, got {type(params).__name__}.",
+        f"{op}: params must be prnn_jax.Params, got {kind_of(params)}.",
     )
     for name, value in params._asdict().items():
         if value is not None or name in _OURS.weights:
             _checks.array(op, name, value)
+    check(
+        not isinstance(params, MultiHeadParams) or params.w_hh.ndim != 3,
+        f"{op}: params must be of a layer without heads, which no library has, got "
+        f"MultiHeadParams, w_hh {list(params.w_hh.shape)}. If the axis is directions, "
+        "write prnn_jax.BidirectionalParams(*params).",
+    )
+
+
+def kind_of(thing: Any) -> str:
+    """What is no `Params`, as a message calls it."""
+    name = type(thing).__name__
+    inner = getattr(thing, "params", None)
+    return f"{name}; pass its .params" if isinstance(inner, Params) else name
 
 
 def check_names(

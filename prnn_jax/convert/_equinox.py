@@ -5,7 +5,7 @@ from typing import Any
 
 from jax import Array
 
-from prnn_jax._ops import Params
+from prnn_jax._params import Params
 from prnn_jax._weights import EQUINOX
 from prnn_jax.convert import _arrays
 

@@ -6,7 +6,7 @@ from typing import Any
 from jax import Array
 
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import Params
 from prnn_jax._weights import Layout
 from prnn_jax.convert import _arrays
 

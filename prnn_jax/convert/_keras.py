@@ -8,7 +8,7 @@ import numpy as np
 
 from prnn_jax import _checks
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import Params
 from prnn_jax._weights import Layout, split_directions
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._directions import joined
@@ -58,7 +58,7 @@ def from_keras(
 
     Returns:
       `Params`; with two biases from a GRU with reset_after, else with b_ih alone. A
-      Bidirectional layer's have a leading axis of 2.
+      Bidirectional layer's are `BidirectionalParams`.
 
     Raises:
       ValueError: another number of weights, wrong shapes, or a bias that belongs to the

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import BidirectionalParams, Params
 from prnn_jax._weights import Layout
 from prnn_jax.convert import _arrays
 
@@ -55,8 +55,7 @@ def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
         and 3; `onnx.numpy_helper.to_array` makes an array of an initializer.
 
     Returns:
-      `Params` with two biases, or none. With two directions they have a leading axis
-      of 2, with one they have none.
+      `Params` with two biases, or none; with two directions `BidirectionalParams`.
 
     Raises:
       ValueError: arrays are missing, unknown, or of wrong shapes; peepholes (P).
@@ -76,7 +75,9 @@ def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
         f"{list(shape)}.",
     )
     params = _arrays.read(op, layout, inputs, shape[:1])
-    return params if shape[0] == 2 else jax.tree.map(lambda array: array[0], params)
+    if shape[0] == 2:
+        return BidirectionalParams(*params)
+    return jax.tree.map(lambda array: array[0], params)
 
 
 def to_onnx(cell: str, params: Params) -> dict[str, np.ndarray]:

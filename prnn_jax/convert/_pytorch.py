@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import Params
 from prnn_jax._weights import Layout, split_directions
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._directions import joined
@@ -53,8 +53,8 @@ def from_pytorch(cell: str, state_dict: Mapping[str, Any]) -> tuple[Params, ...]
         with `_l1` and so on for more layers.
 
     Returns:
-      `Params` of the first layer to the last, with two biases or none. Those of a
-      bidirectional layer have a leading axis of 2.
+      `Params` of the first layer to the last, with two biases or none;
+      `BidirectionalParams` of a bidirectional module.
 
     Raises:
       ValueError: arrays are missing, unknown, or of wrong shapes; the layer has a
