@@ -18,6 +18,29 @@ from prnn_jax._input import Input, pre_activations
 
 
 @functools.cache
+def whole(run, call: Call):
+    """`run(call, *args)`, which JAX does not take apart where it differentiates.
+
+    Of a function with a custom derivative it would compute beforehand what does not
+    depend on the arguments, such as zeros, and then take residuals of the second
+    derivative for each other (`JaxprTrace.process_custom_vjp_call` of jax 0.10).
+    """
+
+    @custom_vmap
+    def op(*args):
+        return run(call, *args)
+
+    @op.def_vmap
+    def rule(size, mapped, *args):
+        axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, mapped)
+        rows = functools.partial(run, call)
+        out = jax.vmap(rows, tuple(axes), axis_size=size)(*args)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return op
+
+
+@functools.cache
 def batched(run, call: Call):
     """`run(call, source, w_hh, b_hh, state_0, controls, *rest)`, batched as above."""
 

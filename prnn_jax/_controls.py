@@ -48,8 +48,29 @@ class Controls(NamedTuple):
 NONE = Controls()
 
 
-def possible_lengths(lengths, time) -> Array:
-    """The nearest of 0 to time, in int32, of whole numbers of any type."""
+def checked_lengths(op: str, lengths, batch: tuple[int, ...], time) -> Array:
+    """int32 `[*batch]`, from 0 to time: an error elsewhere, or if traced the nearest.
+
+    Raises:
+      ValueError: in the words of function `op`.
+    """
+    lengths = as_array(op, "lengths", lengths)
+    check(
+        jnp.issubdtype(lengths.dtype, jnp.integer),
+        f"{op}: lengths must be whole numbers, got {lengths.dtype}; "
+        "convert them, e.g. lengths.astype(jnp.int32).",
+    )
+    _checks.shape(op, "lengths", lengths, ("*batch",), batch)
+    if not isinstance(lengths, Tracer) and lengths.size:
+        known = np.asarray(lengths)
+        least, most = int(known.min()), int(known.max())
+        check(
+            least >= 0 and most <= time,
+            f"{op}: lengths must be from 0 to time = {time}, got "
+            f"{least if least < 0 else most}.",
+        )
+        if not isinstance(lengths, Array):
+            return jnp.asarray(known.astype(np.int32))
     # A narrow type may not hold `time`, and int32 not what a wide one holds.
     if jnp.dtype(lengths.dtype).itemsize < 4:
         lengths = lengths.astype(jnp.int32)
@@ -106,35 +127,21 @@ class _Native:
         self.dtype = x.dtype
 
     def lengths(self, lengths) -> Array:
-        given, op = self.given, self.op
-        lengths = _as_array(op, "lengths", lengths)
-        check(
-            jnp.issubdtype(lengths.dtype, jnp.integer),
-            f"{op}: lengths must be whole numbers, got {lengths.dtype}; "
-            "convert them, e.g. lengths.astype(jnp.int32).",
-        )
-        _checks.shape(op, "lengths", lengths, ("*batch",), given.batch)
-        if not isinstance(lengths, Tracer) and lengths.size:
-            known = np.asarray(lengths)
-            least, most = int(known.min()), int(known.max())
-            check(
-                least >= 0 and most <= given.time,
-                f"{op}: lengths must be from 0 to time = {given.time}, got "
-                f"{least if least < 0 else most}.",
-            )
-        lengths = possible_lengths(lengths, given.time)
+        given = self.given
+        lengths = checked_lengths(self.op, lengths, given.batch, given.time)
         shape = self.rows, given.groups, 1
-        return jnp.broadcast_to(lengths.reshape(self.rows, 1, 1), shape)
+        return jnp.broadcast_to(lengths.reshape(self.rows)[:, None, None], shape)
 
     def resets(self, resets) -> Array:
         given, call = self.given, self.call
-        resets = _as_array(self.op, "resets", resets)
+        resets = as_array(self.op, "resets", resets)
         names = ("time", "*batch") if call.time_major else ("*batch", "time")
         sizes = (given.time, *given.batch)
         sizes = sizes if call.time_major else (*given.batch, given.time)
         _checks.shape(self.op, "resets", resets, names, sizes)
-        flags = jnp.asarray(resets).astype(bool).reshape(*given.order, 1, 1)
-        return jnp.broadcast_to(flags, (*given.order, given.groups, 1))
+        flags = jnp.asarray(resets).astype(bool).reshape(*given.order)
+        shape = *given.order, given.groups, 1
+        return jnp.broadcast_to(flags[..., None, None], shape)
 
     def states(self, name: str, states) -> State:
         given = self.given
@@ -147,7 +154,7 @@ class _Native:
         return tuple(given.state_to_native(state) for state in states)
 
     def mask(self, mask) -> Array:
-        mask = _as_array(self.op, "recurrent_mask", mask)
+        mask = as_array(self.op, "recurrent_mask", mask)
         self._check_state("recurrent_mask", mask)
         return lax.stop_gradient(self.given.state_to_native(mask))
 
@@ -172,11 +179,12 @@ class _Native:
             if known is not None or (isinstance(part, Tracer) and part.shape == ()):
                 part = jnp.full((*lead, features), part, self.dtype)
             names = ("time", "*batch") if self.call.time_major else ("*batch", "time")
-            part = _as_array(op, "zoneout", part)
+            part = as_array(op, "zoneout", part)
             _checks.shape(
                 op, "zoneout", part, (*names, "features of y"), (*lead, features)
             )
-            part = part.astype(self.dtype)
+            # One axis at a time: the wish of Explicit meshes.
+            part = part.astype(self.dtype).reshape(*given.order, features)
             values.append(part.reshape(*given.order, given.groups, given.hidden))
         return lax.stop_gradient(jnp.concatenate(values, -1))
 
@@ -188,7 +196,7 @@ class _Native:
         _checks.shape(self.op, name, value, names, self.given.state_shape)
 
 
-def _as_array(op: str, name: str, value: Any) -> Any:
+def as_array(op: str, name: str, value: Any) -> Any:
     if isinstance(value, (list, tuple, int, float, bool)):
         value = np.asarray(value)
     check(

@@ -13,6 +13,8 @@ from jax import Array, lax
 from prnn_jax import _checks
 from prnn_jax._call import Call
 from prnn_jax._checks import check
+from prnn_jax._controls import as_array, checked_lengths
+from prnn_jax._eager import compiled_once
 from prnn_jax._noise import Noise, check_noise
 from prnn_jax._options import flag
 from prnn_jax._params import Params, Prepared, plain
@@ -105,8 +107,7 @@ def stack(
     Equal layers, from eight on, run in a `lax.scan`, so that a hundred of them compile
     like one. Their arrays are stacked for that in each call; a `Layer` that is stacked
     already saves the copy. So a deep stack best is `[first, Layer(rest, stacked=True)]`
-    with a first layer for x, which is of another width. Outside of `jax.jit`, a loop is
-    compiled again in each call.
+    with a first layer for x, which is of another width.
 
     Masks are drawn from `jax.random.fold_in(jax.random.fold_in(key, k), kind)`, kind
     being 0 for dropout, 1 for recurrent dropout and 2 for zoneout (and there once more,
@@ -170,18 +171,24 @@ def stack(
     x = _checks.array("stack", "x", x)
     axes = "time, *batch" if time_major else "*batch, time"
     check(x.ndim >= 2, f"stack: x must be [{axes}, input], got {list(x.shape)}.")
-    if lengths is not None and (
-        skip_connections or any(e.norm is not None for e in entries)
-    ):
-        # What the padding holds must not come through what is beside a layer.
-        x = _only_valid(x, lengths, time_major=time_major)
+    if lengths is not None:
+        batch = x.shape[1:-1] if time_major else x.shape[:-2]
+        time = x.shape[0] if time_major else x.shape[-2]
+        lengths = checked_lengths("stack", lengths, batch, time)
+        if skip_connections or any(e.norm is not None for e in entries):
+            # What the padding holds must not come through what is beside a layer.
+            x = _only_valid(x, lengths, time_major=time_major)
+    if resets is not None:
+        resets = as_array("stack", "resets", resets)
     form = (
         entries,
         _check_form("state_0", state_0, sizes, entries),
         _check_form("reset_to", reset_to, sizes, entries),
     )
     noise = check_noise("stack", call, dropout, recurrent_dropout, zoneout)
-    tower = _Tower(call, noise, key, skip_connections, sum(sizes), arguments)
+    tower = _Tower(
+        call, noise, skip_connections, merge, sum(sizes), _Shared(key, lengths, resets)
+    )
 
     states, first = [], 0
     for members in _runs(*form):
@@ -200,19 +207,34 @@ def stack(
     return x, tuple(states)
 
 
+class _Shared(NamedTuple):
+    """Arrays that all layers of a stack have."""
+
+    key: Array | None
+    lengths: Array | None
+    resets: Any
+
+
+_NOTHING = _Shared(None, None, None)
+
+
 class _Tower(NamedTuple):
-    """How each layer of a stack runs. A part is its `(layer, state_0, reset_to)`."""
+    """How each layer of a stack runs. A part is its `(layer, state_0, reset_to)`.
+
+    Hashable where shared is _NOTHING.
+    """
 
     call: Call
     noise: Noise
-    key: Array | None
     skip_connections: bool
+    merge: Merge
     size: int
-    arguments: dict  # of `stack`
+    shared: _Shared
 
     def layer(self, op: str, x: Array, n: int | Array, part) -> tuple[Array, Any]:
         """The n-th layer; messages begin with `op`."""
         layer, state_0, reset_to = part
+        key, lengths, resets = self.shared
         u = x if layer.norm is None else _normalized(op, x, layer.norm)
         w_hh = _checks.array(op, "w_hh", plain(layer.params)[1])
         y, state = run_layer(
@@ -221,13 +243,15 @@ class _Tower(NamedTuple):
             u,
             layer.params,
             {
-                **self.arguments,
-                **self.noise.controls(self.key, n, self.call, x, w_hh),
+                "merge": self.merge,
+                "lengths": lengths,
+                "resets": resets,
+                **self.noise.controls(key, n, self.call, x, w_hh),
                 "state_0": state_0,
                 "reset_to": reset_to,
             },
         )
-        y = self.noise.drop(self.key, n, y, unless=n == self.size - 1)
+        y = self.noise.drop(key, n, y, unless=n == self.size - 1)
         if self.skip_connections and y.shape == x.shape:
             y = y + x
         return y, state
@@ -242,18 +266,8 @@ class _Tower(NamedTuple):
 
     def loop(self, x: Array, first: int, count: int, parts) -> tuple[Array, Any]:
         """Layers whose arrays are stacked, by `lax.scan`; so are the states."""
-
-        def step(x, inputs):
-            n, part = inputs
-            params = part[0].params
-            _check_width(first, params, x.shape[-1])
-            y, state = self.layer(f"stack, layer {first}", x, n, part)
-            _check_width(first + 1, params, y.shape[-1])
-            return y, state
-
-        x, parts = match_varying((x, parts))
-        steps = first + jnp.arange(count, dtype=jnp.int32)
-        return lax.scan(step, x, (steps, parts))
+        static = self._replace(shared=_NOTHING)
+        return _loop(static, first, count, self.shared, x, parts)
 
     def run(self, x: Array, first: int, count: int, parts) -> tuple[Array, Any]:
         """Layers whose arrays are stacked; so are the states."""
@@ -261,6 +275,26 @@ class _Tower(NamedTuple):
             return self.loop(x, first, count, parts)
         x, states = self.one_by_one(x, first, _apart(parts, count))
         return x, _stacked(states)
+
+
+@compiled_once(static_argnums=(0, 1, 2))
+def _loop(
+    tower: _Tower, first: int, count: int, shared: _Shared, x: Array, parts
+) -> tuple[Array, Any]:
+    """`_Tower.loop`, of a tower without its arrays."""
+    x, parts = match_varying((x, parts))
+    tower = tower._replace(shared=shared)
+
+    def step(x, inputs):
+        n, part = inputs
+        params = part[0].params
+        _check_width(first, params, x.shape[-1])
+        y, state = tower.layer(f"stack, layer {first}", x, n, part)
+        _check_width(first + 1, params, y.shape[-1])
+        return y, state
+
+    steps = first + jnp.arange(count, dtype=jnp.int32)
+    return lax.scan(step, x, (steps, parts))
 
 
 def _runs(*form: Sequence) -> Iterator[list[int]]:
@@ -301,13 +335,11 @@ def _normalized(op: str, x: Array, norm: Norm) -> Array:
     return (u if norm.bias is None else u + norm.bias).astype(x.dtype)
 
 
-def _only_valid(x: Array, lengths, *, time_major: bool) -> Array:
+def _only_valid(x: Array, lengths: Array, *, time_major: bool) -> Array:
     """x, with zeros at the steps that do not count."""
-    batch = x.shape[1:-1] if time_major else x.shape[:-2]
-    lengths = jnp.asarray(lengths)
-    _checks.shape("stack", "lengths", lengths, ("*batch",), batch)
     time = x.shape[0] if time_major else x.shape[-2]
-    counts = jnp.arange(time) < lengths[..., None]
+    steps = jnp.arange(time, dtype=lengths.dtype)
+    counts = jnp.expand_dims(steps, range(lengths.ndim)) < lengths[..., None]
     counts = jnp.moveaxis(counts, -1, 0) if time_major else counts
     return jnp.where(counts[..., None], x, 0)
 
