@@ -212,8 +212,10 @@ class Case:
         chunks = (2,) * (self.inside == "scan")
         y = (*chunks, *self.order, self.features)
         states = [self.state_shape] * len(self.states) * max(self.layers, 1)
-        if self.layers and self.stacked:
-            states = [(self.layers, *self.state_shape)] * len(self.states)
+        if self.stacked:
+            one = len(self.states)
+            rest = [(self.layers - 1, *self.state_shape)] * one
+            states = [*states[:one], *rest]
         shapes = {"y": [y], "state": states, "both": [y, *states]}[self.outputs]
         return [(*lead, *shape) for shape in shapes]
 

@@ -159,6 +159,139 @@ def calls(draw) -> Case:
     return _bounded(Case(**fields))
 
 
+@st.composite
+def stacks(draw) -> Case:
+    """Layers one on the other, at times so many that they run in a loop."""
+    case = _small(draw)
+    layers = _one(draw, 2, 2, 3, 9)
+    is_equal = layers == 9 or draw(st.booleans())
+    if case["bidirectional"]:
+        case["merge"] = _one(draw, "concat", "sum")
+    case |= {
+        "layers": layers,
+        "norm": draw(st.booleans()),
+        "skip_connections": draw(st.booleans()),
+    }
+    if layers == 9:
+        case |= {"hidden": min(case["hidden"], 5), "time": min(case["time"], 4)}
+    if is_equal:
+        case["input_size"] = Case(**case).features
+    case |= _bent(draw, case)
+    case["stacked"] = layers > 2 and _sometimes(draw, 3)
+    case["prepared"] = not case["stacked"] and _sometimes(draw, 8)
+    made = Case(**case)
+    levels = _maps(draw, made)[:1]
+    if case["padding"] == "state":
+        levels = ()
+    outer = draw(st.integers(0, len(levels)))
+    return dataclasses.replace(made, maps=levels, outer=outer)
+
+
+@st.composite
+def layers(draw) -> Case:
+    """A layer of a host library, with the numbers of its parameters given."""
+    case = _small(draw)
+    case["host"] = _one(draw, "linen", "nnx", "equinox")
+    case["biases"] = "b_ih"
+    if case["host"] == "equinox":
+        case["biases"] = _one(draw, "b_ih", "none")
+        case["heads"] = case["heads"] if case["heads"] > 1 else 0
+    if case["bidirectional"]:
+        case["reverse"] = False
+        case["merge"] = _one(draw, "concat", "sum")
+    else:
+        case["reverse"] = _sometimes(draw, 3)
+    case |= _bent(draw, case)
+    return Case(**case)
+
+
+@st.composite
+def meshes(draw) -> Case:
+    """A call over 4 or 8 devices that share the batch, the heads or both."""
+    case = _small(draw)
+    case["mesh"] = _one(draw, "auto", "explicit", "manual")
+    case["devices"] = _one(draw, 8, 4)
+    case["shard"] = _one(draw, ("batch",), ("heads",), ("batch", "heads"))
+    two = len(case["shard"]) == 2
+    if "heads" in case["shard"]:
+        own = 2 if two else case["devices"]
+        case |= {"heads": own * _one(draw, 1, 2), "bidirectional": False}
+        case["hidden"] = min(case["hidden"], 6)
+    if "batch" in case["shard"]:
+        own = case["devices"] // 2 if two else case["devices"]
+        case["batch"] = (own * _one(draw, 1, 2), *case["batch"][:1])
+    elif not case["batch"]:
+        case["batch"] = (2,)
+    case["reverse"] = _sometimes(draw, 3)
+    case |= _bent(draw, case)
+    case |= {"known": False, "promotion": "", "way": "quick"}
+    if case.get("lengths") == "list":
+        case["lengths"] = "int32"
+    case["mask"] = _sometimes(draw, 4)
+    if case["cell"] != "slstm":
+        case["zoneout"] = _one(draw, "", "", "number", "draws")
+    if case["derivative"] not in ("forward", "grad"):
+        case["derivative"] = "grad"
+    return Case(**case)
+
+
+@st.composite
+def exports(draw) -> Case:
+    """A program through bytes and back, that does not know its batch or time."""
+    case = _small(draw)
+    case["symbolic"] = _one(draw, "bt", "t", "b", "-")
+    case["batch"] = (draw(st.integers(1, 5)),)
+    case["time"] = draw(st.integers(1, 5))
+    case["reverse"] = _sometimes(draw, 3)
+    case |= _bent(draw, case)
+    case |= {"known": False, "promotion": "", "way": "quick"}
+    if case.get("lengths") == "list":
+        case["lengths"] = "int32"
+    case["mask"] = _sometimes(draw, 4)
+    if case["cell"] != "slstm":
+        case["zoneout"] = _one(draw, "", "", "number", "draws")
+    if case["derivative"] == "second":
+        case["derivative"] = "vjp"
+    return Case(**case)
+
+
+def _small(draw) -> dict:
+    """Cell, sizes and layout of a case that has much beside them."""
+    case = _cell(draw) | {
+        "time": draw(st.integers(1, 6)),
+        "batch": tuple(draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))),
+        "hidden": draw(st.integers(1, 10)),
+        "input_size": draw(st.integers(1, 6)),
+    }
+    case["bidirectional"] = _sometimes(draw, 3)
+    case["heads"] = _one(draw, 0, 0, 0, 2, 1, 3)
+    case["time_major"] = _sometimes(draw, 3)
+    case["biases"] = _one(draw, "both", "b_ih", "b_hh", "none")
+    case["dtype"] = _one(draw, *("float32",) * 8, "bfloat16", "float16")
+    case["lean"] = _sometimes(draw, 3)
+    case["implementation"] = _one(draw, None, None, "native", "scan")
+    case["derivative"] = _one(draw, "forward", "vjp", "vjp", "grad", "second")
+    case["seed"] = draw(st.integers(0, 9999))
+    return case
+
+
+def _bent(draw, case: dict) -> dict:
+    """State and controls that every kind of layer has."""
+    case["state"] = draw(st.booleans())
+    out = _controls(draw, case)
+    if out.get("lengths") == "number":
+        out["lengths"] = "int32"
+    if out.get("resets") == "list":
+        out["resets"] = "bool"
+    out["known"] = out.get("lengths") == "list"
+    out["mask"] = False
+    if out.get("zoneout"):
+        out["zoneout"] = "number"
+    out["padding"] = out.get("padding", "").replace("reset", "")
+    out["promotion"] = _one(draw, *("",) * 10, "strict", "rank")
+    return out
+
+
 def _bounded(case: Case) -> Case:
     """Smaller where it would take long."""
     while case.work > WORK and max(case.batch, default=0) > 1:

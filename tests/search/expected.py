@@ -75,6 +75,9 @@ def outputs(case: Case, arrays: Arrays) -> list[np.ndarray]:
         y, states = oracle.stack(
             case.cell, arrays["x"], layers, state_0, to, **skips, **options
         )
+        if case.stacked:
+            first, *rest = states
+            states = [first, [np.stack(each, 1) for each in zip(*rest, strict=True)]]
         states = [s for each in states for s in each]
     else:
         options["reset_to"] = state("to", "")
@@ -155,8 +158,9 @@ def plain(case: Case) -> Callable:
             way="quick",
             prepared=False,
             known=False,
-            stacked=False,
             padding="",
+            devices=0,
+            shard=(),
             inside="scan" if case.inside == "scan" else "",
             lengths="int32" if case.lengths else "",
             resets="int32" if case.resets else "",

@@ -1,12 +1,24 @@
 """The program that a case is: text, which is run and which is shown."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import equinox
+import flax.nnx
 import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
 from support import quick_jit
 
+import prnn_jax
+import prnn_jax.equinox
+import prnn_jax.linen
+import prnn_jax.nnx
+
+from . import body, places
 from .case import Case
 
 HELPERS = {
@@ -104,7 +116,7 @@ class Program:
                 options += ", bidirectional=True"
             if not case.reset_after:
                 options += ", reset_after=False"
-            params = self._params(suffix)
+            params = body.params_of(case, suffix, self.float_shapes)
             lines.append(
                 f'packed{suffix} = prnn_jax.prepare("{case.cell}", {params}, {options})'
             )
@@ -112,104 +124,23 @@ class Program:
 
     # ---- the call --------------------------------------------------------------------
 
-    def _params(self, suffix: str) -> str:
-        names = ("w_ih", "w_hh", "b_ih", "b_hh")
-        given = [
-            n + suffix if n + suffix in self.float_shapes else "None" for n in names
-        ]
-        return f"prnn_jax.Params({', '.join(given)})"
-
-    def _layer(self, suffix: str) -> str:
-        params = "packed" + suffix if self.case.prepared else self._params(suffix)
-        if not self.case.norm:
-            return params
-        return f"prnn_jax.Layer({params}, prnn_jax.Norm(scale{suffix}, shift{suffix}))"
-
-    def _state(self, pattern: str, suffix: str = "") -> str:
-        names = [f"{s}_{pattern}{suffix}" for s in self.case.states]
-        return names[0] if len(names) == 1 else f"({', '.join(names)})"
-
-    def _states(self, pattern: str) -> str:
-        """Of all layers."""
-        if not self.case.layers:
-            return self._state(pattern)
-        return f"[{', '.join(self._state(pattern, s) for s in self.case.suffixes)}]"
-
-    def options(self) -> list[str]:
-        """Arguments by name of the function, as text."""
-        case = self.case
-        out = []
-        if case.lengths:
-            kind = {"list": "lengths.tolist()", "number": "int(lengths)"}
-            out.append(f"lengths={kind.get(case.lengths, 'lengths')}")
-        if case.resets:
-            is_list = ".tolist()" * (case.resets == "list")
-            out.append(f"resets=resets{is_list}")
-        if case.reset_to:
-            out.append(f"reset_to={self._states('to')}")
-        if case.mask:
-            out.append("recurrent_mask=mask")
-        if case.zoneout in ("draws", "shares"):
-            out.append("zoneout=zone")
-        elif case.zoneout:
-            number = "np.float32(0.25)" if case.zoneout == "scalar" else "0.25"
-            tail = [f"zone_{letter}" for letter in case.states[1:] or case.states]
-            head = [number] * (len(case.states) > 1)
-            is_tuple = case.zoneout == "tuple"
-            both = f"({', '.join([*head, *tail])},)" if is_tuple else number
-            out.append(f"zoneout={both}")
-        for name in ("bidirectional", "time_major", "reverse"):
-            if getattr(case, name):
-                out.append(f"{name}=True")
-        if case.merge != "concat":
-            out.append(f"merge={case.merge!r}")
-        if case.lean:
-            out.append('reserve="lean"')
-        if case.implementation:
-            out.append(f"implementation={case.implementation!r}")
-        return [*out, *self.cell_options()]
-
-    def cell_options(self) -> list[str]:
-        case = self.case
-        if case.cell == "gru" and not case.reset_after:
-            return ["reset_after=False"]
-        if case.cell != "rnn":
-            return []
-        out = [f"activation={case.activation!r}"] * (case.activation != "tanh")
-        if case.activation == "clipped_relu":
-            out.append(f"cap={case.cap}")
-        return out + [f"skip={case.skip}"] * (case.skip != 0)
-
-    def body(self) -> list[str]:
-        case = self.case
-        lines = []
-        if case.padding == "x" and case.maps:
-            steps = f"jnp.arange({case.time}) < lengths[..., None]"
-            steps = f"jnp.moveaxis({steps}, -1, 0)" if case.time_major else steps
-            lines.append(f"x = jnp.where(({steps})[..., None], x, jnp.nan)")
-        if case.layers:
-            layers = ", ".join(map(self._layer, case.suffixes))
-            first = [f'"{case.cell}"', "x", f"[{layers}]"]
-            name = "stack"
-        else:
-            first, name = ["x", self._layer("")], case.cell
-        if case.state:
-            first.append(self._states("0"))
-        called = f"prnn_jax.{name}({', '.join([*first, *self.options()])})"
-        results = {"y": "y,", "state": "*jax.tree.leaves(state),"}
-        result = results.get(case.outputs, "y, *jax.tree.leaves(state)")
-        return [*lines, f"y, state = {called}", f"return {result}"]
-
     def call(self) -> str:
         """Defines `call`, with everything that is inside of a derivative."""
         case = self.case
         names = ", ".join(self.arguments)
-        lines = [f"def layer({names}):", *(f"    {line}" for line in self.body())]
+        lines = [
+            f"def layer({names}):",
+            *(f"    {line}" for line in body.body(case, self.float_shapes)),
+        ]
         if case.inside in POLICIES:
             lines.append(f"layer = jax.checkpoint(layer{POLICIES[case.inside]})")
         elif case.inside == "jit":
             lines.append("layer = jax.jit(layer)")
-        elif case.inside == "scan":
+        if case.mesh:
+            lines = [*places.mesh(case), *lines]
+        if case.mesh == "manual":
+            lines.append(places.shard_map(case, self.arguments))
+        if case.inside == "scan":
             states = [f"{s}_0" for s in case.states]
             rest = [name for name in self.arguments if name not in ("x", *states)]
             state = f"({', '.join(states)},)"
@@ -287,8 +218,8 @@ class Program:
         lines += self._vmaps("run", "run", levels, self.arguments, extra)
         return "\n".join(lines)
 
-    def way(self) -> tuple[str, str]:
-        """The last lines: what is called, and of what."""
+    def way(self) -> tuple[list[str], str, str]:
+        """The last lines: statements, what is called, and of what."""
         case = self.case
         extra = {
             "forward": [],
@@ -296,13 +227,20 @@ class Program:
             "second": ["cotangents", "direction"],
         }
         names = [*self.arguments, *extra.get(case.derivative, ["cotangents"])]
+        lines = []
+        if case.mesh:
+            lines += places.placed(case, self.arguments)
+        if case.symbolic:
+            lines += places.exported(case, self, names)
+            return lines, "run", ", ".join(names)
         run = {"quick": "jit(run)", "jit": "jax.jit(run)"}.get(case.way, "run")
-        return run, ", ".join(names)
+        return lines, run, ", ".join(names)
 
     def contexts(self) -> list[str]:
         case = self.case
         out = ["jax.enable_x64(True)"] if case.x64 else []
         out += [CONTEXTS[case.promotion]] if case.promotion else []
+        out += ["jax.set_mesh(mesh)"] if case.mesh == "explicit" else []
         return out + ["jax.disable_jit()"] * (case.way == "disable_jit")
 
     # ---- run and shown ---------------------------------------------------------------
@@ -318,37 +256,63 @@ class Program:
         return {name: space[name] for name in [*names, *extra]}
 
     def compiled(self, known: dict[str, Any] | None = None) -> Callable:
-        """`arrays by name -> results`."""
+        """`arrays by name -> results`; `known` are those that it is compiled with."""
         space = {**_space(), **(known or {})}
         exec("\n".join([self.call(), self.derivative()]), space)
-        run, names = self.way()
-        function = eval(run, space)
+        lines, run, names = self.way()
+        statements = compile("\n".join(lines), "way", "exec")
+        once = []
 
         def of(arrays: dict[str, Any]):
+            space.update((n, arrays[n]) for n in names.split(", "))
             with contextlib.ExitStack() as stack:
                 for context in self.contexts():
                     stack.enter_context(eval(context, space))
-                out = function(*(arrays[n] for n in names.split(", ")))
+                if not once or self.case.mesh:
+                    exec(statements, space)
+                if not once:
+                    once.append(eval(run, space))
+                out = once[0](*(space[n] for n in names.split(", ")))
                 return jax.block_until_ready(out)
 
         return of
 
     def text(self) -> str:
         """A program of its own."""
-        run, names = self.way()
-        last = f"print({run.replace('jit', 'jax.jit', 1) if run[0] == 'j' else run}"
-        last = last.replace("jax.jax", "jax") + f"({names}))"
+        case = self.case
+        lines, run, names = self.way()
+        run = "jax.jit(run)" if run == "jit(run)" else run
+        last = [*lines, f"print({run}({names}))"]
         contexts = self.contexts()
         if contexts:
-            last = f"with {', '.join(contexts)}:\n    {last}"
-        head = "import jax, jax.numpy as jnp, numpy as np, prnn_jax"
-        return "\n".join([head, self.data(), self.call(), self.derivative(), last])
+            last = [f"with {', '.join(contexts)}:", *(f"    {line}" for line in last)]
+        head = ["import jax, jax.numpy as jnp, numpy as np, prnn_jax"]
+        if case.devices:
+            flag = f"--xla_force_host_platform_device_count={case.devices}"
+            head = [f'import os; os.environ["XLA_FLAGS"] = "{flag}"', *head]
+        head += [f"import {module}" for module in self._modules()]
+        parts = [*head, self.data(), self.call(), self.derivative(), *last]
+        return "\n".join(parts)
+
+    def _modules(self) -> list[str]:
+        """Besides those of every program."""
+        case = self.case
+        out = ["jax.export"] * bool(case.symbolic)
+        if case.host:
+            out += [f"prnn_jax.{case.host}", "equinox", "flax.nnx"]
+            out.remove("equinox" if case.host != "equinox" else "flax.nnx")
+        return out + ["dataclasses"] * (case.stacked and case.norm)
 
 
 def _space() -> dict[str, Any]:
-    import jax.numpy as jnp
-    import numpy as np
-
-    import prnn_jax
-
-    return {"jax": jax, "jnp": jnp, "np": np, "prnn_jax": prnn_jax, "jit": quick_jit}
+    """Names that every program may use."""
+    return {
+        "jax": jax,
+        "jnp": jnp,
+        "np": np,
+        "prnn_jax": prnn_jax,
+        "jit": quick_jit,
+        "equinox": equinox,
+        "flax": flax,
+        "dataclasses": dataclasses,
+    }
