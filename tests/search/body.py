@@ -97,6 +97,8 @@ def _said(options: dict[str, str]) -> str:
 def body(case: Case, names) -> list[str]:
     """Statements that end with `return`; `names` are those of the arrays."""
     lines = []
+    if case.cut:
+        lines.append("x = x[1:]" if case.time_major else "x = x[..., 1:, :]")
     if case.padding == "x" and case.maps:
         steps = f'jnp.arange({case.time}) < lengths.astype("int32")[..., None]'
         steps = f"jnp.moveaxis({steps}, -1, 0)" if case.time_major else steps

@@ -31,12 +31,14 @@ class Case:
       zoneout: "number", "scalar" (of NumPy), "draws", "shares" or "tuple".
       padding: where NaN is: in "x" past the lengths, in the "state" of rows without
         steps, in the state before a "reset".
+      scale: of x: large numbers saturate gates.
       maps: `jax.vmap`s, outermost first; as many as `outer` are around the derivative.
       derivative: "forward", "vjp", "grad", "second" or "jvp".
       inside: of what the call is: "checkpoint..." with a policy, "scan" or "jit".
       way: "quick" and "jit" compile.
       mesh: "auto", "explicit" or "manual", whose axes `shard` names.
       symbolic: exported, with the "t"ime or "b"atch not known; "-" with both known.
+      cut: x has a step more, which is left out inside of the program.
       layers: of a stack, or 0.
       host: library of the layer: "nnx", "linen" or "equinox".
     """
@@ -65,6 +67,7 @@ class Case:
     mask: bool = False
     zoneout: str = ""
     padding: str = ""
+    scale: float = 1.0
     lean: bool = False
     implementation: str | None = None
     maps: tuple[Map, ...] = ()
@@ -80,6 +83,7 @@ class Case:
     shard: tuple[str, ...] = ()
     devices: int = 0
     symbolic: str = ""
+    cut: bool = False
     layers: int = 0
     stacked: bool = False
     norm: bool = False
@@ -152,7 +156,8 @@ class Case:
         """Shape, without mapped axes, and expression of each floating array."""
         lead = (2,) * self.bidirectional + (self.heads,) * (self.heads > 0)
         wide = GATES[self.cell] * self.hidden
-        out = {"x": ((*self.order, self.input_size), "draw({}, scale=1)")}
+        steps = dataclasses.replace(self, time=self.time + self.cut).order
+        out = {"x": ((*steps, self.input_size), f"draw({{}}, scale={self.scale:g})")}
         size = self.input_size
         small = 0.7 if self.activation != "tanh" and self.cell == "rnn" else 1
         for suffix in self.suffixes:

@@ -99,7 +99,12 @@ def fault(case: Case) -> str | None:
 
 def _said(case: Case, error: Exception) -> str | None:
     text = f"{type(error).__name__}: {error}"
-    if case.zoneout == "scalar" and "zoneout" in text:  # may be refused, with words
+    refused = [  # what may be refused, with words that say what it is
+        (case.zoneout == "scalar", "zoneout"),
+        (case.derivative == "jvp" and case.lean, "reserve"),
+        (case.cut and case.derivative != "forward", "constraints"),
+    ]
+    if any(may and word in text for may, word in refused):
         return None
     return "error " + text[:600]
 

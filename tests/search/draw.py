@@ -95,13 +95,15 @@ def _controls(draw, case: dict) -> dict:
 def _maps(draw, case: Case) -> tuple[Map, ...]:
     names = [*case.floats()]
     names += [n for n in case.constants() if not case.known]
-    if case.prepared:
-        names = [n for n in names if not n.startswith(("w_", "b_"))]
+    weights = "w_", "b_", "scale", "shift"
+    data = [n for n in names if not n.startswith(weights)]
+    names = data if case.prepared else names
     count = _one(draw, 0, 0, 1, 1, 2, 2, 3)
     levels = []
     for _ in range(count):
         size = _one(draw, 2, 2, 3, 1) if not _sometimes(draw, 12) else 0
-        over = draw(st.sets(st.sampled_from(names), min_size=1))
+        of = names if draw(st.booleans()) else data
+        over = draw(st.sets(st.sampled_from(of), min_size=1))
         over = tuple(n for n in names if n in over)
         levels.append(Map(size, over, _sometimes(draw, 4)))
     return tuple(levels)
@@ -131,7 +133,7 @@ def calls(draw) -> Case:
     case["prepared"] = case["time"] > 0 and _sometimes(draw, 12)
     case["derivative"] = _one(draw, "forward", "vjp", "vjp", "grad", "second", "jvp")
     if case["derivative"] == "jvp":
-        case |= {"implementation": "scan", "lean": False}
+        case["implementation"] = "scan"
     if case["derivative"] == "second" and case["time"] > 40:
         case["derivative"] = "vjp"
     case["inside"] = _one(
@@ -149,6 +151,9 @@ def calls(draw) -> Case:
         case["way"] = "disable_jit"
     case["promotion"] = _one(draw, *("",) * 10, "strict", "rank")
     case["seed"] = draw(st.integers(0, 9999))
+    case["scale"] = _one(draw, *(1.0,) * 8, 30.0, 300.0)
+    if case["dtype"] == "float16":
+        case["scale"] = 1.0
     made = Case(**case)
     levels = _maps(draw, made)
     fields = {**case, "maps": levels, "outer": draw(st.integers(0, len(levels)))}
@@ -174,6 +179,8 @@ def stacks(draw) -> Case:
     }
     if layers == 9:
         case |= {"hidden": min(case["hidden"], 5), "time": min(case["time"], 4)}
+        if case["derivative"] == "second" and not _sometimes(draw, 4):
+            case["derivative"] = "vjp"
     if is_equal:
         case["input_size"] = Case(**case).features
     case |= _bent(draw, case)
@@ -241,7 +248,8 @@ def exports(draw) -> Case:
     case = _small(draw)
     case["symbolic"] = _one(draw, "bt", "t", "b", "-")
     case["batch"] = (draw(st.integers(1, 5)),)
-    case["time"] = draw(st.integers(1, 5))
+    case["cut"] = _sometimes(draw, 3)
+    case["time"] = draw(st.integers(0 if case["cut"] else 1, 5))
     case["reverse"] = _sometimes(draw, 3)
     case |= _bent(draw, case)
     case |= {"known": False, "promotion": "", "way": "quick"}

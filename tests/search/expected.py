@@ -36,6 +36,9 @@ def indices(levels) -> Iterator[tuple[int, ...]]:
 
 def outputs(case: Case, arrays: Arrays) -> list[np.ndarray]:
     """y and the states of a call without maps; every array has one more axis first."""
+    x = arrays["x"]
+    if case.cut:
+        x = x[:, 1:] if case.time_major else x[..., 1:, :]
     options = {
         name: getattr(case, name)
         for name in (
@@ -72,9 +75,7 @@ def outputs(case: Case, arrays: Arrays) -> list[np.ndarray]:
         state_0 = [state("0", s) for s in case.suffixes] if case.state else None
         to = [state("to", s) for s in case.suffixes] if case.reset_to else None
         skips = {"skip_connections": case.skip_connections}
-        y, states = oracle.stack(
-            case.cell, arrays["x"], layers, state_0, to, **skips, **options
-        )
+        y, states = oracle.stack(case.cell, x, layers, state_0, to, **skips, **options)
         if case.stacked:
             first, *rest = states
             states = [first, [np.stack(each, 1) for each in zip(*rest, strict=True)]]
@@ -83,12 +84,12 @@ def outputs(case: Case, arrays: Arrays) -> list[np.ndarray]:
         options["reset_to"] = state("to", "")
         run = functools.partial(oracle.layer, case.cell, params=params(""), **options)
         if case.inside == "scan":
-            y_1, middle = run(arrays["x"], state_0=state("0", ""))
-            y_2, states = run(-arrays["x"], state_0=middle)
+            y_1, middle = run(x, state_0=state("0", ""))
+            y_2, states = run(-x, state_0=middle)
             many = np.broadcast_shapes(y_1.shape, y_2.shape)
             y = np.stack([np.broadcast_to(a, many) for a in (y_1, y_2)], 1)
         else:
-            y, states = run(arrays["x"], state_0=state("0", ""))
+            y, states = run(x, state_0=state("0", ""))
     return {"y": [y], "state": [*states]}.get(case.outputs, [y, *states])
 
 

@@ -73,7 +73,8 @@ def exported(case: Case, program, names: list[str]) -> list[str]:
 
     def shape(sizes) -> str:
         text = "".join(f"{size}, " for size in sizes)
-        return f"({text.replace(str(TIME), 't').replace(str(BATCH), 'b')})"
+        text = text.replace(str(TIME + 1), "t").replace(str(BATCH), "b")
+        return f"({text.replace(str(TIME), 't - 1' if case.cut else 't')})"
 
     def of(name: str) -> str:
         if name == "cotangents":
@@ -91,5 +92,5 @@ def exported(case: Case, program, names: list[str]) -> list[str]:
         f"shapes = ({', '.join(map(of, names))},)",
         "checks = prnn_jax.export_checks()",
         "program = jax.export.export(jax.jit(run), disabled_checks=checks)(*shapes)",
-        "run = jax.export.deserialize(program.serialize()).call",
+        "run = jit(jax.export.deserialize(program.serialize()).call)",
     ]

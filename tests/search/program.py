@@ -98,9 +98,8 @@ class Program:
         case = self.case
         if case.padding == "x":
             sequence = "np.moveaxis(x, 0, -2)" if case.time_major else "x"
-            return [
-                f"{sequence}[np.arange({case.time}) >= lengths[..., None]] = np.nan"
-            ]
+            steps = f"np.arange({-int(case.cut)}, {case.time})"
+            return [f"{sequence}[{steps} >= lengths[..., None]] = np.nan"]
         states = [n for n in self.float_shapes if n[1:3] == "_0"]
         if case.padding == "state":
             return [f"{name}[..., lengths == 0, :] = np.nan" for name in states]
@@ -283,6 +282,7 @@ class Program:
         lines, run, names = self.way()
         run = "jax.jit(run)" if run == "jit(run)" else run
         last = [*lines, f"print({run}({names}))"]
+        last = [line.replace("= jit(", "= jax.jit(") for line in last]
         contexts = self.contexts()
         if contexts:
             last = [f"with {', '.join(contexts)}:", *(f"    {line}" for line in last)]

@@ -61,8 +61,11 @@ class Search:
             self.seen[case] = fault(case)
         return self.seen[case]
 
-    def round(self, cases, seed: int, examples: int) -> Case | None:
+    def round(
+        self, cases, seed: int, examples: int, *, shrink: bool = True
+    ) -> Case | None:
         """The simplest wrong case among some that are drawn, if there is one."""
+        phases = [hypothesis.Phase.generate, hypothesis.Phase.shrink]
         last: list[Case] = []
         began_to_shrink: list[float] = []
 
@@ -75,6 +78,7 @@ class Search:
             suppress_health_check=list(hypothesis.HealthCheck),
             verbosity=hypothesis.Verbosity.quiet,
             print_blob=False,
+            phases=phases if shrink else phases[:1],
         )
         @hypothesis.given(cases)
         def every(case):
