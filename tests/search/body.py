@@ -13,7 +13,10 @@ ARGUMENTS = {  # of the host libraries' layers, as the functions call them
 
 def params_of(case: Case, suffix: str, names) -> str:
     given = [n + suffix if n + suffix in names else "None" for n in WEIGHTS]
-    return f"prnn_jax.Params({', '.join(given)})"
+    kind = "MultiHeadParams" if case.heads else "Params"
+    if case.bidirectional:  # which its option says, so that both will do
+        kind = "BidirectionalParams" if case.seed % 2 else "Params"
+    return f"prnn_jax.{kind}({', '.join(given)})"
 
 
 def _layer(case: Case, suffix: str, names) -> str:
@@ -44,7 +47,7 @@ def _states(case: Case, pattern: str) -> str:
 
 
 def _zoneout(case: Case) -> str:
-    if case.zoneout in ("draws", "shares"):
+    if case.zoneout in ("draws", "bools", "shares"):
         return "zone"
     number = "np.float32(0.25)" if case.zoneout == "scalar" else "0.25"
     if case.zoneout != "tuple":
@@ -100,7 +103,8 @@ def body(case: Case, names) -> list[str]:
     if case.cut:
         lines.append("x = x[1:]" if case.time_major else "x = x[..., 1:, :]")
     if case.padding == "x" and case.maps:
-        steps = f'jnp.arange({case.time}) < lengths.astype("int32")[..., None]'
+        steps = f'jnp.arange({case.time}, dtype="int32")'
+        steps += ' < lengths.astype("int32")[..., None]'
         steps = f"jnp.moveaxis({steps}, -1, 0)" if case.time_major else steps
         lines.append(f"x = jnp.where(({steps})[..., None], x, jnp.nan)")
     if case.host:
@@ -115,7 +119,12 @@ def body(case: Case, names) -> list[str]:
                 kind = "dataclasses.replace({}, stacked=True)"
             name = "stack"
             first = [f'"{case.cell}"', "x", _joined(layers, case, kind)]
-        first += [_states(case, "0")] * case.state
+        if case.bare:
+            name, first = "recurrence", [f'"{case.cell}"', "x", "w_hh"]
+            bias = "b_hh" if "b_hh" in names else "None"
+            first += [_states(case, "0") if case.state else "None", bias]
+        elif case.state:
+            first.append(_states(case, "0"))
         options = _said(_options(case))
         called = ", ".join([*first, *[options] * bool(options)])
         lines.append(f"y, state = prnn_jax.{name}({called})")
@@ -163,6 +172,8 @@ def _host(case: Case, names) -> list[str]:
     if case.heads:
         options["heads"] = str(case.heads)
     options |= {"deterministic": "True", "return_carry": "True", "keep_order": "True"}
+    if case.cell == "gru":
+        options["recurrent_bias"] = "False"
     if case.dtype != "float32":
         options["param_dtype"] = f"jnp.{case.dtype}"
     if "lengths" in at_call:

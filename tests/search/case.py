@@ -28,7 +28,7 @@ class Case:
     Attributes:
       lengths: dtype of the lengths, "list", "number" or none; so are resets.
       known: lengths and resets are constants of the program rather than arguments.
-      zoneout: "number", "scalar" (of NumPy), "draws", "shares" or "tuple".
+      zoneout: "number", "scalar" (of NumPy), "draws", "bools", "shares" or "tuple".
       padding: where NaN is: in "x" past the lengths, in the "state" of rows without
         steps, in the state before a "reset".
       scale: of x: large numbers saturate gates.
@@ -36,6 +36,8 @@ class Case:
       derivative: "forward", "vjp", "grad", "second" or "jvp".
       inside: of what the call is: "checkpoint..." with a policy, "scan" or "jit".
       way: "quick" and "jit" compile.
+      bare: of `recurrence`, whose x is the pre-activations.
+      wide: arrays are NumPy's float64, which JAX takes for float32.
       mesh: "auto", "explicit" or "manual", whose axes `shard` names.
       symbolic: exported, with the "t"ime or "b"atch not known; "-" with both known.
       cut: x has a step more, which is left out inside of the program.
@@ -79,6 +81,8 @@ class Case:
     x64: bool = False
     promotion: str = ""
     prepared: bool = False
+    bare: bool = False
+    wide: bool = False
     mesh: str = ""
     shard: tuple[str, ...] = ()
     devices: int = 0
@@ -157,8 +161,10 @@ class Case:
         lead = (2,) * self.bidirectional + (self.heads,) * (self.heads > 0)
         wide = GATES[self.cell] * self.hidden
         steps = dataclasses.replace(self, time=self.time + self.cut).order
-        out = {"x": ((*steps, self.input_size), f"draw({{}}, scale={self.scale:g})")}
         size = self.input_size
+        if self.bare:
+            size = self.directions * max(self.heads, 1) * wide
+        out = {"x": ((*steps, size), f"draw({{}}, scale={self.scale:g})")}
         small = 0.7 if self.activation != "tanh" and self.cell == "rnn" else 1
         for suffix in self.suffixes:
             if self.norm:
@@ -166,9 +172,10 @@ class Case:
                 out["shift" + suffix] = ((size,), "draw({})")
             of_x = f"draw({{}}, scale={max(size, 1) ** -0.5:.3g})"
             of_h = f"draw({{}}, scale={small * self.hidden**-0.5:.3g})"
-            out["w_ih" + suffix] = ((*lead, size, wide), of_x)
+            if not self.bare:
+                out["w_ih" + suffix] = ((*lead, size, wide), of_x)
             out["w_hh" + suffix] = ((*lead, self.hidden, wide), of_h)
-            for name in ("b_ih", "b_hh"):
+            for name in ("b_ih", "b_hh")[self.bare :]:
                 if self.biases in (name, "both"):
                     out[name + suffix] = ((*lead, wide), "draw({})")
             size = self.features
@@ -179,10 +186,9 @@ class Case:
         if self.mask:
             out["mask"] = (self.state_shape, "(1.5 * flags({}, 0.7)).astype(dtype)")
         y = (*self.order, self.directions * self.width)
-        draws = {"draws": ["flags({}, 0.3)"], "shares": ["shares({})"]}
-        kinds = draws.get(self.zoneout, ()) or ["shares({})"] * (self.zoneout != "")
         if self.zoneout in ("draws", "shares"):
-            out["zone"] = (y, kinds[0])
+            kind = "flags({}, 0.3)" if self.zoneout == "draws" else "shares({})"
+            out["zone"] = (y, kind)
         elif self.zoneout == "tuple":  # a number for the first state
             for letter in self.states[1:] or self.states:
                 out[f"zone_{letter}"] = (y, "shares({})")
@@ -199,6 +205,9 @@ class Case:
         if self.resets:
             kind = "bool" if self.resets == "list" else self.resets
             out["resets"] = (self.order, f"flags({{}}, 0.25).astype({kind!r})")
+        if self.zoneout == "bools":
+            y = (*self.order, self.directions * self.width)
+            out["zone"] = (y, "flags({}, 0.3).astype(bool)")
         return out
 
     def mapped(self, name: str, levels: tuple[Map, ...] | None = None) -> list[Map]:
@@ -228,7 +237,7 @@ class Case:
         """Whether it has all that is particular about another, simpler case."""
         for f in _FIELDS:
             mine, its = getattr(self, f.name), getattr(other, f.name)
-            if its == f.default or f.name in ("seed", "batch", "hidden"):
+            if its == f.default or f.name in ("seed", "batch", "hidden", "devices"):
                 continue
             if f.name == "maps":
                 if len(mine) < len(its):

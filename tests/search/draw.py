@@ -9,6 +9,7 @@ from .case import Case, Map
 LENGTHS = "int32", "int8", "uint8", "int16", "uint16", "uint32", "int64", "uint64"
 RESETS = "bool", "int32", "uint8", "int8", "float32", "bfloat16", "float16", "int64"
 DTYPES = "float32", "bfloat16", "float16", "float64"
+ZONEOUTS = "number", "draws", "bools", "shares", "tuple", "scalar"
 WORK = 3_000_000  # multiplications of a case at most
 
 
@@ -70,7 +71,7 @@ def _controls(draw, case: dict) -> dict:
         out["reset_to"] = _sometimes(draw, 2)
     out["mask"] = _sometimes(draw, 4)
     if case["cell"] != "slstm" and _sometimes(draw, 3):
-        out["zoneout"] = _one(draw, "number", "draws", "shares", "tuple", "scalar")
+        out["zoneout"] = _one(draw, *ZONEOUTS)
         if out["zoneout"] == "tuple" and case["cell"] != "lstm":
             out["zoneout"] = "shares"
     lists = {out.get("lengths"), out.get("resets")} & {"list", "number"}
@@ -131,6 +132,7 @@ def calls(draw) -> Case:
         case["implementation"] = None
     case |= _controls(draw, case)
     case["prepared"] = case["time"] > 0 and _sometimes(draw, 12)
+    case["bare"] = not case["prepared"] and _sometimes(draw, 12)
     case["derivative"] = _one(draw, "forward", "vjp", "vjp", "grad", "second", "jvp")
     if case["derivative"] == "jvp":
         case["implementation"] = "scan"
@@ -149,6 +151,8 @@ def calls(draw) -> Case:
     case["way"] = _one(draw, *("quick",) * 12, "jit", "eager")
     if case["way"] == "eager" and case["time"] < 4 and _sometimes(draw, 6):
         case["way"] = "disable_jit"
+    if case["way"] == "eager" and case["dtype"] == "float32" and not case["x64"]:
+        case["wide"] = case["derivative"] == "forward" and case["inside"] == ""
     case["promotion"] = _one(draw, *("",) * 10, "strict", "rank")
     case["seed"] = draw(st.integers(0, 9999))
     case["scale"] = _one(draw, *(1.0,) * 8, 30.0, 300.0)

@@ -158,6 +158,7 @@ def plain(case: Case) -> Callable:
             outer=0,
             way="quick",
             prepared=False,
+            wide=False,
             known=False,
             padding="",
             devices=0,

@@ -119,7 +119,11 @@ def layer(
 
     x = x.reshape(len(x), 1, rows, time, x.shape[-1])
     x = np.where((np.arange(time) < count[..., None])[..., None], x, 0)
-    a_x = x @ weights(w_ih, 2)[:, :, None]
+    if w_ih is None:  # the pre-activations are given
+        a_x = x.reshape(len(x), *x.shape[2:4], groups, w_hh.shape[-1])
+        a_x = np.moveaxis(a_x, 3, 1)
+    else:
+        a_x = x @ weights(w_ih, 2)[:, :, None]
     if b_ih is not None:
         a_x = a_x + weights(b_ih, 1)[:, :, None, None]
     w_hh = weights(w_hh, 2)

@@ -263,6 +263,9 @@ class Program:
         once = []
 
         def of(arrays: dict[str, Any]):
+            if self.case.wide:
+                arrays = {**arrays}
+                exec(self._widening(), {}, arrays)
             space.update((n, arrays[n]) for n in names.split(", "))
             with contextlib.ExitStack() as stack:
                 for context in self.contexts():
@@ -276,11 +279,16 @@ class Program:
 
         return of
 
+    def _widening(self) -> str:
+        names = ", ".join(self.floats)
+        return f"{names}, = (a.astype('float64') for a in ({names},))"
+
     def text(self) -> str:
         """A program of its own."""
         case = self.case
         lines, run, names = self.way()
         run = "jax.jit(run)" if run == "jit(run)" else run
+        lines = [self._widening()] * case.wide + lines
         last = [*lines, f"print({run}({names}))"]
         last = [line.replace("= jit(", "= jax.jit(") for line in last]
         contexts = self.contexts()
