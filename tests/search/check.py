@@ -103,6 +103,8 @@ def _said(case: Case, error: Exception) -> str | None:
         (case.zoneout == "scalar", "zoneout"),
         (case.derivative == "jvp" and case.lean, "reserve"),
         (case.cut and case.derivative != "forward", "constraints"),
+        # Of lax.scan itself, where there may be no step.
+        (case.cut and case.implementation == "scan", "'t - 1' >= '1'"),
     ]
     if any(may and word in text for may, word in refused):
         return None

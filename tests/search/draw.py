@@ -243,7 +243,11 @@ def meshes(draw) -> Case:
         case["zoneout"] = _one(draw, "", "", "number", "draws")
     if case["derivative"] not in ("forward", "grad"):
         case["derivative"] = "grad"
-    return Case(**case)
+    if case["padding"] == "state" or _sometimes(draw, 2):
+        return Case(**case)
+    levels = _maps(draw, Case(**case))[:1]
+    outer = draw(st.integers(0, len(levels)))
+    return Case(**case, maps=levels, outer=outer)
 
 
 @st.composite

@@ -57,7 +57,9 @@ def placed(case: Case, arguments) -> list[str]:
     """Statements that put each argument where it belongs."""
     lines = []
     for name in arguments:
-        where = f"jax.sharding.NamedSharding(mesh, {spec(case, name)})"
+        before = "None, " * sum(not level.last for level in case.mapped(name))
+        of = spec(case, name).replace("P(", f"P({before}")
+        where = f"jax.sharding.NamedSharding(mesh, {of})"
         lines.append(f"{name} = jax.device_put({name}, {where})")
     return lines
 

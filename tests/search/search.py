@@ -1,6 +1,8 @@
 """The search itself: draws cases, keeps what fails, shrunk, as a program to read."""
 
 import json
+import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -40,9 +42,10 @@ def shown(case: Case, wrong: str) -> str:
 class Search:
     """Counts what it tries, and ends in time."""
 
-    def __init__(self, seconds: float, cases: int, skip=()):
+    def __init__(self, seconds: float, cases: int, skip=(), trace: Path | None = None):
         self.end, self.most = time.monotonic() + seconds, cases
         self.skip = [compile(text, "skip", "eval") for text in skip]
+        self.trace = trace
         self.tried, self.skipped, self.seen = 0, 0, {}
         self.found: list[Case] = []  # what has all that one of these has is passed over
 
@@ -57,6 +60,8 @@ class Search:
             self.skipped += 1
             return None
         if case not in self.seen:
+            if self.trace:  # to be read where a case ends the process
+                self.trace.write_text(case.json())
             self.tried += 1
             self.seen[case] = fault(case)
         return self.seen[case]
@@ -104,7 +109,8 @@ class Search:
 
 def search(*, seconds: float, cases: int, seed: int, skip=(), kinds=()) -> list[Case]:
     """Prints what is wrong, and keeps it in `found.jsonl`."""
-    here, began = Search(seconds, cases, skip), time.monotonic()
+    trace = Path(tempfile.gettempdir()) / f"prnn-search-{os.getpid()}.json"
+    here, began = Search(seconds, cases, skip, trace), time.monotonic()
     for case in known():
         if case.devices > jax.device_count():
             continue
@@ -123,6 +129,7 @@ def search(*, seconds: float, cases: int, seed: int, skip=(), kinds=()) -> list[
         here.found.append(case)
         keep(case)
         print(shown(case, here.seen[case] or ""), flush=True)
+    trace.unlink(missing_ok=True)
     minutes = (time.monotonic() - began) / 60
     line = {
         "tried": here.tried,
