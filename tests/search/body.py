@@ -103,7 +103,8 @@ def body(case: Case, names) -> list[str]:
     if case.cut:
         lines.append("x = x[1:]" if case.time_major else "x = x[..., 1:, :]")
     if case.padding == "x" and case.maps:
-        steps = f'jnp.arange({case.time}, dtype="int32")'
+        sizes = (*case.batch, case.time)
+        steps = f'jax.lax.broadcasted_iota("int32", {sizes}, {len(case.batch)})'
         steps += ' < lengths.astype("int32")[..., None]'
         steps = f"jnp.moveaxis({steps}, -1, 0)" if case.time_major else steps
         lines.append(f"x = jnp.where(({steps})[..., None], x, jnp.nan)")
