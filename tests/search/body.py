@@ -4,11 +4,6 @@ from .case import Case
 
 WEIGHTS = "w_ih", "w_hh", "b_ih", "b_hh"
 NAMES = {"lstm": "LSTM", "slstm": "SLSTM", "gru": "GRU", "rnn": "RNN"}
-ARGUMENTS = {  # of the host libraries' layers, as the functions call them
-    "lengths": "seq_lengths",
-    "reset_to": "reset_carry",
-    "zoneout": "zoneout_rate",
-}
 
 
 def params_of(case: Case, suffix: str, names) -> str:
@@ -103,8 +98,8 @@ def body(case: Case, names) -> list[str]:
     if case.cut:
         lines.append("x = x[1:]" if case.time_major else "x = x[..., 1:, :]")
     if case.padding == "x" and case.maps:
-        sizes = (*case.batch, case.time)
-        steps = f'jax.lax.broadcasted_iota("int32", {sizes}, {len(case.batch)})'
+        sizes = f"(*lengths.shape, {case.time})"
+        steps = f'jax.lax.broadcasted_iota("int32", {sizes}, lengths.ndim)'
         steps += ' < lengths.astype("int32")[..., None]'
         steps = f"jnp.moveaxis({steps}, -1, 0)" if case.time_major else steps
         lines.append(f"x = jnp.where(({steps})[..., None], x, jnp.nan)")

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -145,7 +145,7 @@ def curvatures(case, levels, arrays, cotangents, direction, directions) -> np.nd
     return np.array(rates)
 
 
-def plain(case: Case) -> Callable:
+def plain(case: Case) -> Program:
     """One element by `lax.scan`: no map, nothing around, the reserve that is usual."""
     usual = dict.fromkeys(("promotion", "mesh", "symbolic", "host"), "")
     return Program(

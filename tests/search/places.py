@@ -64,7 +64,7 @@ def placed(case: Case, arguments) -> list[str]:
     return lines
 
 
-def exported(case: Case, program, names: list[str]) -> list[str]:
+def exported(case: Case, names: list[str]) -> list[str]:
     """Statements that make `run` what comes back from bytes."""
     unknown = dataclasses.replace(
         case,
@@ -80,12 +80,8 @@ def exported(case: Case, program, names: list[str]) -> list[str]:
 
     def of(name: str) -> str:
         if name == "cotangents":
-            each = [
-                f"jax.ShapeDtypeStruct({shape(s)}, d.dtype)".replace(
-                    "d.dtype", f"jnp.{case.dtype}"
-                )
-                for s in unknown.output_shapes()
-            ]
+            each = [shape(s) for s in unknown.output_shapes()]
+            each = [f"jax.ShapeDtypeStruct({s}, jnp.{case.dtype})" for s in each]
             return f"({', '.join(each)},)"
         return f"jax.ShapeDtypeStruct({shape(shapes[name])}, {name}.dtype)"
 

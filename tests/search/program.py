@@ -230,7 +230,7 @@ class Program:
         if case.mesh:
             lines += places.placed(case, self.arguments)
         if case.symbolic:
-            lines += places.exported(case, self, names)
+            lines += places.exported(case, names)
             return lines, "run", ", ".join(names)
         run = {"quick": "jit(run)", "jit": "jax.jit(run)"}.get(case.way, "run")
         return lines, run, ", ".join(names)
