@@ -62,6 +62,7 @@ class Layout:
         rows, heads = math.prod(self.batch), self.heads or 1
         if self.directions == 1:
             return state.reshape(rows, self.features).reshape(rows, heads, self.hidden)
+        state = state.reshape(2, rows, self.features)  # one axis at a time, too
         state = state.reshape(2, rows, heads, self.hidden)
         return jnp.moveaxis(state, 0, 1).reshape(rows, self.groups, self.hidden)
 
@@ -71,7 +72,8 @@ class Layout:
         if self.directions == 1:
             return state.reshape(rows, self.features).reshape(self.state_shape)
         state = state.reshape(rows, 2, heads, self.hidden)
-        return jnp.moveaxis(state, 1, 0).reshape(self.state_shape)
+        state = jnp.moveaxis(state, 1, 0).reshape(2, rows, self.features)
+        return state.reshape(self.state_shape)
 
 
 class Arrays(NamedTuple):

@@ -116,6 +116,12 @@ def sharding_of_sum(x: Array):
     return sharding if _is_explicit(sharding) else None
 
 
+def is_sharded(x: Array, axis: int) -> bool:
+    """Whether an axis is split among the devices of an Explicit mesh."""
+    spec = _explicit_spec(x)
+    return spec is not None and spec[axis] is not None
+
+
 # ---- Auto ----------------------------------------------------------------------------
 
 
