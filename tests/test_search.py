@@ -14,11 +14,11 @@ from prnn_jax import _batching, _ffi
 
 SECONDS = 20  # at most, for each part
 PARTS = {  # what is drawn, the seed, and how many cases
-    "calls": (draw.calls, 1, 30),
-    "more calls": (draw.calls, 2, 30),
-    "stacks": (draw.stacks, 1, 8),
-    "layers": (draw.layers, 1, 20),
-    "exports": (draw.exports, 1, 15),
+    "calls": (draw.calls, 1, 40),
+    "more calls": (draw.calls, 2, 40),
+    "stacks": (draw.stacks, 1, 15),
+    "layers": (draw.layers, 1, 40),
+    "exports": (draw.exports, 1, 25),
 }
 KNOWN = [case for case in search.known() if not case.devices]
 
@@ -41,7 +41,7 @@ ON_DEVICES = """
 import sys
 from search import draw, search
 known = [case for case in search.known() if case.devices]
-here = search.Search(float(sys.argv[1]), 30 + len(known))
+here = search.Search(float(sys.argv[1]), 40 + len(known))
 for case in known:
     assert here.of(case) is None, search.shown(case, here.seen[case])
 case = here.round(draw.meshes(), 1, 200)
