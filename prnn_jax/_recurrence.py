@@ -49,7 +49,10 @@ def recurrence(
     if isinstance(source, Input):
         make = functools.partial(pre_activations, call)
         like = jax.eval_shape(make, source, controls)
+    # Lengths are the same for all groups, and x, which has none, asks for them.
+    lengths = aligned(call, like, controls.lengths, "b")
     state_0, controls = aligned(call, like, (state_0, controls))
+    controls = controls._replace(lengths=lengths)
     primals = source, w_hh, b_hh, state_0, controls
     if call.implementation == "scan" and not call.lean:
         a_x = pre_activations(call, source, controls)

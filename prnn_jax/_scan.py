@@ -10,6 +10,7 @@ from jax import Array, lax
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
 from prnn_jax._controls import NONE, Controls, valid_steps
+from prnn_jax._sharding import aligned
 
 
 def forward(
@@ -33,7 +34,8 @@ def forward(
     cell = call.table
     sizes = Sizes.of(call, a_x, cell.gates)
     hidden = sizes.hidden
-    lengths, mask, reset_to = controls.lengths, controls.mask, controls.reset_to
+    lengths = aligned(call, a_x, controls.lengths)
+    mask, reset_to = controls.mask, controls.reset_to
     if lengths is not None:  # what does not count may be no number
         counts = valid_steps(lengths, sizes.time, time_major=call.time_major)
         a_x = jnp.where(counts, a_x, 0)
