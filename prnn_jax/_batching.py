@@ -18,24 +18,20 @@ from prnn_jax._input import Input, pre_activations
 from prnn_jax._sharding import is_sharded
 
 
-@functools.cache
-def whole(run, call: Call):
-    """`run(call, *args)`, which JAX does not take apart where it differentiates.
+def whole(function):
+    """The function, which JAX does not take apart where it differentiates.
 
     Of a function with a custom derivative it would compute beforehand what does not
     depend on the arguments, such as zeros, and then take residuals of the second
     derivative for each other (`JaxprTrace.process_custom_vjp_call` of jax 0.10).
     """
-
-    @custom_vmap
-    def op(*args):
-        return run(call, *args)
+    op = custom_vmap(function)
 
     @op.def_vmap
     def rule(size, mapped, *args):
         axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, mapped)
-        rows = functools.partial(run, call)
-        out = jax.vmap(rows, tuple(axes), axis_size=size)(*args)
+        rows = jax.vmap(function, tuple(axes), axis_size=size)
+        out = whole(rows)(*args)
         return out, jax.tree.map(lambda _: True, out)
 
     return op

@@ -66,7 +66,7 @@ def recurrence(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _forward(call: Call, *primals):
     """y, the last state, and what `call.save` says of the saved values."""
-    return whole(_forward_of, call)(*primals)
+    return whole(functools.partial(_forward_of, call))(*primals)
 
 
 def _forward_of(call: Call, source, w_hh, b_hh, state_0: State, controls: Controls):
@@ -101,7 +101,7 @@ _forward.defvjp(_forward_rule, _backward_rule)
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _backward(call: Call, primals, kept, cotangents):
     """Gradients of the source, w_hh, b_hh, state_0 and reset_to."""
-    return whole(_backward_of, call)(primals, kept, cotangents)
+    return whole(functools.partial(_backward_of, call))(primals, kept, cotangents)
 
 
 def _backward_of(call: Call, primals, kept, cotangents):

@@ -49,7 +49,8 @@ def test_gradient_of_layers_in_a_scan(stack):
 
 @pytest.mark.parametrize("reserve", ["fast", "lean"])
 @pytest.mark.parametrize("lengths", [None, np.array([5, 2])])
-def test_second_derivative_of_layers_in_a_scan(reserve, lengths):
+@pytest.mark.parametrize("mapped", [False, True])
+def test_second_derivative_of_layers_in_a_scan(reserve, lengths, mapped):
     """Of weights of one shape, so that one taken for another would not be an error."""
     random = np.random.default_rng(5)
     shapes = {"x": (2, 5, 9), "w_ih": (3, 9, 9), "w_hh": (3, 9, 9)}
@@ -69,9 +70,16 @@ def test_second_derivative_of_layers_in_a_scan(reserve, lengths):
             )
             return y, h
 
+        def tower(x, weights):
+            return lax.scan(layer, x, weights)
+
         def loss(arrays):
             weights = arrays["w_ih"], arrays["w_hh"]
-            y, h = lax.scan(layer, arrays["x"], weights)
+            if mapped:
+                x = jnp.stack([arrays["x"], 0.5 * arrays["x"]])
+                y, h = jax.vmap(tower, (0, None))(x, weights)
+            else:
+                y, h = tower(arrays["x"], weights)
             return jnp.sum(jnp.sin(y)) + jnp.sum(h)
 
         def slope(arrays):
