@@ -106,18 +106,20 @@ def _together(case: Case, every: list[Errors], eps: float) -> str | None:
         for name in each.ours:
             worst.raise_to(name, each)
     lines = worst.worse(eps, sure=False)
-    if not lines or not _has_kinks(case) or any(map(_is_no_number, lines)):
+    if not lines or not _is_sensitive(case) or any(map(_is_no_number, lines)):
         return "; ".join(lines) or None
-    # At a kink another rounding is another derivative: that is wrong which often is.
+    # There a rounding may change much: that is wrong which often is.
     for each in every:
         each.scan, each.largest = worst.scan, worst.largest
     wrong = [each for each in every if each.worse(eps, sure=False)]
     return "; ".join(lines) if 2 * len(wrong) > len(every) else None
 
 
-def _has_kinks(case: Case) -> bool:
+def _is_sensitive(case: Case) -> bool:
+    """Derivatives at kinks; layer norms of features that are nearly equal."""
     is_relu = case.cell == "rnn" and case.activation != "tanh"
-    return case.derivative != "forward" and (case.cell == "slstm" or is_relu)
+    has_kinks = case.derivative != "forward" and (case.cell == "slstm" or is_relu)
+    return has_kinks or case.norm
 
 
 def _is_no_number(line: str) -> bool:
