@@ -8,7 +8,7 @@ from prnn_jax import _checks, _ffi
 from prnn_jax._arguments import check_arguments
 from prnn_jax._call import Call
 from prnn_jax._options import flag, size
-from prnn_jax._params import Params, Prepared, check_lead
+from prnn_jax._params import Params, Prepared, check_lead, described
 from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._run import layer_input
 
@@ -64,17 +64,22 @@ def prepare(
     call = Call(names.get(cell, cell), bidirectional=bidirectional)
     _checks.check(
         isinstance(params, Params),
-        f"prepare: params must be prnn_jax.Params, got {type(params).__name__}.",
+        f"prepare: params must be prnn_jax.Params, got {described(params)}.",
     )
     w_ih, w_hh, b_ih, b_hh = params
-    _checks.array("prepare", "w_ih", w_ih)
+    w_ih = _checks.jax_array("prepare", "w_ih", w_ih)
+    _checks.check(
+        w_ih.ndim >= 2,
+        f"prepare: w_ih must be [input, {call.table.gates}*hidden], got "
+        f"{list(w_ih.shape)}.",
+    )
     check_lead("prepare", params, w_hh, bidirectional=bidirectional)
     x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
     given = check_arguments("prepare", call, x, w_ih, w_hh, b_ih, b_hh, None)
     engine, _ = engine_for(call, x.dtype, target_platform(), given.groups, given.hidden)
     if engine == "scan" or target_platform() != "cpu" or w_ih.size == 0:
         return Prepared(params, None)
-    _, _, _, b_ih, b_hh, _ = given.arrays_or_zeros()
+    _, _, w_hh, b_ih, b_hh, _ = given.arrays_or_zeros()
     if b_ih is None:
         b_ih = jnp.zeros_like(b_hh)
     columns = call.table.gates * given.hidden
