@@ -6,6 +6,7 @@
 import math
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -54,12 +55,7 @@ def checked_lengths(op: str, lengths, batch: tuple[int, ...], time) -> Array:
     Raises:
       ValueError: in the words of function `op`.
     """
-    lengths = as_array(op, "lengths", lengths)
-    check(
-        jnp.issubdtype(lengths.dtype, jnp.integer),
-        f"{op}: lengths must be whole numbers, got {lengths.dtype}; "
-        "convert them, e.g. lengths.astype(jnp.int32).",
-    )
+    lengths = whole_numbers(op, "lengths", lengths)
     _checks.shape(op, "lengths", lengths, ("*batch",), batch)
     if not isinstance(lengths, Tracer) and lengths.size:
         known = np.asarray(lengths)
@@ -71,10 +67,7 @@ def checked_lengths(op: str, lengths, batch: tuple[int, ...], time) -> Array:
         )
         if not isinstance(lengths, Array):
             return jnp.asarray(known.astype(np.int32))
-    # A narrow type may not hold `time`, and int32 not what a wide one holds.
-    if jnp.dtype(lengths.dtype).itemsize < 4:
-        lengths = lengths.astype(jnp.int32)
-    return jnp.clip(lengths, 0, time).astype(jnp.int32)
+    return counted(lengths, time)
 
 
 def valid_steps(lengths: Array, time: int, *, time_major: bool) -> Array:
@@ -149,13 +142,12 @@ class _Native:
         if states is None:
             zeros = jnp.zeros((self.rows, given.groups, given.hidden), self.dtype)
             return (zeros,) * given.state_count
-        for state in states:
-            self._check_state(name, state)
+        states = tuple(self._as_state(name, state) for state in states)
         return tuple(given.state_to_native(state) for state in states)
 
     def mask(self, mask) -> Array:
         mask = as_array(self.op, "recurrent_mask", mask)
-        self._check_state("recurrent_mask", mask)
+        mask = self._as_state("recurrent_mask", mask)
         return lax.stop_gradient(self.given.state_to_native(mask))
 
     def zoneout(self, zoneout) -> Array:
@@ -188,19 +180,59 @@ class _Native:
             values.append(part.reshape(*given.order, given.groups, given.hidden))
         return lax.stop_gradient(jnp.concatenate(values, -1))
 
-    def _check_state(self, name: str, value: Any) -> None:
-        value = _checks.array(self.op, name, value)
-        _checks.same_dtype(self.op, {"x": self.x, name: value})
+    def _as_state(self, name: str, value: Any) -> Array:
+        value = _checks.jax_array(self.op, name, value)
         lead = ("2",) * (self.given.directions - 1)
         names = (*lead, "*batch", "hidden")
         _checks.shape(self.op, name, value, names, self.given.state_shape)
+        _checks.same_dtype(self.op, {"x": self.x, name: value})
+        return value
 
 
 def as_array(op: str, name: str, value: Any) -> Any:
+    """An array, or what is as good as one: numbers, and lists of them."""
+    kind = type(value).__name__
     if isinstance(value, (list, tuple, int, float, bool)):
-        value = np.asarray(value)
+        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+        try:
+            value = jnp.asarray(value) if traced else np.asarray(value)
+        except (TypeError, ValueError):  # of unequal lengths, of anything
+            value = None
+    dtype = getattr(value, "dtype", None)
     check(
-        hasattr(value, "shape") and hasattr(value, "dtype"),
-        f"{op}: {name} must be an array, got {type(value).__name__}.",
+        hasattr(value, "shape") and dtype is not None,
+        f"{op}: {name} must be an array, got {kind}.",
+    )
+    check(
+        _is_of_numbers(dtype),
+        f"{op}: {name} must be an array of numbers, got {kind} of {dtype}.",
     )
     return value
+
+
+def whole_numbers(op: str, name: str, value: Any) -> Any:
+    """Such as are lengths."""
+    value = as_array(op, name, value)
+    check(
+        jnp.issubdtype(value.dtype, jnp.integer),
+        f"{op}: {name} must be whole numbers, got {value.dtype}; "
+        f"convert them, e.g. {name}.astype(jnp.int32).",
+    )
+    return value
+
+
+def counted(lengths: Any, time: int) -> Array:
+    """Lengths of any integer dtype as int32, from 0 to time."""
+    lengths = jnp.asarray(lengths)
+    # A narrow type may not hold `time`, and int32 not what a wide one holds.
+    if jnp.iinfo(lengths.dtype).bits < 32:
+        lengths = lengths.astype(jnp.int32)
+    return jnp.clip(lengths, 0, time).astype(jnp.int32)
+
+
+def _is_of_numbers(dtype: Any) -> bool:
+    try:
+        dtype = jnp.dtype(dtype)
+    except TypeError:  # another library's
+        return False
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.number, jnp.bool_))

@@ -13,7 +13,7 @@ from jax import Array
 from prnn_jax import _checks, _options, _weights
 from prnn_jax._call import Call
 from prnn_jax._checks import check
-from prnn_jax._noise import Noise, check_noise
+from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._params import Params, typed
 from prnn_jax._run import Implementation, Merge, Precision, Reserve, State
 
@@ -51,6 +51,7 @@ class Training(eqx.Module):
             "None; without dropout it runs with inference=True (for a whole model, "
             "eqx.nn.inference_mode).",
         )
+        check_key(op, key)
         return key
 
 
@@ -270,6 +271,7 @@ def _drawn_apart(draw: Callable, count: int) -> Callable:
 
 def check_sequence(name: str, xs: Array, input_size: int, *, time_major: bool) -> None:
     """Xs must be a sequence of inputs."""
+    _checks.is_array(name, "xs", xs)
     shape = jnp.shape(xs)
     axes = "time, *batch" if time_major else "*batch, time"
     check(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _options, _stack
+from prnn_jax import _checks, _options, _stack
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._equinox_layer import Layer, Training, check_sequence, promoted
@@ -267,6 +267,10 @@ class ScannedRNN(eqx.Module):
             f"ScannedRNN: inputs must be (xs, resets), got {type(inputs).__name__}.",
         )
         xs, resets = inputs
+        for array in jax.tree.leaves(carry)[:1]:
+            is_stack = isinstance(self.layer, Stack)
+            shape = jnp.shape(array)[1 if is_stack else 0 :]
+            _checks.steps("ScannedRNN", "xs", xs, "input_size", shape)
         ys, carry = self.layer(
             xs,
             carry,

@@ -7,11 +7,12 @@ from typing import Any, Literal, Self, get_args
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from prnn_jax import _checks, _ops, _options, _params
 from prnn_jax._call import Call
 from prnn_jax._checks import check
+from prnn_jax._controls import counted
 from prnn_jax._flax_carry import Carry, Form
 from prnn_jax._noise import Noise
 from prnn_jax._ops import Implementation, Merge, Precision, Reserve
@@ -250,6 +251,7 @@ class Options:
         Raises:
           ValueError: inputs have too few axes or not as many features.
         """
+        _checks.is_array(self.name, "inputs", inputs)
         shape = jnp.shape(inputs)
         axes = "time, *batch" if self.time_major else "*batch, time"
         sizes = "" if in_features is None else f" with in_features={in_features}"
@@ -334,10 +336,9 @@ class Options:
         if lengths is None:
             return jnp.flip(y, axis)
         time = y.shape[axis]
-        lengths = jnp.expand_dims(jnp.clip(jnp.asarray(lengths), 0, time), axis)
-        steps = jnp.arange(time)
-        if self.time_major:
-            steps = steps.reshape(time, *(1,) * (y.ndim - 2))
+        lengths = jnp.asarray(lengths)
+        lengths = jnp.expand_dims(counted(lengths, time), axis)
+        steps = lax.broadcasted_iota(jnp.int32, y.shape[:-1], axis)
         order = jnp.where(steps < lengths, lengths - 1 - steps, steps)
         return jnp.take_along_axis(y, order[..., None], axis)
 

@@ -7,6 +7,7 @@ nothing else: not on dtype, `jit`, or whether layers run in a loop.
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -115,6 +116,14 @@ def check_noise(
         f"got {len(each)} values.",
     )
     return Noise(**rates, zoneout=each)
+
+
+def check_key(op: str, key: Any) -> None:
+    """The key must be one, or None."""
+    check(
+        key is None or hasattr(key, "dtype"),
+        f"{op}: key must be of jax.random.key, or None, got {key!r}.",
+    )
 
 
 def _key(key: Array, layer: int | Array, kind: int) -> Array:

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -73,6 +74,18 @@ class Prepared:
 def plain(params: Params | Prepared) -> Params:
     """The parameters, prepared or not."""
     return params.params if isinstance(params, Prepared) else params
+
+
+def described(thing: Any) -> str:
+    """What is no `Params`, or no one `Params`, as a message calls it."""
+    name, inner = type(thing).__name__, getattr(thing, "params", None)
+    if isinstance(thing, Mapping) and thing and set(thing) <= set(Params._fields):
+        return f"{name}; write prnn_jax.Params(**params)"
+    if isinstance(inner, Params):
+        return f"{name}; pass its .params"
+    if isinstance(thing, (tuple, list)) and any(isinstance(p, Params) for p in thing):
+        return f"{name} of Params; pass one of them, or call prnn_jax.stack"
+    return name
 
 
 def typed(params: Params, *, bidirectional: bool, heads: bool) -> Params:

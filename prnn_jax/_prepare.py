@@ -10,7 +10,7 @@ from prnn_jax._arguments import Arrays, Layout, check_arguments
 from prnn_jax._call import Call
 from prnn_jax._eager import compiled_once
 from prnn_jax._options import flag, size
-from prnn_jax._params import Params, Prepared, check_lead
+from prnn_jax._params import Params, Prepared, check_lead, described
 from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._run import layer_input
 
@@ -66,10 +66,14 @@ def prepare(
     call = Call(names.get(cell, cell), bidirectional=bidirectional)
     _checks.check(
         isinstance(params, Params),
-        f"prepare: params must be prnn_jax.Params, got {type(params).__name__}.",
+        f"prepare: params must be prnn_jax.Params, got {described(params)}.",
     )
-    w_ih = params.w_ih
-    _checks.array("prepare", "w_ih", w_ih)
+    w_ih = _checks.jax_array("prepare", "w_ih", params.w_ih)
+    _checks.check(
+        w_ih.ndim >= 2,
+        f"prepare: w_ih must be [input, {call.table.gates}*hidden], got "
+        f"{list(w_ih.shape)}.",
+    )
     check_lead("prepare", params, params.w_hh, bidirectional=bidirectional)
     x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
     layout, arrays = check_arguments("prepare", call, x, *params, None)

@@ -16,7 +16,7 @@ from prnn_jax._checks import check
 from prnn_jax._controls import Controls, check_controls
 from prnn_jax._eager import compiled_once
 from prnn_jax._input import Input
-from prnn_jax._params import Params, Prepared, check_lead
+from prnn_jax._params import Prepared, check_lead, described
 from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._recurrence import recurrence as _recurrence
 from prnn_jax._sharding import match_varying
@@ -50,7 +50,7 @@ def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, A
     check(
         len(values) == 4,
         f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
-        f"{_described(params)}.",
+        f"{described(params)}.",
     )
     w_ih, w_hh, b_ih, b_hh = values
     check_lead(op, params, w_hh, bidirectional=call.bidirectional)
@@ -167,15 +167,6 @@ def layer_input(given: Layout, x: Array, w_ih: Array, b_ih: Array | None) -> Inp
     w_ih = jnp.moveaxis(w_ih.reshape(given.groups, *w_ih.shape[-2:]), 0, 1)
     b_ih = None if b_ih is None else b_ih.reshape(given.groups, -1)
     return Input(x.reshape(*given.order, x.shape[-1]), w_ih, b_ih)
-
-
-def _described(params) -> str:
-    """What is no `Params`, as a message calls it."""
-    if isinstance(params, Mapping) and set(params) <= set(Params._fields):
-        return f"{type(params).__name__}; write prnn_jax.Params(**params)"
-    if isinstance(params, (tuple, list)):
-        return f"{len(params)} values"
-    return type(params).__name__
 
 
 def _default_precision() -> str | None:

@@ -15,7 +15,7 @@ from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._controls import as_array, checked_lengths
 from prnn_jax._eager import compiled_once
-from prnn_jax._noise import Noise, check_noise
+from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._options import flag
 from prnn_jax._params import Params, Prepared, plain
 from prnn_jax._run import (
@@ -166,9 +166,10 @@ def stack(
         call = Call(name, **options("stack", arguments))
     time_major = call.time_major
     skip_connections = flag("stack", "skip_connections", skip_connections)
-    entries = _check_layers(layers)
+    entries = _checks.canonical(_check_layers(layers))
+    state_0, reset_to = _checks.canonical((state_0, reset_to))
     sizes = [_size(n, entry) for n, entry in enumerate(entries)]
-    x = _checks.array("stack", "x", x)
+    x = _checks.jax_array("stack", "x", x)
     axes = "time, *batch" if time_major else "*batch, time"
     check(x.ndim >= 2, f"stack: x must be [{axes}, input], got {list(x.shape)}.")
     if lengths is not None:
@@ -186,6 +187,7 @@ def stack(
         _check_form("reset_to", reset_to, sizes, entries),
     )
     noise = check_noise("stack", call, dropout, recurrent_dropout, zoneout)
+    check_key("stack", key)
     tower = _Tower(
         call, noise, skip_connections, merge, sum(sizes), _Shared(key, lengths, resets)
     )
@@ -324,23 +326,26 @@ def _normalized(op: str, x: Array, norm: Norm) -> Array:
     """Layer norm over the features, computed in at least float32."""
     given = {"scale": norm.scale, "bias": norm.bias}
     arrays = {f"norm.{k}": v for k, v in given.items() if v is not None}
+    arrays = {name: _checks.jax_array(op, name, a) for name, a in arrays.items()}
     for name, value in arrays.items():
-        _checks.array(op, name, value)
         _checks.shape(op, name, value, ("input",), x.shape[-1:])
     _checks.same_dtype(op, {"x": x, **arrays})
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
     centred = wide - wide.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
-    u = centred * lax.rsqrt(variance + _EPSILON) * norm.scale
-    return (u if norm.bias is None else u + norm.bias).astype(x.dtype)
+    along = [1] * (x.ndim - 1) + [-1]
+    u = centred * lax.rsqrt(variance + _EPSILON)
+    scaled = u * arrays["norm.scale"].astype(u.dtype).reshape(along)
+    if norm.bias is not None:
+        scaled += arrays["norm.bias"].astype(u.dtype).reshape(along)
+    return scaled.astype(x.dtype)
 
 
 def _only_valid(x: Array, lengths: Array, *, time_major: bool) -> Array:
     """x, with zeros at the steps that do not count."""
-    time = x.shape[0] if time_major else x.shape[-2]
-    steps = jnp.arange(time, dtype=lengths.dtype)
-    counts = jnp.expand_dims(steps, range(lengths.ndim)) < lengths[..., None]
-    counts = jnp.moveaxis(counts, -1, 0) if time_major else counts
+    time_axis = 0 if time_major else x.ndim - 2
+    steps = lax.broadcasted_iota(lengths.dtype, x.shape[:-1], time_axis)
+    counts = steps < jnp.expand_dims(lengths, time_axis)
     return jnp.where(counts[..., None], x, 0)
 
 

@@ -408,7 +408,7 @@ WRONG = [
         {"state_0": wrong()["state_0"][:2]},
         "state_0 must be a sequence of 6 states .*, one for each of layers, got 2",
     ),
-    ({"state_0": np.zeros((6, 2, 6))}, "state_0 must be a sequence of 6.*got ndarray"),
+    ({"state_0": np.zeros((6, 2, 6))}, "state_0 must be a sequence of 6.*got "),
     (
         {"state_0": [state[0] for state in wrong()["state_0"]]},
         r"layer 0: state_0 must be \(h_0, c_0\)",

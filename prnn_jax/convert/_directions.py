@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from prnn_jax import _weights
 from prnn_jax._checks import check
-from prnn_jax._params import BidirectionalParams, Params
-from prnn_jax.convert._arrays import check_is_params, kind_of
+from prnn_jax._params import BidirectionalParams, Params, described
+from prnn_jax.convert._arrays import check_is_params
 
 
 def stack_directions(forward: Params, backward: Params) -> Params:
@@ -18,7 +18,7 @@ def stack_directions(forward: Params, backward: Params) -> Params:
     for side, params in (("forward", forward), ("backward", backward)):
         check(
             isinstance(params, Params),
-            f"{op}: {side} must be prnn_jax.Params, got {kind_of(params)}.",
+            f"{op}: {side} must be prnn_jax.Params, got {described(params)}.",
         )
         check(
             not isinstance(params, BidirectionalParams) or params.w_hh.ndim < 3,
@@ -50,11 +50,11 @@ def split_directions(params: Params) -> tuple[Params, Params]:
 def joined(op: str, sides: Sequence[Params]) -> Params:
     """The params of a layer from those of its one or two directions."""
 
-    def described(params: Params) -> str:
+    def listed(params: Params) -> str:
         arrays = {n: a for n, a in params._asdict().items() if a is not None}
         return ", ".join(f"{n} {list(a.shape)} {a.dtype}" for n, a in arrays.items())
 
-    first, last = described(sides[0]), described(sides[-1])
+    first, last = listed(sides[0]), listed(sides[-1])
     check(
         first == last,
         f"{op}: both directions must have the same arrays, got {first} forward and "

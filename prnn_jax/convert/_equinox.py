@@ -32,6 +32,7 @@ def from_equinox(cell: str, arrays: Mapping[str, Any]) -> Params:
     """
     op = "from_equinox"
     layout = _arrays.layout_of(op, EQUINOX, cell)
+    _arrays.check_mapping(op, "arrays", arrays, "vars(cell)")
     numbers = (bool, int)
     arrays = {n: a for n, a in arrays.items() if not isinstance(a, numbers)}
     return _arrays.read(op, layout, arrays)

@@ -62,7 +62,13 @@ def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
     """
     op = "from_onnx"
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
-    inputs = {name: value for name, value in inputs.items() if value is not None}
+    wanted = 'such as {"W": ..., "R": ..., "B": ...}'
+    _arrays.check_mapping(op, "inputs", inputs, wanted)
+    inputs = {
+        name: _arrays.as_array(op, name, value)
+        for name, value in inputs.items()
+        if value is not None
+    }
     check(
         "P" not in inputs,
         f"{op}: the LSTM must have no peepholes, got P; prnn_jax has none. If all of P "
