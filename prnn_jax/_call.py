@@ -73,13 +73,16 @@ class Call:
         """Axis of time in a sequence."""
         return 0 if self.time_major else 1
 
-    @property
-    def saved(self) -> int:
-        """Values that the forward pass returns per unit and step, besides y."""
-        states = self.table.states - 1
-        return {"nothing": 0, "states": states, "all": self.table.reserve + states}[
-            self.save
-        ]
+    def saved(self, *, zoneout: bool) -> int:
+        """Values that the forward pass returns per unit and step, besides y.
+
+        Args:
+          zoneout: whether the call has any.
+        """
+        states, reserve = self.table.states - 1, self.table.reserve
+        if self.table.keeps_made and zoneout:
+            reserve += 1
+        return {"nothing": 0, "states": states, "all": reserve + states}[self.save]
 
     def attributes(
         self, dtype, controls, *, projects: bool = False, prepared: bool = False
