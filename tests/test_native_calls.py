@@ -190,7 +190,7 @@ def with_attributes(call: NativeCall):
 
 def assert_refused(call: NativeCall) -> None:
     # By the handler, or by XLA where it knows what the handler takes.
-    with pytest.raises(jax.errors.JaxRuntimeError, match="prnn_jax|Failed to decode"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"prnn_jax|Failed to decode"):
         call.run()
 
 
