@@ -55,7 +55,7 @@ RNN = Kind("rnn_tanh", _ops.rnn, 1)
 def orthogonal(key: Array, shape, dtype=jnp.float32, out_sharding=None) -> Array:
     """Orthogonal, drawn in at least float32: there is no QR in half precision."""
     del out_sharding
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
     return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 

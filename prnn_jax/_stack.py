@@ -330,7 +330,7 @@ def _normalized(op: str, x: Array, norm: Norm) -> Array:
     for name, value in arrays.items():
         _checks.shape(op, name, value, ("input",), x.shape[-1:])
     _checks.same_dtype(op, {"x": x, **arrays})
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
     centred = wide - wide.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
     along = [1] * (x.ndim - 1) + [-1]
