@@ -15,7 +15,15 @@ from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._params import Params, typed
-from prnn_jax._run import Implementation, Merge, Precision, Reserve, State
+from prnn_jax._run import (
+    Implementation,
+    Lengths,
+    Merge,
+    Precision,
+    Reserve,
+    Resets,
+    State,
+)
 
 
 class Training(eqx.Module):
@@ -161,8 +169,8 @@ class Layer(eqx.Module):
         xs: Array,
         state: State | None = None,
         *,
-        lengths: Array | None = None,
-        resets: Array | None = None,
+        lengths: Lengths | None = None,
+        resets: Resets | None = None,
         reset_to: State | None = None,
         time_major: bool = False,
         key: Array | None = None,

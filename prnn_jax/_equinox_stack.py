@@ -13,7 +13,7 @@ from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._equinox_layer import Layer, Training, check_sequence, promoted
 from prnn_jax._noise import check_noise
-from prnn_jax._run import State
+from prnn_jax._run import Lengths, Resets, State
 
 
 class Stack(eqx.Module):
@@ -123,8 +123,8 @@ class Stack(eqx.Module):
         xs: Array,
         state: State | None = None,
         *,
-        lengths: Array | None = None,
-        resets: Array | None = None,
+        lengths: Lengths | None = None,
+        resets: Resets | None = None,
         reset_to: State | None = None,
         time_major: bool = False,
         key: Array | None = None,

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from prnn_jax import _checks, _ops, _options, _params
 from prnn_jax._call import Call
@@ -15,7 +16,7 @@ from prnn_jax._checks import check
 from prnn_jax._controls import counted
 from prnn_jax._flax_carry import Carry, Form
 from prnn_jax._noise import Noise
-from prnn_jax._ops import Implementation, Merge, Precision, Reserve
+from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
 from prnn_jax._params import Params
 
 Initializer = jax.nn.initializers.Initializer
@@ -245,7 +246,7 @@ class Options:
 
     # ---- a call ----------------------------------------------------------------------
 
-    def batch(self, inputs: Array, in_features: int | None = None) -> tuple[int, ...]:
+    def batch(self, inputs: Any, in_features: int | None = None) -> tuple[int, ...]:
         """Sizes of the batch axes of inputs.
 
         Raises:
@@ -264,12 +265,12 @@ class Options:
 
     def run(
         self,
-        inputs: Array,
+        inputs: ArrayLike,
         params: Params,
         *,
         initial_carry: Carry | None,
-        seq_lengths: Array | None,
-        resets: Array | None,
+        seq_lengths: Lengths | None,
+        resets: Resets | None,
         reset_carry: Carry | None,
         key: Array | None,
     ) -> Any:
@@ -330,7 +331,7 @@ class Options:
             y = self._in_order_of_processing(y, seq_lengths)
         return (self.carries.from_state(state), y) if self.return_carry else y
 
-    def _in_order_of_processing(self, y: Array, lengths: Array | None) -> Array:
+    def _in_order_of_processing(self, y: Array, lengths: Any) -> Array:
         """y of a reversed layer, last step first; what is past the end stays there."""
         axis = 0 if self.time_major else y.ndim - 2
         if lengths is None:

@@ -5,12 +5,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import Array
+from jax.typing import ArrayLike
 
 from prnn_jax import _flax, _options, _weights
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
-from prnn_jax._ops import Implementation, Merge, Precision, Reserve
+from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
 from prnn_jax._params import Params
 
 Rngs = nnx.Rngs | nnx.RngStream
@@ -94,11 +94,11 @@ class Layer(nnx.Module):
 
     def __call__(
         self,
-        inputs: Array,
+        inputs: ArrayLike,
         *,
         initial_carry: Carry | None = None,
-        seq_lengths: Array | None = None,
-        resets: Array | None = None,
+        seq_lengths: Lengths | None = None,
+        resets: Resets | None = None,
         reset_carry: Carry | None = None,
         return_carry: bool | None = None,
         time_major: bool | None = None,

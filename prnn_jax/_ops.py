@@ -1,8 +1,10 @@
 """The public functions."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from jax import Array
+from jax.typing import ArrayLike
 
 from prnn_jax import _checks
 from prnn_jax._call import Call
@@ -16,10 +18,13 @@ from prnn_jax._params import (
 )
 from prnn_jax._run import (
     Activation,
+    GivenState,
     Implementation,
+    Lengths,
     Merge,
     Precision,
     Reserve,
+    Resets,
     State,
     Zoneout,
     options,
@@ -31,13 +36,16 @@ from prnn_jax._run import (
 __all__ = [
     "Activation",
     "BidirectionalParams",
+    "GivenState",
     "Implementation",
+    "Lengths",
     "Merge",
     "MultiHeadParams",
     "Params",
     "Precision",
     "Prepared",
     "Reserve",
+    "Resets",
     "State",
     "Zoneout",
     "gru",
@@ -49,14 +57,14 @@ __all__ = [
 
 
 def lstm(
-    x: Array,
+    x: ArrayLike,
     params: Params | Prepared,
-    state_0: tuple[Array, Array] | None = None,
+    state_0: Sequence[ArrayLike] | None = None,
     *,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: tuple[Array, Array] | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: Sequence[ArrayLike] | None = None,
+    recurrent_mask: ArrayLike | None = None,
     zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
@@ -126,14 +134,14 @@ def lstm(
 
 
 def slstm(
-    x: Array,
+    x: ArrayLike,
     params: Params | Prepared,
-    state_0: tuple[Array, Array, Array, Array] | None = None,
+    state_0: Sequence[ArrayLike] | None = None,
     *,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: tuple[Array, Array, Array, Array] | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: Sequence[ArrayLike] | None = None,
+    recurrent_mask: ArrayLike | None = None,
     reverse: bool = False,
     bidirectional: bool = False,
     merge: Merge = "concat",
@@ -181,15 +189,15 @@ def slstm(
 
 
 def gru(
-    x: Array,
+    x: ArrayLike,
     params: Params | Prepared,
-    state_0: Array | None = None,
+    state_0: ArrayLike | None = None,
     *,
     reset_after: bool = True,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: Array | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: ArrayLike | None = None,
+    recurrent_mask: ArrayLike | None = None,
     zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
@@ -241,17 +249,17 @@ def gru(
 
 
 def rnn(
-    x: Array,
+    x: ArrayLike,
     params: Params | Prepared,
-    state_0: Array | None = None,
+    state_0: ArrayLike | None = None,
     *,
     activation: Activation = "tanh",
     cap: float = 20.0,
     skip: float = 0.0,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: Array | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: ArrayLike | None = None,
+    recurrent_mask: ArrayLike | None = None,
     zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
@@ -301,20 +309,20 @@ def rnn(
 
 def recurrence(
     cell: Literal["lstm", "slstm", "gru", "rnn"],
-    a_x: Array,
-    w_hh: Array,
-    state_0: State | None = None,
-    b_hh: Array | None = None,
+    a_x: ArrayLike,
+    w_hh: ArrayLike,
+    state_0: GivenState | None = None,
+    b_hh: ArrayLike | None = None,
     *,
     heads: int | None = None,
     reset_after: bool = True,
     activation: Activation = "tanh",
     cap: float = 20.0,
     skip: float = 0.0,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: State | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: GivenState | None = None,
+    recurrent_mask: ArrayLike | None = None,
     zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,

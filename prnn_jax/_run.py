@@ -1,13 +1,14 @@
 """The way of every public call: options, checks, the projection, the recurrence."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from prnn_jax import _checks, _cuda, _options
 from prnn_jax._arguments import Arrays, Layout, check_arguments
@@ -27,7 +28,10 @@ Merge = Literal["concat", "sum"]
 Reserve = Literal["fast", "lean"]
 Precision = lax.PrecisionLike
 State = Array | tuple[Array, ...]
-Zoneout = float | Array | tuple[float | Array, ...] | None
+GivenState = ArrayLike | Sequence[ArrayLike]
+Zoneout = float | ArrayLike | tuple[float | ArrayLike, ...] | None
+Lengths = ArrayLike | Sequence[int]
+Resets = ArrayLike | Sequence[Any]  # also lists of lists
 
 _CONTROLS = "lengths", "resets", "reset_to", "recurrent_mask", "zoneout"
 

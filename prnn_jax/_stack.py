@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from prnn_jax import _checks
 from prnn_jax._call import Call
@@ -20,11 +21,13 @@ from prnn_jax._options import flag
 from prnn_jax._params import Params, Prepared, plain
 from prnn_jax._run import (
     Activation,
+    GivenState,
     Implementation,
+    Lengths,
     Merge,
     Precision,
     Reserve,
-    State,
+    Resets,
     options,
     rnn_call,
     run_layer,
@@ -70,13 +73,13 @@ class Layer:
 
 def stack(
     cell: Literal["lstm", "slstm", "gru", "rnn"],
-    x: Array,
+    x: ArrayLike,
     layers: Sequence[Params | Prepared | Layer],
-    state_0: Sequence[State | None] | None = None,
+    state_0: Sequence[GivenState | None] | None = None,
     *,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: Sequence[State | None] | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: Sequence[GivenState | None] | None = None,
     bidirectional: bool = False,
     merge: Merge = "concat",
     dropout: float = 0.0,

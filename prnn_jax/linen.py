@@ -15,11 +15,20 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from prnn_jax import _flax, _flax_scanned, _options, _weights
 from prnn_jax._flax import CellName, Initializer
 from prnn_jax._flax_carry import Carry
-from prnn_jax._ops import Activation, Implementation, Merge, Precision, Reserve
+from prnn_jax._ops import (
+    Activation,
+    Implementation,
+    Lengths,
+    Merge,
+    Precision,
+    Reserve,
+    Resets,
+)
 
 try:
     from flax import linen as nn
@@ -82,12 +91,12 @@ class _Layer(nn.Module):
     @nn.compact
     def __call__(
         self,
-        inputs: Array,
+        inputs: ArrayLike,
         *,
         initial_carry: Carry | None = None,
         init_key: Array | None = None,
-        seq_lengths: Array | None = None,
-        resets: Array | None = None,
+        seq_lengths: Lengths | None = None,
+        resets: Resets | None = None,
         reset_carry: Carry | None = None,
         return_carry: bool | None = None,
         time_major: bool | None = None,
