@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import Case
+from cases import CELLS, Case
 from jax import export
 from support import assert_bitwise_equal, run_python
 
@@ -114,6 +114,66 @@ def test_a_training_step_that_predicts_the_next(reverse, reserve):
             program.call(x, params),
             jax.jit(step)(x, params),
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_no_steps_or_no_rows_at_run_time(cell, dtype):
+    """With time = 0 the state is state_0, as when that is known before."""
+    case = Case(cell, 1, (3,), 7, 4, state=True, controls=("lengths", "resets"))
+    arrays = jax.tree.map(lambda a: jnp.asarray(a, dtype), case.inputs())
+    params = prnn_jax.Params(*(arrays[n] for n in ("w_ih", "w_hh", "b_ih", "b_hh")))
+    names = [name for name in arrays if name.endswith("_0")]
+    given = tuple(arrays[name] for name in names)
+    scales = jnp.asarray([2, 3, 5, 7], dtype)
+
+    def run(x, resets, lengths, states):
+        def last(states, reset_to):
+            single = len(names) == 1
+            y, state_n = CELLS[cell].function(
+                x,
+                params,
+                states[0] if single else states,
+                lengths=lengths,
+                resets=resets,
+                reset_to=reset_to[0] if single else reset_to,
+                **CELLS[cell].options,
+            )
+            state_n = (state_n,) if single else state_n
+            products = zip(scales, state_n, strict=False)
+            return sum((k * s).sum() for k, s in products), (y, state_n)
+
+        gradients = jax.grad(last, (0, 1), has_aux=True)
+        return gradients(tuple(states), tuple(map(jnp.ones_like, states)))
+
+    time, batch = export.symbolic_shape("t, b")
+
+    # A symbol is 1 or more: without the first row and step there may be none.
+    def rest(x, resets, lengths, states):
+        return run(x[1:, 1:], resets[1:, 1:], lengths[1:], [s[1:] for s in states])
+
+    program = exported(
+        rest,
+        jax.ShapeDtypeStruct((batch, time, 4), dtype),
+        jax.ShapeDtypeStruct((batch, time), bool),
+        jax.ShapeDtypeStruct((batch,), jnp.int32),
+        tuple(jax.ShapeDtypeStruct((batch, 7), dtype) for _ in names),
+    )
+    assert "prnn_backward" in program.mlir_module()
+    for rows, steps in ((3, 0), (0, 5), (0, 0)):
+        states = tuple(s[:rows] for s in given)
+        more = tuple(jnp.concatenate([s[:1], s[:rows]]) for s in given)
+        x = jnp.ones((rows + 1, steps + 1, 4), dtype)
+        resets = jnp.ones((rows + 1, steps + 1), bool)
+        lengths = jnp.full(rows + 1, 9, jnp.int32)
+        (dstates, dreset_to), (y, state_n) = program.call(x, resets, lengths, more)
+        assert y.shape == (rows, steps, 7)
+        assert_bitwise_equal(state_n, states)
+        expected = tuple(
+            jnp.full_like(s, k) for k, s in zip(scales, states, strict=False)
+        )
+        assert_bitwise_equal(dstates, expected)
+        assert not any(np.asarray(d, np.float32).any() for d in dreset_to)
 
 
 def test_platforms():

@@ -46,6 +46,7 @@ inline std::uint16_t narrow(float v, Dtype dtype) {
   return static_cast<std::uint16_t>(sign | (exponent - 112) << 10 | (bits >> 13 & 0x3ff));
 }
 inline bool is_finite(const Bytes& bytes, Dtype dtype) {
+  if (bytes.empty()) return true;
   if (dtype == Dtype::kFloat32) {
     Floats values(bytes.size() / sizeof(float));
     std::memcpy(values.data(), bytes.data(), bytes.size());
