@@ -11,6 +11,8 @@ from emulated import EXCHANGES, assert_as_accurate_as, emulation, results
 from support import assert_bitwise_equal, oracle, scan
 
 import prnn_jax
+from prnn_jax import _call, _ffi
+from prnn_jax._controls import Controls
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++")
 
@@ -66,6 +68,8 @@ EACH = [
     bent("gru", "mask", bidirectional=True),
     bent("lstm", "zoneout"),
     bent("rnn_tanh", "zoneout", reverse=True),
+    bent("rnn_relu", "zoneout"),
+    bent("rnn_clipped_relu_skip", "zoneout", "mask", reverse=True, lean=True),
     # A row's steps more than one tile of rows has.
     Case("lstm", 4, (21,), 40, state=True, controls=WITHOUT_ZONEOUT),
     Case("lstm", 5, (2, 2), 13, heads=3, state=True, controls=CONTROLS),
@@ -137,3 +141,65 @@ def test_nan_in_the_padding_reaches_nothing(emulated, exchange):
     spoilt = run(jnp.where(counts, a_x, jnp.nan), jnp.where(counts, dy, jnp.nan))
     assert_bitwise_equal(spoilt, clean)
     assert len(emulated.ran) == 4
+
+
+def test_nan_in_the_mask_of_a_row_of_no_steps(emulated):
+    lengths, random = np.array([3, 0]), np.random.default_rng(4)
+    shapes = (2, 3, 40), (40, 40), (2, 40)
+    a_x, w_hh, h_0 = (
+        jnp.asarray(random.standard_normal(s) / 4, jnp.bfloat16) for s in shapes
+    )
+
+    @jax.jit
+    def gradient(number):
+        mask = jnp.ones((2, 40), jnp.bfloat16).at[1].set(number)
+
+        def last(h_0):
+            return prnn_jax.recurrence(
+                "rnn",
+                a_x,
+                w_hh,
+                h_0,
+                lengths=lengths,
+                recurrent_mask=mask,
+                implementation="native",
+            )[1]
+
+        return jax.vjp(last, h_0)[1](jnp.ones_like(h_0))[0]
+
+    emulated.use(exchange="grid")
+    assert_bitwise_equal(gradient(jnp.nan), gradient(1))
+    assert (np.asarray(gradient(jnp.nan)[1], np.float32) == 1).all()
+    assert set(emulated.ran) == {"forward:grid", "backward:grid"}
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
+def test_no_steps(emulated, cell):
+    """A program may find at run time that there are none: states are handed on."""
+    call = _call.Call(cell, save="all")
+    hidden, gates, states = 24, call.table.gates, call.table.states
+    state = tuple(jnp.full((3, 1, hidden), 1.0 + n) for n in range(states))
+
+    def sequence(values):
+        return jnp.zeros((3, 0, 1, values * hidden))
+
+    controls = Controls(resets=jnp.zeros((3, 0, 1, 1), bool), reset_to=state)
+    w_hh = jnp.ones((1, hidden, gates * hidden))
+    b_hh = jnp.ones((1, gates * hidden))
+
+    @jax.jit
+    def run(state):
+        _, state_n, saved = _ffi._forward_native(
+            call, sequence(gates), w_hh, b_hh, state, controls, platform="cuda"
+        )
+        kept, cotangents = (sequence(1), saved), (sequence(1), state)
+        primals = w_hh, state, controls
+        gradients = _ffi._backward_native(
+            call, primals, kept, cotangents, platform="cuda"
+        )
+        return state_n, gradients[2:]
+
+    state_n, (dstate_0, dreset_to) = run(state)
+    assert_bitwise_equal((state_n, dstate_0), (state, state))
+    assert_bitwise_equal(dreset_to, jax.tree.map(jnp.zeros_like, state))
+    assert emulated.ran == []  # nothing is planned or launched
