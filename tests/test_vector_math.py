@@ -15,8 +15,8 @@ RANGES = {
     "exp": (0, np.inf),
     "log_sigmoid": (-np.inf, 0),
 }
-#: Below it sigmoid and exp are 0: e^-87.3 is nearly the smallest normal float. exp stays
-#: at e^87.3 above the opposite.
+#: Below it sigmoid and exp are 0, for e^-87.3 is nearly the smallest normal float; exp
+#: stays at e^87.3 above the opposite.
 LOWEST = np.float32(-87.3)
 SMALLEST_NORMAL = np.finfo(np.float32).tiny
 
