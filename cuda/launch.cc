@@ -57,11 +57,6 @@ Failure read_device(int ordinal, Device& device) {
   return std::nullopt;
 }
 
-int device_count() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-}
-
 Failure prepare(const CudaCall& call, const Plan& plan, const Device& device) {
   Residency residency{};
   const cudaError_t error = visit_number(call.number, [&]<Number kNumber>() {

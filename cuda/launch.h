@@ -14,9 +14,6 @@ namespace prnn {
 // Empty: all is well. Else what went wrong, in the caller's words.
 using Failure = std::optional<std::string>;
 
-// Devices that this process can use; 0 without a driver.
-int device_count();
-
 // The properties of CUDA device `ordinal`, as the planner wants them; a failure without a driver.
 Failure read_device(int ordinal, Device& device);
 
