@@ -32,6 +32,8 @@ struct ForwardArrays {
   // Whether what is kept goes past the caches to memory. For engines whose Io has store_far.
   bool saves_far;
 
+  // Whether a cell that has kKeepsMade keeps the h that it makes.
+  PRNN_HD bool keeps_made() const { return saved != nullptr && controls.zoneout != nullptr; }
   // Whether lengths or resets make step s, which counts, another than it would be without them.
   PRNN_HD bool bends(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b) const {
     return shape.lengths_bend(g, s, b) || controls.resets_at(shape, g, s, b);
@@ -86,6 +88,20 @@ struct BackwardArrays {
   }
 };
 
+// What a call of no steps does, in place of a pass: copy(to, from) for each state, and clear(to)
+// for each sum over resets, which are floats.
+template <class Copy, class Clear>
+void hand_on_states(const ForwardArrays<void>& at, int states, Copy&& copy, Clear&&) {
+  for (int n = 0; n < states; ++n) copy(at.state_n[n], at.state_0[n]);
+}
+template <class Copy, class Clear>
+void hand_on_states(const BackwardArrays<void>& at, int states, Copy&& copy, Clear&& clear) {
+  for (int n = 0; n < states; ++n) {
+    copy(at.dstate_0[n], at.dstate_n[n]);
+    if (at.dreset_to[n] != nullptr) clear(at.dreset_to[n]);
+  }
+}
+
 // A matrix with the weights of one k in each row: of all units, product by product.
 template <class T>
 struct WeightRows {
@@ -99,19 +115,22 @@ struct WeightColumns {
   std::int64_t stride;  // from unit to unit
 };
 
-// Kept for the backward pass, per unit and step: the reserve, then the states that are not y.
+// Kept for the backward pass, per unit and step: the reserve, then the states that are not y. And
+// with zoneout, the h that was made, of a cell that has kKeepsMade.
 template <class C>
 inline constexpr int saved_values = C::kReserve + C::kStates - 1;
 
 // A cell's numbers at run time.
 struct CellNumbers {
   int gates, states, saved;
-  bool same_gradient;
+  bool same_gradient, keeps_made;
+
+  int kept(bool has_zoneout) const { return saved + (has_zoneout && keeps_made ? 1 : 0); }
 };
 inline CellNumbers numbers(const CellSpec& cell) {
   return visit(cell, [](auto c) {
     using C = decltype(c);
-    return CellNumbers{C::kGates, C::kStates, saved_values<C>, C::kSameGradient};
+    return CellNumbers{C::kGates, C::kStates, saved_values<C>, C::kSameGradient, C::kKeepsMade};
   });
 }
 

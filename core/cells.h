@@ -8,6 +8,8 @@
 //   kPhases   products in series within a step: 2 only where a gate multiplies something that
 //             another gate has made (GRU with the reset before the product)
 //   kSameGradient  true where ∂a_x and ∂a_h are the same numbers, so that one array holds both
+//   kKeepsMade     true where step_grad() reads the h that step() has made, and zoneout leaves a
+//                  mixture in y: a call with zoneout keeps that h, and nothing else, as the reserve
 //
 // and may give its step in two parts, for engines that take many units' first parts before their
 // second ones: each waits less for its own results than a whole step would.
@@ -54,12 +56,13 @@ struct Tanh {
     return tanh(a);
   }
   template <class F>
-  PRNN_HD F grad(F h) const {  // from the output
-    return tanh_grad(h);
+  PRNN_HD F grad(F d, F h) const {  // ∂L/∂a, from ∂L/∂h and the output
+    return d * tanh_grad(h);
   }
 };
 
-// min(max(a, 0), cap); with cap = ∞ the plain ReLU. NaN passes through.
+// min(max(a, 0), cap); with cap = ∞ the plain ReLU. NaN passes through. Of a gradient nothing
+// passes where it is shut, whatever the gradient is.
 struct ClippedRelu {
   float cap;
   template <class F>
@@ -68,8 +71,8 @@ struct ClippedRelu {
     return select(a > F(cap), F(cap), a);
   }
   template <class F>
-  PRNN_HD F grad(F h) const {
-    return select(h > F(0.0f), select(h < F(cap), F(1.0f), F(0.0f)), F(0.0f));
+  PRNN_HD F grad(F d, F h) const {
+    return select(h > F(0.0f), select(h < F(cap), d, F(0.0f)), F(0.0f));
   }
 };
 
@@ -83,8 +86,8 @@ struct TanhOrRelu {
     return is_tanh ? Tanh{}(a) : ClippedRelu{cap}(a);
   }
   template <class F>
-  PRNN_HD F grad(F h) const {
-    return is_tanh ? Tanh{}.grad(h) : ClippedRelu{cap}.grad(h);
+  PRNN_HD F grad(F d, F h) const {
+    return is_tanh ? Tanh{}.grad(d, h) : ClippedRelu{cap}.grad(d, h);
   }
 };
 
@@ -93,22 +96,29 @@ struct TanhOrRelu {
 template <class Activation>
 struct Rnn {
   static constexpr int kGates = 1, kStates = 1, kReserve = 0, kPhases = 1;
-  static constexpr bool kSameGradient = true;
+  static constexpr bool kSameGradient = true, kKeepsMade = true;
   Activation f;
   float skip;
 
   template <class F>
   PRNN_HD Forward<Rnn, F> step(Vec<1, F> a_x, Vec<1, F> a_h, Vec<1, F> prev) const {
-    return {{f(a_x[0] + a_h[0] + F(skip) * prev[0])}, {}};
+    return {{f(a_x[0] + a_h[0] + residual(prev[0]))}, {}};
   }
   template <class F>
   PRNN_HD Backward<Rnn, F> step_grad(Vec<1, F> d, Vec<1, F>, Vec<1, F> now, Vec<0, F>) const {
-    const Vec<1, F> da{d[0] * f.grad(now[0])};
-    return {{F(skip) * da[0]}, da, da};
+    const Vec<1, F> da{f.grad(d[0], now[0])};
+    return {{residual(da[0])}, da, da};
   }
   template <class F>
   PRNN_HD static Vec<1, F> made(Vec<1, F>, Vec<1, F> now, Vec<0, F>) {
     return now;
+  }
+
+ private:
+  // Nothing of an infinite h, where there is no residual.
+  template <class F>
+  PRNN_HD F residual(F v) const {
+    return skip == 0.0f ? F(0.0f) : F(skip) * v;
   }
 };
 
@@ -116,7 +126,7 @@ struct Rnn {
 //   c' = σ(a_f) c + σ(a_i) tanh(a_g)    h' = σ(a_o) tanh(c')    a = a_x + a_h
 struct Lstm {
   static constexpr int kGates = 4, kStates = 2, kReserve = 4, kPhases = 1;  // reserve: i, f, g, o
-  static constexpr bool kSameGradient = true;
+  static constexpr bool kSameGradient = true, kKeepsMade = false;
 
   template <class F>
   PRNN_HD Forward<Lstm, F> step(Vec<4, F> a_x, Vec<4, F> a_h, Vec<2, F> prev) const {
@@ -157,14 +167,14 @@ struct Lstm {
 struct Slstm {
   static constexpr int kGates = 4, kStates = 4, kPhases = 1;
   static constexpr int kReserve = 5;  // i, f, z, o, and dl/da_f = σ(-a_f)
-  static constexpr bool kSameGradient = true;
+  static constexpr bool kSameGradient = true, kKeepsMade = false;
 
   template <class F>
   PRNN_HD Forward<Slstm, F> step(Vec<4, F> a_x, Vec<4, F> a_h, Vec<4, F> prev) const {
     const F a_i = a_x[0] + a_h[0], a_f = a_x[1] + a_h[1];
     const F z = tanh(a_x[2] + a_h[2]), o = sigmoid(a_x[3] + a_h[3]);
     const F before = log_sigmoid(a_f) + prev[3];
-    const F larger = select(before > a_i, before, a_i);
+    const F larger = select(before > a_i, before, select(before == before, a_i, before));
     const auto forgets = prev[2] > F(0.0f);
     const F m = select(forgets, larger, a_i);
     const F i = exp(a_i - m),
@@ -179,7 +189,8 @@ struct Slstm {
     const F i = reserve[0], f = reserve[1], z = reserve[2], o = reserve[3];
     const F ratio = now[1] / now[2], dratio = d[0] * o;
     const F dc = d[1] + dratio / now[2], dn = d[2] - dratio * ratio / now[2];
-    const F di = (dc * z + dn) * i, df = (dc * prev[1] + dn * prev[2]) * f;
+    const F di = (dc * z + dn) * i;
+    const F df = select(prev[2] > F(0.0f), (dc * prev[1] + dn * prev[2]) * f, F(0.0f));
     const auto remembers = f > i;  // m' = l + m, f = 1
     const F to_i = select(remembers, di, d[3] - df), to_l = select(remembers, d[3] - di, df);
     const Vec<4, F> da{to_i, to_l * reserve[4], dc * i * tanh_grad(z),
@@ -197,7 +208,7 @@ struct Slstm {
 //   n = tanh(a_x,n + σ(r) a_h,n)    h' = (1 - z) n + z h
 struct Gru {
   static constexpr int kGates = 3, kStates = 1, kReserve = 4, kPhases = 1;  // r, z, n, a_h,n
-  static constexpr bool kSameGradient = false;
+  static constexpr bool kSameGradient = false, kKeepsMade = false;
 
   template <class F>
   PRNN_HD Forward<Gru, F> step(Vec<3, F> a_x, Vec<3, F> a_h, Vec<1, F> prev) const {
@@ -233,7 +244,7 @@ struct Gru {
 struct GruResetBefore {
   static constexpr int kGates = 3, kStates = 1, kReserve = 3, kPhases = 2;  // r, z, n
   static constexpr int kOpenGates = 2;                                      // r, z
-  static constexpr bool kSameGradient = true;
+  static constexpr bool kSameGradient = true, kKeepsMade = false;
 
   template <class F>
   struct Opened {
@@ -275,10 +286,11 @@ struct GruResetBefore {
 // What an engine asks of a cell whose step is one product. A new cell is one struct like this.
 //
 // made() is for zoneout, which mixes the states that step() made with those before: it gives the
-// former, as far as step_grad() reads them, from what is kept. `now` holds them where any of them
-// is left in the mixture; but a c of which nothing is left has made an h all the same.
+// former, as far as step_grad() reads them, from what is kept, `now` being the mixture. They are
+// made again and not taken out of the mixture, where rounding has lost them: a ReLU that is shut
+// would be open, and of a share near 1 little is left. The h of a cell that keeps it is in `now`.
 template <class C>
-concept Cell = C::kPhases == 1 &&
+concept Cell = C::kPhases == 1 && (!C::kKeepsMade || (C::kReserve == 0 && C::kStates == 1)) &&
                requires(C cell, Gates<C, float> a, State<C, float> s, Vec<C::kReserve, float> r) {
                  { cell.step(a, a, s) } -> std::same_as<Forward<C, float>>;
                  { cell.step_grad(s, s, s, r) } -> std::same_as<Backward<C, float>>;
@@ -307,13 +319,14 @@ struct Activated : C {
 
 // And of one whose step is two products in series.
 template <class C>
-concept TwoPhaseCell = C::kPhases == 2 && requires(C cell, Vec<C::kOpenGates, float> a, float v,
-                                                   Vec<C::kReserve, float> r) {
-  { cell.open(a, a, v).published } -> std::convertible_to<float>;
-  { cell.close(v, v, v, a) } -> std::same_as<Forward<C, float>>;
-  { cell.open_grad(v, v, r).dh } -> std::convertible_to<float>;
-  { cell.close_grad(v, v, v, r).dh } -> std::convertible_to<float>;
-};
+concept TwoPhaseCell =
+    C::kPhases == 2 && !C::kKeepsMade &&
+    requires(C cell, Vec<C::kOpenGates, float> a, float v, Vec<C::kReserve, float> r) {
+      { cell.open(a, a, v).published } -> std::convertible_to<float>;
+      { cell.close(v, v, v, a) } -> std::same_as<Forward<C, float>>;
+      { cell.open_grad(v, v, r).dh } -> std::convertible_to<float>;
+      { cell.close_grad(v, v, v, r).dh } -> std::convertible_to<float>;
+    };
 static_assert(TwoPhaseCell<GruResetBefore>);
 
 enum class CellKind { kRnnTanh, kRnnRelu, kLstm, kSlstm, kGru, kGruResetBefore };

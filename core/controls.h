@@ -12,6 +12,8 @@ inline constexpr int kMaxStates = 4;
 //
 //   prev = resets ? R : the state before;   a_h = (m · prev_h) w_hh + b_hh
 //   next = cell(a_x, a_h, prev);            the state after = k prev + (1 - k) next
+//
+// where k = 1 leaves nothing of next and k = 0 nothing of prev, be they infinite or no numbers.
 template <class T = float>
 struct Controls {
   const std::uint8_t* resets;     // [batch, time, groups], or time-major
@@ -62,27 +64,25 @@ struct Controls {
   template <class State, class Io>
   PRNN_HD void zone_out(State& next, const State& prev, const Shape& shape, std::int64_t g,
                         std::int64_t t, std::int64_t b, std::int64_t unit, Io io) const {
+    using F = typename Io::F;
     if (zoneout == nullptr) return;
     for (int n = 0; n < next.size(); ++n) {
       const auto k = stays(shape, g, t, b, unit, n, next.size(), io);
-      next[n] = k * prev[n] + (1.0f - k) * next[n];
+      const auto mixed = k * prev[n] + (1.0f - k) * next[n];
+      next[n] = select(k == F(0.0f), next[n], select(k == F(1.0f), prev[n], mixed));
     }
   }
   // Its gradient: d, of the state after, becomes that of the cell's own result; `kept` goes on to
-  // the state before. `now`, the state after, becomes the cell's own result again, but where all of
-  // it stays.
+  // the state before.
   template <class State, class Io>
-  PRNN_HD void zone_out_grad(State& d, State& now, State& kept, const State& prev,
-                             const Shape& shape, std::int64_t g, std::int64_t t, std::int64_t b,
-                             std::int64_t unit, Io io) const {
+  PRNN_HD void zone_out_grad(State& d, State& kept, const Shape& shape, std::int64_t g,
+                             std::int64_t t, std::int64_t b, std::int64_t unit, Io io) const {
     using F = typename Io::F;
     if (zoneout == nullptr) return;
     for (int n = 0; n < d.size(); ++n) {
       const auto k = stays(shape, g, t, b, unit, n, d.size(), io);
-      const auto passes = 1.0f - k;
-      kept[n] = k * d[n];
-      d[n] = passes * d[n];
-      now[n] = select(passes > F(0.0f), (now[n] - k * prev[n]) / passes, now[n]);
+      kept[n] = select(k == F(0.0f), F(0.0f), k * d[n]);
+      d[n] = select(k == F(1.0f), F(0.0f), (1.0f - k) * d[n]);
     }
   }
 };

@@ -197,6 +197,10 @@ struct ForwardPass : PassBase<C, Io, T> {
     at.controls.replace(carry, shape, g, s, b, unit, io);
     Forward<C, F> out = cell.step(in.a_x, a_h, carry);
     const std::int64_t t = shape.time_at(g, s, b);
+    if constexpr (C::kKeepsMade)
+      if (at.keeps_made())
+        Base::keep_values(at.saved + shape.sequence_at(b, t, g, 1) + unit, out.next, at.saves_far,
+                          io);
     at.controls.zone_out(out.next, carry, shape, g, t, b, unit, io);
     if (saved_values<C> > 0 && at.saved != nullptr) save(g, t, b, unit, out, io);
     carry = out.next;
@@ -311,7 +315,7 @@ struct BackwardPass : PassBase<C, Io, T> {
     const std::int64_t step = forward_step(shape, s), t = shape.time_at(g, step, b);
     const std::int64_t y_at = shape.sequence_at(b, t, g, 1) + unit;
     in.dy = io.load(at.dy + y_at);
-    in.now[0] = io.load(at.y + y_at);
+    in.now[0] = io.load((C::kKeepsMade && at.controls.zoneout != nullptr ? at.saved : at.y) + y_at);
     in.prev[0] = io.load(Base::h_before(at.y, at.state_0[0], g, step, b) + unit);
     if constexpr (saved_values<C> > 0) {
       constexpr int kSaved = saved_values<C>;
@@ -339,7 +343,8 @@ struct BackwardPass : PassBase<C, Io, T> {
   }
   PRNN_HD Gates<C, F> advance(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                               const Vec<1, F>& dh, const Inputs& in, Carry& d, Io io) const {
-    d[0] = d[0] + at.controls.masked(dh[0], shape, g, b, unit, io);
+    if (multiplies(g, 0, s, b))  // else the mask may be no number
+      d[0] = d[0] + at.controls.masked(dh[0], shape, g, b, unit, io);
     at.hand_to_reset(shape, g, forward_step(shape, s) + 1, b, unit, d, io);
     Backward<C, F> out{};
     if (s == shape.time) return out.da_h;
@@ -349,8 +354,7 @@ struct BackwardPass : PassBase<C, Io, T> {
       d[0] = d[0] + in.dy;
       at.controls.replace(prev, shape, g, step, b, unit, io);
       if (at.controls.zoneout != nullptr) {
-        at.controls.zone_out_grad(d, now, kept, prev, shape, g, shape.time_at(g, step, b), b, unit,
-                                  io);
+        at.controls.zone_out_grad(d, kept, shape, g, shape.time_at(g, step, b), b, unit, io);
         now = cell.made(prev, now, in.reserve);
       }
       out = cell.step_grad(d, prev, now, in.reserve);

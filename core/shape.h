@@ -37,8 +37,11 @@ struct Shape {
   PRNN_HD std::int64_t sequence_at(std::int64_t b, std::int64_t t, std::int64_t g, int n) const {
     return row_at(b, t, g) * n * hidden;
   }
+  // Within what there is, whatever the array says.
   PRNN_HD std::int64_t length(std::int64_t b, std::int64_t g) const {
-    return lengths == nullptr ? time : lengths[b * groups + g];
+    if (lengths == nullptr) return time;
+    const std::int64_t given = lengths[b * groups + g];
+    return given < 0 ? 0 : given < time ? given : time;
   }
   // The time at which the step-th step of a row takes place. One that runs backwards begins at the
   // last that counts; what does not count comes after all that does, whichever way a row runs.

@@ -138,7 +138,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     Vec<1, F> d{kPhase == 0 && s == 0 ? io.load(at.dstate_n[0] + state) : io.load(carry)};
     const F through = at.controls.masked(product[0], shape, g, b, unit, io);
     if constexpr (kPhase == 0) {
-      d[0] = d[0] + through;
+      if (multiplies(g, 0, s, b)) d[0] = d[0] + through;  // else the mask may be no number
       if (s == 0) at.no_resets_yet(shape, g, b, unit, io);
       at.hand_to_reset(shape, g, shape.time - s, b, unit, d, io);
     }
@@ -158,8 +158,8 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     if constexpr (kPhase == 0) {
       const std::int64_t y_at = shape.sequence_at(b, t, g, 1) + unit;
       d[0] = d[0] + io.load(at.dy + y_at);
-      Vec<1, F> now{io.load(at.y + y_at)}, kept{};
-      at.controls.zone_out_grad(d, now, kept, prev, shape, g, t, b, unit, io);
+      Vec<1, F> kept{};
+      at.controls.zone_out_grad(d, kept, shape, g, t, b, unit, io);
       const auto out = cell.open_grad(d[0], prev[0], reserve);
       publish(g, s, b, t, unit, 1, Vec<2, F>{out.da_z, out.da_n}, io);
       io.store(carry, at.controls.zoneout == nullptr ? out.dh : out.dh + kept[0]);

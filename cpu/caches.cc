@@ -2,20 +2,13 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <fstream>
-#include <optional>
 #include <string>
+
+#include "cpu/environment.h"
 
 namespace prnn {
 namespace {
-
-std::optional<std::int64_t> given(const char* variable) {
-  const char* const value = std::getenv(variable);
-  if (value == nullptr) return std::nullopt;
-  return std::max<std::int64_t>(std::atoll(value), 0);
-}
 
 // Of the first core's cache, as Linux says: "32768K".
 std::int64_t listed(int index) {
@@ -31,7 +24,7 @@ std::int64_t listed(int index) {
 
 std::int64_t cache_bytes_per_thread() {
   static const std::int64_t bytes = [] {
-    if (const auto bytes = given("PRNN_CPU_CACHE_BYTES"); bytes && *bytes > 0) return *bytes;
+    if (const auto bytes = kCacheBytes.value()) return *bytes;
 #ifdef _SC_LEVEL2_CACHE_SIZE
     const long size = sysconf(_SC_LEVEL2_CACHE_SIZE);
     if (size > 0) return static_cast<std::int64_t>(size);
@@ -43,7 +36,7 @@ std::int64_t cache_bytes_per_thread() {
 
 std::int64_t shared_cache_bytes() {
   static const std::int64_t bytes = [] {
-    if (const auto bytes = given("PRNN_CPU_SHARED_CACHE_BYTES")) return *bytes;
+    if (const auto bytes = kSharedCacheBytes.value()) return *bytes;
     // glibc adds up what a whole AMD processor has: 256 MiB, where each eight cores share 32.
     if (const std::int64_t size = listed(3); size > 0) return size;
 #ifdef _SC_LEVEL3_CACHE_SIZE

@@ -1,7 +1,7 @@
 // Which instruction sets this build has, and which of them this processor runs.
-#include <cstdlib>
 #include <cstring>
 
+#include "cpu/environment.h"
 #include "cpu/run.h"
 
 #if PRNN_HAS_X86_ISAS
@@ -60,7 +60,7 @@ bool halves_wide_vectors() {
 
 const Isa& best_isa() {
   static const Isa& best = []() -> const Isa& {
-    if (const char* wanted = std::getenv("PRNN_CPU_ISA"))
+    if (const char* wanted = wanted_isa())
       if (const Isa* isa = find_isa(wanted)) return *isa;
 #if PRNN_HAS_X86_ISAS
     // AMD's processors do two multiply-adds of bfloat16 in the time of one of float (Zen 5: 490

@@ -54,6 +54,8 @@ PRNN_HD void ask_for_step(const BackwardPass<C, Io, T>& pass, std::int64_t g, st
   ask_for<false>(pass.h_before(at.y, at.state_0[0], g, step, b) + unit, 1, 0);
   if constexpr (saved_values<C> > 0)
     ask_for<false>(at.saved + place(saved_values<C>), saved_values<C>, shape.hidden);
+  if constexpr (C::kKeepsMade)
+    if (at.controls.zoneout != nullptr) ask_for<false>(at.saved + place(1), 1, 0);
   ask_for<true>(at.da_x + place(C::kGates), C::kGates, shape.hidden);
   if constexpr (!C::kSameGradient)
     ask_for<true>(at.da_h + place(C::kGates), C::kGates, shape.hidden);

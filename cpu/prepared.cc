@@ -1,6 +1,7 @@
 #include "cpu/prepared.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -10,7 +11,9 @@ namespace prnn {
 namespace {
 
 constexpr std::int64_t kHeaderWords = 32, kWidestVector = 16;
-static_assert(sizeof(Prepared) <= kHeaderWords * 4);
+static_assert(sizeof(Prepared) == kHeaderWords * 4);
+// Far more than there are, and no product of sizes overflows by it.
+constexpr std::int64_t kMostThreads = 1 << 16;
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -29,10 +32,10 @@ float* after_header(const void* array) {
   return const_cast<float*>(static_cast<const float*>(array)) + kHeaderWords;
 }
 
-// All but the layouts.
+// All but the layouts and the checksum.
 Prepared header_for(const Isa& isa, const Problem& p) {
   Prepared out{};
-  std::strcpy(out.isa, "prnn 3 ");  // another number where panels become others
+  std::strcpy(out.isa, "prnn 4 ");  // another number where panels become others
   std::strncat(out.isa, isa.name, sizeof out.isa - 1 - std::strlen(out.isa));
   out.dtype = static_cast<std::int64_t>(p.dtype);
   out.gates = numbers(p.cell).gates;
@@ -56,7 +59,7 @@ void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out
   Prepared header = header_for(isa, problem);
   header.steps = plan.blocking.layout;
   header.projection = plan.projection.layout;
-  std::memset(out, 0, kHeaderWords * 4);
+  header.checksum = checksum_of(header);
   std::memcpy(out, &header, sizeof header);
 
   const Problem projection = projection_of(problem);
@@ -75,16 +78,29 @@ void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out
   pack(projection, of_projection, 0, steps + steps_words(problem));
 }
 
+std::uint64_t checksum_of(const Prepared& header) {
+  constexpr std::size_t kWords = offsetof(Prepared, checksum) / sizeof(std::uint64_t);
+  std::uint64_t words[kWords], sum = 0;
+  std::memcpy(words, &header, sizeof words);
+  for (const std::uint64_t word : words) {  // each step can be undone: nothing is lost
+    sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
+    sum ^= sum >> 32;
+  }
+  return sum;
+}
+
 const Prepared* prepared_for(const Isa& isa, const Problem& problem) {
   if (problem.prepared == nullptr || problem.kind != Kind::kForward) return nullptr;
   // As vectors of weights are read. XLA's arrays are.
   if (reinterpret_cast<std::uintptr_t>(problem.prepared) % (isa.width * 4) != 0) return nullptr;
   const auto* const header = static_cast<const Prepared*>(problem.prepared);
+  if (header->checksum != checksum_of(*header)) return nullptr;
   Prepared expected = header_for(isa, problem);
   expected.steps = header->steps;
   expected.projection = header->projection;
+  expected.checksum = header->checksum;
   for (const Layout& layout : {expected.steps, expected.projection})
-    if (layout.rows < 1 || layout.threads < 1) return nullptr;
+    if (layout.rows < 1 || layout.threads < 1 || layout.threads > kMostThreads) return nullptr;
   return std::memcmp(header, &expected, sizeof expected) == 0 ? header : nullptr;
 }
 

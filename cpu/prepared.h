@@ -1,7 +1,10 @@
 // Weights that are packed before the call, once for many: of a forward pass that makes its own a_x.
 //
 // They are an array that begins with a description of itself. A call that is given one that is not
-// for it, such as one made by another instruction set, packs its weights as if it had none.
+// for it, such as one made by another instruction set, packs its weights as if it had none. So it
+// does where the description is damaged: any word of it must be what it was, which a checksum
+// tells. Even one that was forged leads to no access beyond the array, whose size is checked
+// before; what follows it are numbers, and any bits are numbers.
 #pragma once
 #include "cpu/run.h"
 
@@ -12,6 +15,8 @@ struct Prepared {
   char isa[24];  // by which it is read, and a mark that it is such an array
   std::int64_t dtype, gates, phases, groups, hidden, input_size;
   Layout steps, projection;
+  std::int64_t unused[2];  // 0
+  std::uint64_t checksum;  // of all that
 };
 
 // Words of 4 bytes that the array has on any instruction set.
@@ -19,6 +24,9 @@ std::int64_t prepared_words(const Problem& problem);
 
 // Writes it, cut for calls of the problem's sizes: the weights of both products, packed.
 void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out);
+
+// What `checksum` is to be. No two descriptions that differ in one of its words have the same.
+std::uint64_t checksum_of(const Prepared& header);
 
 // The problem's, if it has one that is for it; else null.
 const Prepared* prepared_for(const Isa& isa, const Problem& problem);

@@ -1,6 +1,7 @@
 #include "cpu/run.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "cpu/huge_pages.h"
 #include "cpu/prepared.h"
@@ -66,7 +67,7 @@ float* aligned(float* p) {
 // Kept for a backward pass, or for the state after a step, per unit and step.
 int kept_values(const Problem& p) {
   const CellNumbers n = numbers(p.cell);
-  return p.forward.saves_reserve ? n.saved : n.states - 1;
+  return p.forward.saves_reserve ? n.kept(p.forward.controls.zoneout != nullptr) : n.states - 1;
 }
 
 // The large arrays that a call writes whole.
@@ -82,6 +83,18 @@ void prepare_results(const Problem& p, const CpuPlan& plan, float* workspace) {
     prefer_huge_pages(p.backward.da_x, sequence * n.gates);
     if (!n.same_gradient) prefer_huge_pages(p.backward.da_h, sequence * n.gates);
   }
+}
+
+void hand_on_states(const Problem& p) {
+  const auto count = static_cast<std::size_t>(state_floats(p.shape));
+  const std::size_t bytes = count * (p.dtype == Dtype::kFloat32 ? 4 : 2);
+  const auto copy = [&](void* to, const void* from) { std::memcpy(to, from, bytes); };
+  const auto clear = [&](float* to) { std::fill_n(to, count, 0.0f); };
+  const int states = numbers(p.cell).states;
+  if (p.kind == Kind::kForward)
+    hand_on_states(p.forward, states, copy, clear);
+  else
+    hand_on_states(p.backward, states, copy, clear);
 }
 
 // Whether what a forward pass keeps is more than its threads' caches hold, and lies in whole lines
@@ -241,6 +254,8 @@ std::int64_t workspace_floats(const Problem& p) {
 
 void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
   const Shape& shape = problem.shape;
+  if (state_floats(shape) == 0) return;
+  if (shape.time == 0) return hand_on_states(problem);
   const CpuPlan plan = prnn::plan(isa, problem, pool.threads());
   float* const packed = aligned(workspace);
   Work steps{isa, problem, plan.blocking, packed};

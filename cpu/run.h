@@ -7,8 +7,8 @@
 
 namespace prnn {
 
-// The best instruction set of this processor, or, where the environment variable PRNN_CPU_ISA
-// names one that it has, that one.
+// The best instruction set of this processor, or the one that the environment variable PRNN_CPU_ISA
+// names (cpu/environment.h).
 const Isa& best_isa();
 // Null where this processor or this build lacks it.
 const Isa* find_isa(const char* name);

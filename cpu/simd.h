@@ -74,6 +74,7 @@ struct Simd {
   PRNN_HD friend Simd operator-(Simd a) { return -a.v; }
   PRNN_HD friend Mask operator<(Simd a, Simd b) { return {a.v < b.v}; }
   PRNN_HD friend Mask operator>(Simd a, Simd b) { return {a.v > b.v}; }
+  PRNN_HD friend Mask operator==(Simd a, Simd b) { return {a.v == b.v}; }
 };
 
 PRNN_HD Simd select(Mask m, Simd yes, Simd no) { return m.v ? yes.v : no.v; }

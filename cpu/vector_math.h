@@ -5,18 +5,21 @@
 
 namespace prnn::PRNN_ISA {
 
+// Below it e^x leaves the range of normal floats, and is 0 here; above its opposite e^x leaves it
+// on the other side.
+inline constexpr float kLowest = -87.3f;
+
 // e^(kFactor x) = 2^n e^r with n whole and |r| <= ln(2) / 2: the two factors, the second less one.
-// Where kFactor is -2, no x is negative.
+// Where kFactor is -2, no x is negative. Where it is 1 or -1 and x is below kLowest, they are of no
+// use.
 struct ExpParts {
   Simd scale, expm1_r;
 };
 template <int kFactor = 1>
 PRNN_HD ExpParts exp_parts(Simd x) {
   static_assert(kFactor == 1 || kFactor == -1 || kFactor == -2);
-  // Beyond ±87.3 the result would leave the range of normal floats. NaN passes both.
-  constexpr float kMost = kFactor == -2 ? 87.3f / 2 : 87.3f;
-  if constexpr (kFactor != -2) x = max(Simd(-kMost), x);
-  x = min(Simd(kMost), x);
+  constexpr float kMost = kFactor == -2 ? -kLowest / 2 : -kLowest;
+  x = min(Simd(kMost), x);  // NaN passes
   // 1.5·2^23: adding it rounds to a whole number. And 127, so that the lowest bits of the sum are
   // those of the exponent of 2^n.
   constexpr float kRound = 12582912.0f + 127.0f;
@@ -34,7 +37,7 @@ PRNN_HD ExpParts exp_parts(Simd x) {
 
 PRNN_HD Simd exp(Simd x) {
   const ExpParts e = exp_parts(x);
-  return e.scale * e.expm1_r + e.scale;
+  return select(x < Simd(kLowest), Simd(0.0f), e.scale * e.expm1_r + e.scale);
 }
 
 // min(a, 0) - log(1 + u) with u = e^-|a|, and that as 2 artanh(u / (2 + u)), whose argument is at
@@ -55,7 +58,8 @@ PRNN_HD Simd log_sigmoid(Simd a) {
 
 PRNN_HD Simd sigmoid(Simd a) {
   const ExpParts e = exp_parts<-1>(a);
-  return Simd(1.0f) / (e.scale * e.expm1_r + (e.scale + 1.0f));
+  const Simd s = Simd(1.0f) / (e.scale * e.expm1_r + (e.scale + 1.0f));
+  return select(a < Simd(kLowest), Simd(0.0f), s);
 }
 
 // tanh|a| = -m / (2 + m) with m = e^(-2|a|) - 1, which loses no digits for small a.

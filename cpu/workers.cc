@@ -6,11 +6,12 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <system_error>
 #include <thread>
+
+#include "cpu/environment.h"
 
 namespace prnn {
 namespace {
@@ -161,7 +162,7 @@ Queue& queue() {
 
 int most_workers() {
   static const int most = [] {
-    if (const char* given = std::getenv("PRNN_CPU_WORKERS")) return std::atoi(given);
+    if (const auto given = kWorkers.value()) return static_cast<int>(*given);
     return Cores().count() - 1;
   }();
   return most;

@@ -79,6 +79,26 @@ Failure prepare(const CudaCall& call, const Plan& plan, const Device& device) {
   return std::nullopt;
 }
 
+Failure hand_on_states(const CudaCall& call, CUstream_st* stream) {
+  const Shape& shape = call.shape;
+  const auto count = static_cast<std::size_t>(shape.batch * shape.groups * shape.hidden);
+  const auto bytes = count * static_cast<std::size_t>(value_bytes(call.number));
+  cudaError_t error = cudaSuccess;
+  const auto copy = [&](void* to, const void* from) {
+    if (error == cudaSuccess)
+      error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+  };
+  const auto clear = [&](float* to) {
+    if (error == cudaSuccess) error = cudaMemsetAsync(to, 0, count * sizeof(float), stream);
+  };
+  const int states = numbers(call.cell).states;
+  if (call.pass == PassKind::kForward)
+    hand_on_states(call.forward, states, copy, clear);
+  else
+    hand_on_states(call.backward, states, copy, clear);
+  return failure("the states cannot be handed on", error);
+}
+
 Failure launch(const CudaCall& call, const Plan& plan, CUstream_st* stream) {
   return failure("the launch failed", visit_number(call.number, [&]<Number kNumber>() {
                    return launch_instance<kNumber>(call, plan, stream);

@@ -22,6 +22,9 @@ Failure read_device(int ordinal, Device& device);
 // plan counts on can be resident (they cannot under MPS or MIG, where other limits hold).
 Failure prepare(const CudaCall& call, const Plan& plan, const Device& device);
 
+// The results of a call of no steps: the states are handed on. Neither allocates nor waits.
+Failure hand_on_states(const CudaCall& call, CUstream_st* stream);
+
 // Fills the mailbox and launches. Neither allocates nor waits; may be captured into a graph.
 Failure launch(const CudaCall& call, const Plan& plan, CUstream_st* stream);
 

@@ -1,7 +1,9 @@
 // The static part of a call, as it comes from Python: prnn_jax/_call.py's dataclass, field by
 // field. A field that only one side has is an error when the call is compiled.
 #pragma once
+#include <limits>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "core/cells.h"
@@ -38,6 +40,12 @@ inline xla::ffi::Error check_attributes(CallAttributes call) {
     return xla::ffi::Error::InvalidArgument("prnn_jax: this build has no cell named " +
                                             std::string(call.cell) +
                                             "; the program was made by another version");
+  const bool has_save = call.save == "nothing" || call.save == "all" || call.save == "states";
+  if (!has_save || call.max_sms < 0 || call.max_sms > std::numeric_limits<int>::max() ||
+      (call.prepared && !call.projects))
+    return xla::ffi::Error::InvalidArgument(
+        "prnn_jax: a native call's attributes are none that this version knows; was the program "
+        "made by another version?");
   return xla::ffi::Error::Success();
 }
 

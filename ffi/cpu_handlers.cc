@@ -7,8 +7,11 @@
 // the weights of forward calls that project (cpu/prepared.h), of `batch` rows and `time` steps.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
+#include <string>
 
+#include "cpu/environment.h"
 #include "cpu/matrix_product.h"
 #include "cpu/prepared.h"
 #include "cpu/run.h"
@@ -49,11 +52,19 @@ std::optional<Dtype> dtype_of(ffi::DataType dtype) {
   return std::nullopt;
 }
 
+// What was wrong with the environment when the first call came.
+ffi::Error check_environment() {
+  static const std::string& wrong = *new std::string(environment_error());
+  return wrong.empty() ? ffi::Error::Success() : ffi::Error::InvalidArgument(wrong);
+}
+
 ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
+  if (auto error = check_environment(); error.failure()) return error;
   const auto dtype = dtype_of(call.dtype);
   if (!dtype)
     return ffi::Error::InvalidArgument(
         "prnn_jax: the CPU engine takes float32, bfloat16 and float16");
+  if (is_empty(call.shape)) return ffi::Error::Success();
   p.dtype = *dtype;
   p.cell = call.cell;
   p.shape = call.shape;
@@ -65,9 +76,9 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
     p.projection.w = call.w_ih;
     p.projection.b = call.b_ih;
   }
-  if (call.prepared != nullptr && call.prepared_words < prepared_words(p))
+  if (call.prepared != nullptr && call.prepared_words != prepared_words(p))
     return ffi::Error::InvalidArgument(
-        "prnn_jax: prepared weights are too small for the call; were they made by another "
+        "prnn_jax: prepared weights are not of the call's size; were they made by another "
         "version?");
   p.prepared = call.prepared;
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
@@ -102,6 +113,7 @@ constexpr std::size_t kMostProducts = 8;
 
 ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                     ffi::Span<const std::int64_t> over_rows) {
+  if (auto error = check_environment(); error.failure()) return error;
   std::array<MatrixProduct, kMostProducts> all{};
   const std::size_t count = over_rows.size();
   Buffers buffers(args, rets, ffi::DataType::F32);
@@ -115,20 +127,27 @@ ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
         b->dimensions().size() != 3 || a->dimensions()[1] != b->dimensions()[1] ||
         a->dimensions()[of_sum] != b->dimensions()[of_sum])
       return ffi::Error::InvalidArgument("prnn_jax: the matrices of a product do not fit");
+    if (a->element_count() == 0 || b->element_count() == 0)
+      return ffi::Error::InvalidArgument("prnn_jax: a product has matrices without elements");
     MatrixProduct& product = all[n];
     product.over_rows = sums_rows;
     product.groups = a->dimensions()[1];
     product.rows = a->dimensions()[of_c];
     product.columns = b->dimensions()[of_c];
     product.depth = a->dimensions()[of_sum];
-    product.a = static_cast<const float*>(buffers.argument(a->element_count()));
-    product.b = static_cast<const float*>(buffers.argument(b->element_count()));
-    const std::int64_t of_group = product.rows * product.columns;
-    product.c = static_cast<float*>(buffers.result(product.groups * of_group));
+    const auto matrix = [&](const ffi::AnyBuffer& of) {
+      const auto d = of.dimensions();
+      return static_cast<const float*>(buffers.argument({d[0], d[1], d[2]}));
+    };
+    product.a = matrix(*a);
+    product.b = matrix(*b);
+    const std::int64_t first = sums_rows ? product.groups : product.rows;
+    const std::int64_t second = sums_rows ? product.rows : product.groups;
+    product.c = static_cast<float*>(buffers.result({first, second, product.columns}));
     if (sums_rows)
-      product.sums = static_cast<float*>(buffers.result(product.groups * product.columns));
+      product.sums = static_cast<float*>(buffers.result({product.groups, product.columns}));
   }
-  if (args.size() % 2 == 1) buffers.argument(0);
+  if (args.size() % 2 == 1) buffers.ignore_argument();
   std::int64_t bytes = 0;
   auto* const workspace = static_cast<float*>(buffers.workspace(bytes));
   if (auto error = buffers.error(); error.failure()) return error;
@@ -145,6 +164,7 @@ ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBu
                            ffi::AnyBuffer w_hh, ffi::AnyBuffer b_hh,
                            ffi::Result<ffi::BufferR1<ffi::U32>> out, CallAttributes attributes,
                            std::int64_t batch, std::int64_t time) {
+  if (auto error = check_environment(); error.failure()) return error;
   Problem p{};
   p.kind = Kind::kForward;
   const auto dtype = dtype_of(w_hh.element_type());
@@ -155,19 +175,23 @@ ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBu
   p.dtype = *dtype;
   p.cell.kind = *kind;
   p.shape = {time, batch, units[0], units[1], false, false, false};
-  const std::int64_t columns = p.shape.groups * numbers(p.cell).gates * p.shape.hidden;
+  const std::int64_t of_group = times(numbers(p.cell).gates, p.shape.hidden);
   p.projection.input_size = inputs[0];
   p.projection.w = w_ih.untyped_data();
   p.projection.b = b_ih.untyped_data();
   p.forward.w_hh = w_hh.untyped_data();
   p.forward.b_hh = b_hh.untyped_data();
-  const auto has = [&](const ffi::AnyBuffer& buffer, std::int64_t elements) {
-    return buffer.element_type() == w_hh.element_type() &&
-           static_cast<std::int64_t>(buffer.element_count()) == elements;
+  const auto has = [&](const ffi::AnyBuffer& buffer, Buffers::Dimensions dimensions) {
+    return buffer.element_type() == w_hh.element_type() && buffer.element_count() > 0 &&
+           std::ranges::equal(buffer.dimensions(), dimensions);
   };
-  if (batch < 1 || time < 1 || !has(b_hh, columns) || !has(w_hh, columns * p.shape.hidden) ||
-      !has(b_ih, columns) || !has(w_ih, columns * inputs[0]) ||
-      static_cast<std::int64_t>(out->element_count()) < prepared_words(p))
+  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  if (batch < 1 || time < 1 || batch > kMost || time > kMost)
+    return ffi::Error::InvalidArgument(
+        "prnn_jax: weights are prepared for a batch and a time from 1 to 2147483647");
+  if (!has(b_hh, {units[0], of_group}) || !has(w_hh, {units[0], units[1], of_group}) ||
+      !has(b_ih, {units[0], of_group}) || !has(w_ih, {inputs[0], times(units[0], of_group)}) ||
+      static_cast<std::int64_t>(out->element_count()) != prepared_words(p))
     return ffi::Error::InvalidArgument("prnn_jax: weights to prepare do not fit");
   with_threads(pool,
                [&](ThreadPool& threads) { prepare(best_isa(), p, threads, out->untyped_data()); });

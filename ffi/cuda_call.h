@@ -42,7 +42,4 @@ inline Request request_of(const CudaCall& call, std::int64_t max_sms) {
   return {call.cell.kind, call.pass, call.number, call.shape, static_cast<int>(max_sms)};
 }
 
-// Whether the call has nothing to compute.
-inline bool is_empty(const Shape& shape) { return shape.batch * shape.groups * shape.hidden == 0; }
-
 }  // namespace prnn

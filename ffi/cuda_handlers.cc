@@ -70,7 +70,7 @@ ffi::Error initialize(std::int32_t device, ffi::RemainingArgs args, ffi::Remaini
                       CallAttributes attributes) {
   const auto call = cuda_call(kPass, args, rets, attributes);
   if (!call.has_value()) return call.error();
-  if (is_empty(call->shape)) return ffi::Error::Success();
+  if (is_empty(call->shape) || call->shape.time == 0) return ffi::Error::Success();
   const auto plan = prepared_plans().get(*call, attributes.max_sms, device);
   return plan.has_value() ? ffi::Error::Success() : plan.error();
 }
@@ -81,6 +81,10 @@ ffi::Error execute(CUstream_st* stream, std::int32_t device, ffi::RemainingArgs 
   const auto call = cuda_call(kPass, args, rets, attributes);
   if (!call.has_value()) return call.error();
   if (is_empty(call->shape)) return ffi::Error::Success();
+  if (call->shape.time == 0) {
+    const Failure failed = hand_on_states(*call, stream);
+    return failed ? ffi::Error::Internal(*failed) : ffi::Error::Success();
+  }
   const auto plan = prepared_plans().get(*call, attributes.max_sms, device);
   if (!plan.has_value()) return plan.error();
   if (const Failure failed = launch(*call, *plan, stream)) return ffi::Error::Internal(*failed);

@@ -10,6 +10,8 @@
 // all groups, w_ih [input, groups, G·H], b_ih [groups, G·H]; then, if it is `prepared`, what
 // prnn_prepare has made of these and of w_hh and b_hh, uint32.
 #pragma once
+#include <algorithm>
+#include <initializer_list>
 #include <string>
 
 #include "core/arrays.h"
@@ -31,28 +33,37 @@ struct NativeCall {
   std::int64_t workspace_bytes;
 };
 
-// Takes the buffers of a call one after the other and checks the size of each. Python has checked
-// the caller's arrays; this guards against programs exported by another version.
+// a b of sizes; of more than an integer holds, a size that no buffer has.
+inline std::int64_t times(std::int64_t a, std::int64_t b) {
+  std::int64_t product = 0;
+  return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product) ? -1 : product;
+}
+
+// Takes the buffers of a call one after the other and checks the shape of each. Python has checked
+// the caller's arrays; this guards against programs exported by another version, and damaged ones.
 class Buffers {
  public:
+  using Dimensions = std::initializer_list<std::int64_t>;
   Buffers(xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets, xla::ffi::DataType dtype)
       : args_(args), rets_(rets), dtype_(dtype) {}
 
-  const void* argument(std::int64_t elements) { return argument(elements, dtype_); }
-  const void* argument(std::int64_t elements, xla::ffi::DataType dtype) {
+  const void* argument(Dimensions dimensions) { return argument(dimensions, dtype_); }
+  const void* argument(Dimensions dimensions, xla::ffi::DataType dtype) {
     const auto buffer = args_.get<xla::ffi::AnyBuffer>(next_arg_++);
-    return checked(buffer.has_value() ? &*buffer : nullptr, elements, dtype);
+    return checked(buffer.has_value() ? &*buffer : nullptr, dimensions, dtype);
   }
-  // Of any size.
-  const void* argument_of(xla::ffi::DataType dtype, std::int64_t& elements) {
+  // A row of any length.
+  const void* row_argument(xla::ffi::DataType dtype, std::int64_t& elements) {
     const auto buffer = args_.get<xla::ffi::AnyBuffer>(next_arg_);
     if (buffer.has_value()) elements = static_cast<std::int64_t>(buffer->element_count());
-    return argument(elements, dtype);
+    return argument({elements}, dtype);
   }
-  void* result(std::int64_t elements) { return result(elements, dtype_); }
-  void* result(std::int64_t elements, xla::ffi::DataType dtype) {
+  // One that is not read.
+  void ignore_argument() { ++next_arg_; }
+  void* result(Dimensions dimensions) { return result(dimensions, dtype_); }
+  void* result(Dimensions dimensions, xla::ffi::DataType dtype) {
     auto buffer = rets_.get<xla::ffi::AnyBuffer>(next_ret_++);
-    return checked(buffer.has_value() ? &**buffer : nullptr, elements, dtype);
+    return checked(buffer.has_value() ? &**buffer : nullptr, dimensions, dtype);
   }
   // Of any dtype and size.
   void* workspace(std::int64_t& bytes) {
@@ -68,15 +79,15 @@ class Buffers {
     if (!wrong_ && next_arg_ == args_.size() && next_ret_ == rets_.size())
       return xla::ffi::Error::Success();
     return xla::ffi::Error::InvalidArgument(
-        "prnn_jax: a native call's buffers do not have the number, sizes or dtypes this version "
+        "prnn_jax: a native call's buffers do not have the number, shapes or dtypes this version "
         "expects; was the program exported by another version?");
   }
 
  private:
-  void* checked(const xla::ffi::AnyBuffer* buffer, std::int64_t elements,
+  void* checked(const xla::ffi::AnyBuffer* buffer, Dimensions dimensions,
                 xla::ffi::DataType dtype) {
     if (buffer != nullptr && buffer->element_type() == dtype &&
-        static_cast<std::int64_t>(buffer->element_count()) >= elements)
+        std::ranges::equal(buffer->dimensions(), dimensions))
       return buffer->untyped_data();
     wrong_ = true;
     return nullptr;
@@ -88,11 +99,57 @@ class Buffers {
   bool wrong_ = false;
 };
 
-// The call without its buffers, from a sequence [batch, time, groups, values·hidden] (or
-// time-major) of it.
+// The buffers of one call's arrays, by what they are.
+class CallBuffers : public Buffers {
+ public:
+  CallBuffers(xla::ffi::RemainingArgs args, xla::ffi::RemainingRets rets, const NativeCall& call)
+      : Buffers(args, rets, call.dtype), shape_(call.shape) {
+    const bool time_major = shape_.time_major;
+    rows_[0] = time_major ? shape_.time : shape_.batch;
+    rows_[1] = time_major ? shape_.batch : shape_.time;
+  }
+  // With so many values per unit.
+  const void* sequence(std::int64_t values) {
+    return argument({rows_[0], rows_[1], shape_.groups, times(values, shape_.hidden)});
+  }
+  void* sequence_result(std::int64_t values) {
+    return result({rows_[0], rows_[1], shape_.groups, times(values, shape_.hidden)});
+  }
+  const void* state() { return argument({shape_.batch, shape_.groups, shape_.hidden}); }
+  void* state_result() { return result({shape_.batch, shape_.groups, shape_.hidden}); }
+  float* state_sums() {
+    return static_cast<float*>(
+        result({shape_.batch, shape_.groups, shape_.hidden}, xla::ffi::DataType::F32));
+  }
+  const void* matrix(std::int64_t gates) {
+    return argument({shape_.groups, shape_.hidden, times(gates, shape_.hidden)});
+  }
+  const void* bias(std::int64_t gates) {
+    return argument({shape_.groups, times(gates, shape_.hidden)});
+  }
+  const void* input(std::int64_t size) { return argument({rows_[0], rows_[1], size}); }
+  const void* input_matrix(std::int64_t size, std::int64_t gates) {
+    return argument({size, times(shape_.groups, times(gates, shape_.hidden))});
+  }
+  const std::int32_t* lengths() {
+    return static_cast<const std::int32_t*>(
+        argument({shape_.batch, shape_.groups, 1}, xla::ffi::DataType::S32));
+  }
+  const std::uint8_t* resets() {
+    return static_cast<const std::uint8_t*>(
+        argument({rows_[0], rows_[1], shape_.groups, 1}, xla::ffi::DataType::PRED));
+  }
+
+ private:
+  Shape shape_;
+  std::int64_t rows_[2];  // of a sequence: the two leading axes
+};
+
+// The call without its buffers, from a sequence [batch, time, groups, hidden] (or time-major) of
+// it.
 inline xla::ffi::ErrorOr<NativeCall> decode_shape(
-    const xla::ffi::ErrorOr<xla::ffi::AnyBuffer>& sequence, int values,
-    const CallAttributes& call) {
+    const xla::ffi::ErrorOr<xla::ffi::AnyBuffer>& sequence, const CallAttributes& call) {
+  if (auto error = check_attributes(call); error.failure()) return xla::ffi::Unexpected(error);
   if (!sequence.has_value() || sequence->dimensions().size() != 4)
     return xla::ffi::Unexpected(
         xla::ffi::Error::InvalidArgument("prnn_jax: a sequence must have rank 4"));
@@ -102,7 +159,7 @@ inline xla::ffi::ErrorOr<NativeCall> decode_shape(
   out.shape = {d[call.time_major ? 0 : 1],
                d[call.time_major ? 1 : 0],
                d[2],
-               d[3] / values,
+               d[3],
                call.time_major,
                call.reverse,
                call.bidirectional,
@@ -111,58 +168,56 @@ inline xla::ffi::ErrorOr<NativeCall> decode_shape(
   return out;
 }
 
-inline Controls<void> decode_controls(Buffers& buffers, Shape& shape, int states,
+inline Controls<void> decode_controls(CallBuffers& buffers, Shape& shape, int states,
                                       const CallAttributes& call) {
-  const std::int64_t rows = shape.batch * shape.groups;
   Controls<void> out{};
-  if (call.has_lengths)
-    shape.lengths =
-        static_cast<const std::int32_t*>(buffers.argument(rows, xla::ffi::DataType::S32));
+  if (call.has_lengths) shape.lengths = buffers.lengths();
   if (call.has_resets) {
-    out.resets = static_cast<const std::uint8_t*>(
-        buffers.argument(rows * shape.time, xla::ffi::DataType::PRED));
-    for (int s = 0; s < states; ++s) out.reset_to[s] = buffers.argument(rows * shape.hidden);
+    out.resets = buffers.resets();
+    for (int s = 0; s < states; ++s) out.reset_to[s] = buffers.state();
   }
-  if (call.has_mask) out.mask = buffers.argument(rows * shape.hidden);
-  if (call.has_zoneout) out.zoneout = buffers.argument(rows * shape.hidden * shape.time * states);
+  if (call.has_mask) out.mask = buffers.state();
+  if (call.has_zoneout) out.zoneout = buffers.sequence(states);
   return out;
 }
 
 inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args,
                                                     xla::ffi::RemainingRets rets,
                                                     const CallAttributes& call) {
-  const CellNumbers n = numbers({*cell_kind(call.cell), 0, 0});
   auto y = rets.get<xla::ffi::AnyBuffer>(0);
   if (!y.has_value()) return xla::ffi::Unexpected(y.error());
-  auto decoded = decode_shape(**y, 1, call);
+  auto decoded = decode_shape(**y, call);
   if (!decoded.has_value()) return decoded;
+  const CellNumbers n = numbers(decoded->cell);
   Shape& shape = decoded->shape;
-  const std::int64_t state = shape.batch * shape.groups * shape.hidden;
-  const std::int64_t sequence = state * shape.time;
 
-  Buffers buffers(args, rets, decoded->dtype);
+  CallBuffers buffers(args, rets, *decoded);
   auto& at = decoded->forward;
   if (call.projects) {
     const auto x = args.get<xla::ffi::AnyBuffer>(0);
     if (x.has_value() && x->dimensions().size() == 3) decoded->input_size = x->dimensions()[2];
-    const std::int64_t columns = shape.groups * n.gates * shape.hidden;
-    decoded->x = buffers.argument(shape.batch * shape.time * decoded->input_size);
-    decoded->w_ih = buffers.argument(decoded->input_size * columns);
-    decoded->b_ih = buffers.argument(columns);
+    if (decoded->input_size < 1)
+      return xla::ffi::Unexpected(xla::ffi::Error::InvalidArgument(
+          "prnn_jax: a call that makes its own a_x must have an input of rank 3 with features"));
+    decoded->x = buffers.input(decoded->input_size);
+    decoded->w_ih = buffers.input_matrix(decoded->input_size, n.gates);
+    decoded->b_ih = buffers.bias(n.gates);
     if (call.prepared)
-      decoded->prepared = buffers.argument_of(xla::ffi::DataType::U32, decoded->prepared_words);
+      decoded->prepared = buffers.row_argument(xla::ffi::DataType::U32, decoded->prepared_words);
   } else {
-    at.a_x = buffers.argument(sequence * n.gates);
+    at.a_x = buffers.sequence(n.gates);
   }
-  at.w_hh = buffers.argument(shape.groups * shape.hidden * n.gates * shape.hidden);
-  at.b_hh = buffers.argument(shape.groups * n.gates * shape.hidden);
-  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.argument(state);
+  at.w_hh = buffers.matrix(n.gates);
+  at.b_hh = buffers.bias(n.gates);
+  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state();
   at.controls = decode_controls(buffers, shape, n.states, call);
-  at.y = buffers.result(sequence);
-  for (int s = 0; s < n.states; ++s) at.state_n[s] = buffers.result(state);
+  at.y = buffers.sequence_result(1);
+  for (int s = 0; s < n.states; ++s) at.state_n[s] = buffers.state_result();
   at.saves_reserve = call.save == "all";
-  const int saved = call.save == "nothing" ? 0 : at.saves_reserve ? n.saved : n.states - 1;
-  if (saved > 0) at.saved = buffers.result(sequence * saved);
+  const int saved = call.save == "nothing" ? 0
+                    : at.saves_reserve     ? n.kept(call.has_zoneout)
+                                           : n.states - 1;
+  if (saved > 0) at.saved = buffers.sequence_result(saved);
   decoded->workspace = buffers.workspace(decoded->workspace_bytes);
   if (auto error = buffers.error(); error.failure()) return xla::ffi::Unexpected(error);
   return decoded;
@@ -171,31 +226,33 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
 inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs args,
                                                      xla::ffi::RemainingRets rets,
                                                      const CallAttributes& call) {
-  const CellNumbers n = numbers({*cell_kind(call.cell), 0, 0});
-  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(1), 1, call);
+  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(1), call);
   if (!decoded.has_value()) return decoded;
+  const CellNumbers n = numbers(decoded->cell);
   Shape& shape = decoded->shape;
-  const std::int64_t state = shape.batch * shape.groups * shape.hidden;
-  const std::int64_t sequence = state * shape.time;
 
-  Buffers buffers(args, rets, decoded->dtype);
+  CallBuffers buffers(args, rets, *decoded);
   auto& at = decoded->backward;
-  at.w_hh = buffers.argument(shape.groups * shape.hidden * n.gates * shape.hidden);
-  at.y = buffers.argument(sequence);
-  if (n.saved > 0) at.saved = buffers.argument(sequence * n.saved);
-  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.argument(state);
-  at.dy = buffers.argument(sequence);
-  for (int s = 0; s < n.states; ++s) at.dstate_n[s] = buffers.argument(state);
+  at.w_hh = buffers.matrix(n.gates);
+  at.y = buffers.sequence(1);
+  if (const int kept = n.kept(call.has_zoneout); kept > 0) at.saved = buffers.sequence(kept);
+  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state();
+  at.dy = buffers.sequence(1);
+  for (int s = 0; s < n.states; ++s) at.dstate_n[s] = buffers.state();
   at.controls = decode_controls(buffers, shape, n.states, call);
-  at.da_x = buffers.result(sequence * n.gates);
-  at.da_h = n.same_gradient ? at.da_x : buffers.result(sequence * n.gates);
-  for (int s = 0; s < n.states; ++s) at.dstate_0[s] = buffers.result(state);
+  at.da_x = buffers.sequence_result(n.gates);
+  at.da_h = n.same_gradient ? at.da_x : buffers.sequence_result(n.gates);
+  for (int s = 0; s < n.states; ++s) at.dstate_0[s] = buffers.state_result();
   if (call.has_resets)
-    for (int s = 0; s < n.states; ++s)
-      at.dreset_to[s] = static_cast<float*>(buffers.result(state, xla::ffi::DataType::F32));
+    for (int s = 0; s < n.states; ++s) at.dreset_to[s] = buffers.state_sums();
   decoded->workspace = buffers.workspace(decoded->workspace_bytes);
   if (auto error = buffers.error(); error.failure()) return xla::ffi::Unexpected(error);
   return decoded;
+}
+
+// Whether a call has nothing to compute and no result of any size.
+inline bool is_empty(const Shape& shape) {
+  return shape.batch == 0 || shape.groups == 0 || shape.hidden == 0;
 }
 
 // Where a call's workspace is smaller than the engine needs.

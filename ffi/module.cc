@@ -5,6 +5,7 @@
 
 #include <thread>
 
+#include "cpu/environment.h"
 #include "cpu/run.h"
 #include "ffi/attributes.h"
 #include "ffi/handlers.h"
@@ -121,6 +122,7 @@ void bind_map(nb::module_& m, const char* name) {
 NB_MODULE(_prnn, m) {
   using namespace prnn;
   m.def("ffi_api_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
+  m.def("environment_error", environment_error);
   m.def("cpu_targets", cpu_targets);
   m.def("cuda_targets", cuda_targets);
   bind_planner(m);

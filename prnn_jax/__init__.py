@@ -7,16 +7,18 @@ packs weights once for many calls. Layers for Flax and Equinox are in `prnn_jax.
 """
 
 from prnn_jax._export import export_checks
-from prnn_jax._ops import Params, gru, lstm, recurrence, rnn, slstm
+from prnn_jax._ops import gru, lstm, recurrence, rnn, slstm
+from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params, Prepared
 from prnn_jax._plan import Plan, explain
 from prnn_jax._prepare import prepare
 from prnn_jax._recurrence import SAVED
-from prnn_jax._run import Prepared
 from prnn_jax._stack import Layer, Norm, stack
 
 __all__ = [
     "SAVED",
+    "BidirectionalParams",
     "Layer",
+    "MultiHeadParams",
     "Norm",
     "Params",
     "Plan",

@@ -62,6 +62,7 @@ class Layout:
         rows, heads = math.prod(self.batch), self.heads or 1
         if self.directions == 1:
             return state.reshape(rows, self.features).reshape(rows, heads, self.hidden)
+        state = state.reshape(2, rows, self.features)  # one axis at a time, too
         state = state.reshape(2, rows, heads, self.hidden)
         return jnp.moveaxis(state, 0, 1).reshape(rows, self.groups, self.hidden)
 
@@ -71,7 +72,8 @@ class Layout:
         if self.directions == 1:
             return state.reshape(rows, self.features).reshape(self.state_shape)
         state = state.reshape(rows, 2, heads, self.hidden)
-        return jnp.moveaxis(state, 1, 0).reshape(self.state_shape)
+        state = jnp.moveaxis(state, 1, 0).reshape(2, rows, self.features)
+        return state.reshape(self.state_shape)
 
 
 class Arrays(NamedTuple):
@@ -115,12 +117,19 @@ def check_arguments(
     x_name = "a_x" if w_ih is None else "x"
     states = as_states(op, call, state_0)
     names = state_names(call)
-    arrays = {x_name: x, "w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
-    arrays |= dict(zip(names, states or (), strict=False))
-    arrays = {name: value for name, value in arrays.items() if value is not None}
-    for name, value in arrays.items():
-        _checks.array(op, name, value)
+    given = {x_name: x, "w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
+    absent = {name for name in ("w_ih", "b_ih", "b_hh") if given[name] is None}
+    given |= dict(zip(names, states or (), strict=False))
+    arrays = {
+        name: _checks.jax_array(op, name, value)
+        for name, value in given.items()
+        if name not in absent
+    }
     _checks.same_dtype(op, arrays)
+    x, w_hh = arrays[x_name], arrays["w_hh"]
+    w_ih, b_ih, b_hh = (arrays.get(name) for name in ("w_ih", "b_ih", "b_hh"))
+    if states is not None:
+        states = tuple(arrays[name] for name in names)
 
     # Axes by name and by size; `lead` is the direction, where there are two, and the
     # head, where there are such.
@@ -198,5 +207,7 @@ def as_states(op: str, call: Call, state, argument: str = "state_0") -> State | 
     wanted = f"({', '.join(names)})" if len(names) > 1 else "h_0, an array"
     if is_tuple != (len(names) > 1) or (is_tuple and len(state) != len(names)):
         came = f"{len(state)} values" if is_tuple else type(state).__name__
+        if is_tuple and len(state) == len(names) == 1:
+            came = "a tuple of one; pass the array in it"
         raise ValueError(f"{op}: {argument} must be {wanted}, got {came}.")
     return tuple(state) if is_tuple else (state,)

@@ -9,12 +9,32 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from prnn_jax._call import Call
 from prnn_jax._controls import Controls
 from prnn_jax._input import Input, pre_activations
+from prnn_jax._sharding import is_sharded
+
+
+def whole(function):
+    """The function, which JAX does not take apart where it differentiates.
+
+    Of a function with a custom derivative it would compute beforehand what does not
+    depend on the arguments, such as zeros, and then take residuals of the second
+    derivative for each other (`JaxprTrace.process_custom_vjp_call` of jax 0.10).
+    """
+    op = custom_vmap(function)
+
+    @op.def_vmap
+    def rule(size, mapped, *args):
+        axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, mapped)
+        rows = jax.vmap(function, tuple(axes), axis_size=size)
+        out = whole(rows)(*args)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return op
 
 
 @functools.cache
@@ -27,8 +47,8 @@ def batched(run, call: Call):
 
     @op.def_vmap
     def rule(size, mapped, source, *args):
-        if size == 0:  # what one row gives says the shapes
-            return _no_rows(run, call, mapped, (source, *args))
+        if size == 0:
+            return _no_rows(rule, mapped, (source, *args))
         of_source, *mapped = mapped
         over_groups = any(mapped[:2])
         if isinstance(source, Input):
@@ -37,7 +57,9 @@ def batched(run, call: Call):
                 # The groups of a call have one x, and here each has its own.
                 source = _each_a_x(call, size, source, args[3], of_source, mapped[3])
                 of_source = True
-        axes = _Axes(call, size, over_groups)
+        merged = 1 if over_groups else 0  # of a state's axes
+        is_split = is_sharded(args[2][0], merged + mapped[2][0])
+        axes = _Axes(call, size, over_groups, is_split)
         source = axes.fold_source(source, of_source)
         weights = jax.tree.map(axes.fold_weights, args[:2], tuple(mapped[:2]))
         data = jax.tree.map(axes.fold_data, args[2:], tuple(mapped[2:]))
@@ -47,16 +69,18 @@ def batched(run, call: Call):
     return op
 
 
-def _no_rows(run, call: Call, mapped, args):
-    """The results of an axis of size 0."""
+def _no_rows(rule, mapped, args):
+    """The results of an axis of size 0: of one row, without that row."""
 
-    def one(x: Array, is_mapped: bool) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape[1:] if is_mapped else x.shape, x.dtype)
+    def one(x: Array, is_mapped: bool) -> Array:
+        if not is_mapped:
+            return x
+        return lax.pad(
+            x, jnp.zeros((), x.dtype), [(0, 1, 0), *[(0, 0, 0)] * (x.ndim - 1)]
+        )
 
-    shapes = jax.tree.map(one, args, tuple(mapped))
-    out = jax.eval_shape(functools.partial(run, call), *shapes)
-    out = jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), out)
-    return out, jax.tree.map(lambda _: True, out)
+    out, mapped = rule(1, mapped, *jax.tree.map(one, args, tuple(mapped)))
+    return jax.tree.map(lambda x: lax.slice_in_dim(x, 0, 0), out), mapped
 
 
 def _each_a_x(call: Call, size: int, source, controls, of_source, of_controls):
@@ -72,10 +96,15 @@ def _each_a_x(call: Call, size: int, source, controls, of_source, of_controls):
 
 
 class _Axes:
-    """Where a mapped axis goes: into the batch or into the groups, and back."""
+    """Where a mapped axis goes: into the batch or into the groups, and back.
 
-    def __init__(self, call: Call, size: int, over_groups: bool):
+    Outside of what is there, or, if that is split among the devices of an Explicit
+    mesh, inside of it: the outer one of merged axes may be split.
+    """
+
+    def __init__(self, call: Call, size: int, over_groups: bool, is_split: bool):
         self.call, self.size, self.over_groups = call, size, over_groups
+        self.is_split = is_split
 
     def fold_data(self, x: Array, is_mapped: bool) -> Array:
         """A sequence (rank 4) or a state (rank 3), with the mapped axis in front."""
@@ -112,8 +141,11 @@ class _Axes:
         """The inverse of `fold`."""
         before, folded, after = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
         merged = folded // self.size
-        split = (self._ways, self.size, merged // self._ways)
-        x = jnp.moveaxis(x.reshape(*before, *split, *after), axis + 1, 0)
+        pair = self.size, merged // self._ways
+        pair = pair[::-1] if self.is_split else pair
+        x = x.reshape(*before, self._ways, folded // self._ways, *after)
+        x = x.reshape(*before, self._ways, *pair, *after)
+        x = jnp.moveaxis(x, axis + 1 + self.is_split, 0)
         return x.reshape(self.size, *before, merged, *after)
 
     def _axis(self, rank: int) -> int:
@@ -134,5 +166,7 @@ class _Axes:
             x.shape[2 + axis :],
         )
         x = x.reshape(self.size, *before, self._ways, merged // self._ways, *after)
-        x = jnp.moveaxis(x, 0, axis + 1)
+        x = jnp.moveaxis(x, 0, axis + 1 + self.is_split)
+        # One pair of axes at a time: the wish of Explicit meshes.
+        x = x.reshape(*before, self._ways, self.size * merged // self._ways, *after)
         return x.reshape(*before, self.size * merged, *after)

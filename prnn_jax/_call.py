@@ -13,13 +13,13 @@ Arrays of a call, with G gates, N groups (independent recurrences: directions, h
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-import jax
 import numpy as np
 from jax import Array
 
 from prnn_jax._cells import CELLS, Cell
+from prnn_jax._options import is_exact
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Call:
     lean: bool = False
     skip: float = 0.0
     cap: float = math.inf
-    precision: jax.lax.Precision | None = None
+    precision: Any = None
     implementation: str | None = None
     max_sms: int = 0
 
     @property
     def exact(self) -> bool:
         """Whether a GPU multiplies float32 in float32, and not in TF32."""
-        return self.precision == jax.lax.Precision.HIGHEST
+        return is_exact(self.precision)
 
     @property
     def table(self) -> Cell:
@@ -73,13 +73,16 @@ class Call:
         """Axis of time in a sequence."""
         return 0 if self.time_major else 1
 
-    @property
-    def saved(self) -> int:
-        """Values that the forward pass returns per unit and step, besides y."""
-        states = self.table.states - 1
-        return {"nothing": 0, "states": states, "all": self.table.reserve + states}[
-            self.save
-        ]
+    def saved(self, *, zoneout: bool) -> int:
+        """Values that the forward pass returns per unit and step, besides y.
+
+        Args:
+          zoneout: whether the call has any.
+        """
+        states, reserve = self.table.states - 1, self.table.reserve
+        if self.table.keeps_made and zoneout:
+            reserve += 1
+        return {"nothing": 0, "states": states, "all": reserve + states}[self.save]
 
     def attributes(
         self, dtype, controls, *, projects: bool = False, prepared: bool = False

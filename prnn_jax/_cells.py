@@ -26,6 +26,8 @@ class Cell:
       reserve: gate values kept per unit and step for the backward pass. The states
         besides h are kept too; h itself is y.
       same_gradient: whether d(a_x) and d(a_h) are the same numbers.
+      keeps_made: whether the backward pass reads the h that a step has made, of which
+        zoneout leaves a mixture in y: then that h is kept, as the reserve.
       step: `(call, a_x, state, product) -> (state', reserve)`, with a_x
         `[..., gates*hidden]` and `product(h, first, last)` the pre-activations
         `h w_hh + b_hh` of those gates.
@@ -38,27 +40,27 @@ class Cell:
     states: int
     reserve: int
     same_gradient: bool
+    keeps_made: bool
     step: Callable
     product_inputs: Callable | None = None
-
-    @property
-    def saved(self) -> int:
-        """Values kept for the backward pass, per unit and step, besides y."""
-        return self.reserve + self.states - 1
 
 
 def _split(a: Array, gates: int) -> list[Array]:
     return jnp.split(a, gates, axis=-1)
 
 
+def _with_residual(call, a, h):
+    return a + call.skip * h if call.skip else a  # 0 of an infinite h is none of it
+
+
 def _rnn_tanh(call, a_x, state, product):
     (h,) = state
-    return (jnp.tanh(a_x + product(h, 0, 1) + call.skip * h),), ()
+    return (jnp.tanh(_with_residual(call, a_x + product(h, 0, 1), h)),), ()
 
 
 def _rnn_relu(call, a_x, state, product):
     (h,) = state
-    h = jax.nn.relu(a_x + product(h, 0, 1) + call.skip * h)
+    h = jax.nn.relu(_with_residual(call, a_x + product(h, 0, 1), h))
     return (jnp.where(h >= call.cap, jnp.asarray(call.cap, h.dtype), h),), ()
 
 
@@ -108,11 +110,13 @@ def _reset_inputs(h, reserve):
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("rnn_tanh", 1, 1, 0, True, _rnn_tanh),
-        Cell("rnn_relu", 1, 1, 0, True, _rnn_relu),
-        Cell("lstm", 4, 2, 4, True, _lstm),
-        Cell("slstm", 4, 4, 5, True, _slstm),
-        Cell("gru", 3, 1, 4, False, _gru),
-        Cell("gru_reset_before", 3, 1, 3, True, _gru_reset_before, _reset_inputs),
+        Cell("rnn_tanh", 1, 1, 0, True, True, _rnn_tanh),
+        Cell("rnn_relu", 1, 1, 0, True, True, _rnn_relu),
+        Cell("lstm", 4, 2, 4, True, False, _lstm),
+        Cell("slstm", 4, 4, 5, True, False, _slstm),
+        Cell("gru", 3, 1, 4, False, False, _gru),
+        Cell(
+            "gru_reset_before", 3, 1, 3, True, False, _gru_reset_before, _reset_inputs
+        ),
     )
 }

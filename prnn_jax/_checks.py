@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 
@@ -19,22 +20,67 @@ def check(condition: bool, message: str) -> None:
 def one_of(op: str, name: str, value, options: Sequence) -> None:
     """`value` must be among `options`."""
     listed = ", ".join(repr(option) for option in options)
-    check(value in options, f"{op}: {name} must be one of {listed}, got {value!r}.")
+    is_one = value is None or isinstance(value, str)  # an array is equal to nothing
+    check(
+        is_one and value in options,
+        f"{op}: {name} must be one of {listed}, got {value!r}.",
+    )
+
+
+def dtype(op: str, value) -> np.dtype:
+    """`value` as a dtype."""
+    try:
+        return jnp.dtype(value)
+    except TypeError:
+        raise ValueError(
+            f"{op}: dtype must be one, such as jnp.float32 or 'bfloat16', got "
+            f"{value!r}."
+        ) from None
+
+
+def is_array(op: str, name: str, value) -> None:
+    """`value` must be an array, of a dtype that is one of JAX's or NumPy's."""
+    kind = type(value).__name__
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        hint = "" if value is None else "; wrap it in jnp.asarray"
+        raise ValueError(f"{op}: {name} must be an array, got {kind}{hint}.")
+    check(
+        not isinstance(value, jax.ShapeDtypeStruct),
+        f"{op}: {name} must be an array, got {kind}, which has no values; call inside "
+        "jax.eval_shape.",
+    )
+    try:
+        jnp.dtype(value.dtype)
+    except TypeError:
+        raise ValueError(
+            f"{op}: {name} must be an array of JAX's or NumPy's, got {kind} of "
+            f"{value.dtype}; convert it, e.g. jnp.asarray(numpy.asarray({name}))."
+        ) from None
 
 
 def array(op: str, name: str, value) -> Array:
-    """`value` as an array of floats."""
-    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        raise ValueError(
-            f"{op}: {name} must be an array, got {type(value).__name__}; "
-            "wrap it in jnp.asarray."
-        )
+    """`value`, which must be an array of floats."""
+    is_array(op, name, value)
     check(
         jnp.issubdtype(value.dtype, jnp.floating),
         f"{op}: {name} must have a floating dtype, got {value.dtype}; "
         f"convert it, e.g. {name}.astype(jnp.float32).",
     )
     return value
+
+
+def jax_array(op: str, name: str, value) -> Array:
+    """An array of floats as JAX's, and of its dtypes: NumPy's float64 may be float32.
+
+    So a call means the same whether it is traced or closes over NumPy's arrays.
+    """
+    return jnp.asarray(array(op, name, value))
+
+
+def canonical(tree):
+    """A tree with NumPy's arrays as JAX's; all else stays, to be checked."""
+    kinds = np.ndarray, np.generic
+    return jax.tree.map(lambda a: jnp.asarray(a) if isinstance(a, kinds) else a, tree)
 
 
 def same_dtype(op: str, arrays: dict[str, Array]) -> None:
@@ -58,6 +104,30 @@ def shape(
     if len(sizes) >= 2 and value.shape == (*sizes[:-2], sizes[-1], sizes[-2]):
         hint = "; transpose its last two axes"
     raise ValueError(f"{op}: {name} must be {expected}, got {list(value.shape)}{hint}.")
+
+
+def steps(op: str, name: str, value, features: str, carry: Sequence[int]) -> None:
+    """`value` must have an axis of time before the batch axes that a carry has.
+
+    Args:
+      op: the module.
+      name: of the value.
+      value: `[time, *batch, features]`.
+      features: what its last axis is called.
+      carry: shape `[*batch, hidden]` of an array of the carry.
+
+    Raises:
+      ValueError: it has none, as when it is one step.
+    """
+    is_array(op, name, value)
+    given, batch = tuple(jnp.shape(value)), tuple(carry[:-1])
+    is_one = given[:-1] == batch
+    hint = f"; a single step is {name}[None], resets[None]" if is_one else ""
+    check(
+        len(given) >= 2 and given[1:-1] == batch,
+        f"{op}: {name} must be [time, *batch, {features}] with the carry's batch axes, "
+        f"{list(batch)}, got {list(given)}{hint}.",
+    )
 
 
 def platform() -> str:

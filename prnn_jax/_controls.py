@@ -6,6 +6,7 @@
 import math
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -16,6 +17,7 @@ from prnn_jax._arguments import Layout, as_states
 from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._checks import check
+from prnn_jax._options import scalar
 
 
 class Controls(NamedTuple):
@@ -47,12 +49,25 @@ class Controls(NamedTuple):
 NONE = Controls()
 
 
-def possible_lengths(lengths, time) -> Array:
-    """The nearest of 0 to time, in int32, of whole numbers of any type."""
-    # A narrow type may not hold `time`, and int32 not what a wide one holds.
-    if jnp.dtype(lengths.dtype).itemsize < 4:
-        lengths = lengths.astype(jnp.int32)
-    return jnp.clip(lengths, 0, time).astype(jnp.int32)
+def checked_lengths(op: str, lengths, batch: tuple[int, ...], time) -> Array:
+    """int32 `[*batch]`, from 0 to time: an error elsewhere, or if traced the nearest.
+
+    Raises:
+      ValueError: in the words of function `op`.
+    """
+    lengths = whole_numbers(op, "lengths", lengths)
+    _checks.shape(op, "lengths", lengths, ("*batch",), batch)
+    if not isinstance(lengths, Tracer) and lengths.size:
+        known = np.asarray(lengths)
+        least, most = int(known.min()), int(known.max())
+        check(
+            least >= 0 and most <= time,
+            f"{op}: lengths must be from 0 to time = {time}, got "
+            f"{least if least < 0 else most}.",
+        )
+        if not isinstance(lengths, Array):
+            return jnp.asarray(known.astype(np.int32))
+    return counted(lengths, time)
 
 
 def valid_steps(lengths: Array, time: int, *, time_major: bool) -> Array:
@@ -105,35 +120,21 @@ class _Native:
         self.dtype = x.dtype
 
     def lengths(self, lengths) -> Array:
-        given, op = self.given, self.op
-        lengths = _as_array(op, "lengths", lengths)
-        check(
-            jnp.issubdtype(lengths.dtype, jnp.integer),
-            f"{op}: lengths must be whole numbers, got {lengths.dtype}; "
-            "convert them, e.g. lengths.astype(jnp.int32).",
-        )
-        _checks.shape(op, "lengths", lengths, ("*batch",), given.batch)
-        if not isinstance(lengths, Tracer) and lengths.size:
-            known = np.asarray(lengths)
-            least, most = int(known.min()), int(known.max())
-            check(
-                least >= 0 and most <= given.time,
-                f"{op}: lengths must be from 0 to time = {given.time}, got "
-                f"{least if least < 0 else most}.",
-            )
-        lengths = possible_lengths(lengths, given.time)
+        given = self.given
+        lengths = checked_lengths(self.op, lengths, given.batch, given.time)
         shape = self.rows, given.groups, 1
-        return jnp.broadcast_to(lengths.reshape(self.rows, 1, 1), shape)
+        return jnp.broadcast_to(lengths.reshape(self.rows)[:, None, None], shape)
 
     def resets(self, resets) -> Array:
         given, call = self.given, self.call
-        resets = _as_array(self.op, "resets", resets)
+        resets = as_array(self.op, "resets", resets)
         names = ("time", "*batch") if call.time_major else ("*batch", "time")
         sizes = (given.time, *given.batch)
         sizes = sizes if call.time_major else (*given.batch, given.time)
         _checks.shape(self.op, "resets", resets, names, sizes)
-        flags = jnp.asarray(resets).astype(bool).reshape(*given.order, 1, 1)
-        return jnp.broadcast_to(flags, (*given.order, given.groups, 1))
+        flags = jnp.asarray(resets).astype(bool).reshape(*given.order)
+        shape = *given.order, given.groups, 1
+        return jnp.broadcast_to(flags[..., None, None], shape)
 
     def states(self, name: str, states) -> State:
         given = self.given
@@ -141,13 +142,12 @@ class _Native:
         if states is None:
             zeros = jnp.zeros((self.rows, given.groups, given.hidden), self.dtype)
             return (zeros,) * given.state_count
-        for state in states:
-            self._check_state(name, state)
+        states = tuple(self._as_state(name, state) for state in states)
         return tuple(given.state_to_native(state) for state in states)
 
     def mask(self, mask) -> Array:
-        mask = _as_array(self.op, "recurrent_mask", mask)
-        self._check_state("recurrent_mask", mask)
+        mask = as_array(self.op, "recurrent_mask", mask)
+        mask = self._as_state("recurrent_mask", mask)
         return lax.stop_gradient(self.given.state_to_native(mask))
 
     def zoneout(self, zoneout) -> Array:
@@ -163,31 +163,76 @@ class _Native:
         features = given.directions * given.features
         values = []
         for part in parts:
-            if isinstance(part, (int, float)):
-                check(0 <= part <= 1, f"{op}: zoneout must be from 0 to 1, got {part}.")
+            if (known := scalar(part)) is not None:
+                check(
+                    0 <= known <= 1, f"{op}: zoneout must be from 0 to 1, got {known}."
+                )
+                part = known
+            if known is not None or (isinstance(part, Tracer) and part.shape == ()):
                 part = jnp.full((*lead, features), part, self.dtype)
             names = ("time", "*batch") if self.call.time_major else ("*batch", "time")
-            part = _as_array(op, "zoneout", part)
+            part = as_array(op, "zoneout", part)
             _checks.shape(
                 op, "zoneout", part, (*names, "features of y"), (*lead, features)
             )
-            part = part.astype(self.dtype)
+            # One axis at a time: the wish of Explicit meshes.
+            part = part.astype(self.dtype).reshape(*given.order, features)
             values.append(part.reshape(*given.order, given.groups, given.hidden))
         return lax.stop_gradient(jnp.concatenate(values, -1))
 
-    def _check_state(self, name: str, value: Any) -> None:
-        value = _checks.array(self.op, name, value)
-        _checks.same_dtype(self.op, {"x": self.x, name: value})
+    def _as_state(self, name: str, value: Any) -> Array:
+        value = _checks.jax_array(self.op, name, value)
         lead = ("2",) * (self.given.directions - 1)
         names = (*lead, "*batch", "hidden")
         _checks.shape(self.op, name, value, names, self.given.state_shape)
+        _checks.same_dtype(self.op, {"x": self.x, name: value})
+        return value
 
 
-def _as_array(op: str, name: str, value: Any) -> Any:
+def as_array(op: str, name: str, value: Any) -> Any:
+    """An array, or what is as good as one: numbers, and lists of them."""
+    kind = type(value).__name__
     if isinstance(value, (list, tuple, int, float, bool)):
-        value = np.asarray(value)
+        traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(value))
+        try:
+            value = jnp.asarray(value) if traced else np.asarray(value)
+        except (TypeError, ValueError):  # of unequal lengths, of anything
+            value = None
+    dtype = getattr(value, "dtype", None)
     check(
-        hasattr(value, "shape") and hasattr(value, "dtype"),
-        f"{op}: {name} must be an array, got {type(value).__name__}.",
+        hasattr(value, "shape") and dtype is not None,
+        f"{op}: {name} must be an array, got {kind}.",
+    )
+    check(
+        _is_of_numbers(dtype),
+        f"{op}: {name} must be an array of numbers, got {kind} of {dtype}.",
     )
     return value
+
+
+def whole_numbers(op: str, name: str, value: Any) -> Any:
+    """Such as are lengths."""
+    value = as_array(op, name, value)
+    check(
+        jnp.issubdtype(value.dtype, jnp.integer),
+        f"{op}: {name} must be whole numbers, got {value.dtype}; "
+        f"convert them, e.g. {name}.astype(jnp.int32).",
+    )
+    return value
+
+
+def counted(lengths: Any, time: int) -> Array:
+    """Lengths of any integer dtype as int32, from 0 to time."""
+    lengths = jnp.asarray(lengths)
+    # A narrow type may not hold `time`, and int32 not what a wide one holds.
+    if jnp.iinfo(lengths.dtype).bits < 32:
+        lengths = lengths.astype(jnp.int32)
+    return jnp.clip(lengths, 0, time).astype(jnp.int32)
+
+
+def _is_of_numbers(dtype: Any) -> bool:
+    try:
+        dtype = jnp.dtype(dtype)
+    except TypeError:  # another library's
+        return False
+    return any(jnp.issubdtype(dtype, kind) for kind in (jnp.number, jnp.bool_))

@@ -10,11 +10,20 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _checks, _weights
+from prnn_jax import _checks, _options, _weights
 from prnn_jax._call import Call
 from prnn_jax._checks import check
-from prnn_jax._noise import Noise, check_noise
-from prnn_jax._run import Implementation, Merge, Params, Precision, Reserve, State
+from prnn_jax._noise import Noise, check_key, check_noise
+from prnn_jax._params import Params, typed
+from prnn_jax._run import (
+    Implementation,
+    Lengths,
+    Merge,
+    Precision,
+    Reserve,
+    Resets,
+    State,
+)
 
 
 class Training(eqx.Module):
@@ -31,7 +40,9 @@ class Training(eqx.Module):
     @classmethod
     def of(cls, noise: Noise, inference: bool) -> "Training | None":
         """None where nothing is dropped: it then adds no leaf to a layer."""
-        return cls(noise, inference) if noise else None
+        if not noise:
+            return None
+        return cls(noise, _options.flag("Layer", "inference", inference))
 
     def key(self, op: str, key: Array | None, inference: bool | None) -> Array | None:
         """What masks are drawn from, None at inference.
@@ -39,7 +50,8 @@ class Training(eqx.Module):
         Raises:
           ValueError: there is none though the layer is training.
         """
-        if self.inference if inference is None else inference:
+        inference = self.inference if inference is None else inference
+        if _options.flag(op, "inference", inference):
             return None
         check(
             key is not None,
@@ -47,6 +59,7 @@ class Training(eqx.Module):
             "None; without dropout it runs with inference=True (for a whole model, "
             "eqx.nn.inference_mode).",
         )
+        check_key(op, key)
         return key
 
 
@@ -93,8 +106,11 @@ class Layer(eqx.Module):
         key: Array,
     ):
         name = type(self).__name__
-        for side, size in (("input", input_size), ("hidden", hidden_size)):
-            check(size >= 1, f"{name}: {side}_size must be at least 1, got {size}.")
+        input_size = _options.size(name, "input_size", input_size)
+        hidden_size = _options.size(name, "hidden_size", hidden_size)
+        heads = _options.size(name, "heads", heads)
+        reverse = _options.flag(name, "reverse", reverse)
+        bidirectional = _options.flag(name, "bidirectional", bidirectional)
         _checks.one_of(name, "merge", merge, get_args(Merge))
         _checks.one_of(name, "reserve", reserve, get_args(Reserve))
         choices = (None, *get_args(Implementation))
@@ -105,18 +121,19 @@ class Layer(eqx.Module):
             "ways, got True.",
         )
         check(
-            heads >= 1 and hidden_size % heads == 0,
+            hidden_size % heads == 0,
             f"{name}: heads must divide hidden_size={hidden_size}, got {heads}.",
         )
         self.input_size = input_size
         self.hidden_size = hidden_size
-        self.use_bias = use_bias
+        self.use_bias = _options.flag(name, "use_bias", use_bias)
         self.reverse = reverse
         self.bidirectional = bidirectional
         self.merge = merge
         self.heads = heads
         self.reserve = reserve
-        self.precision = precision
+        _options.precision(name, precision)
+        self.precision = _options.static(precision)
         self.implementation = implementation
         noise = check_noise(
             name,
@@ -137,7 +154,9 @@ class Layer(eqx.Module):
     @property
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm` and the others."""
-        return _weights.join_biases(self.w_ih, self.w_hh, self.b_ih, self.b_hn)
+        params = _weights.join_biases(self.w_ih, self.w_hh, self.b_ih, self.b_hn)
+        heads = self.heads > 1
+        return typed(params, bidirectional=self.bidirectional, heads=heads)
 
     @property
     def output_size(self) -> int:
@@ -150,8 +169,8 @@ class Layer(eqx.Module):
         xs: Array,
         state: State | None = None,
         *,
-        lengths: Array | None = None,
-        resets: Array | None = None,
+        lengths: Lengths | None = None,
+        resets: Resets | None = None,
         reset_to: State | None = None,
         time_major: bool = False,
         key: Array | None = None,
@@ -183,6 +202,7 @@ class Layer(eqx.Module):
           ValueError: shapes, dtypes or options do not fit; says what was expected.
         """
         name = type(self).__name__
+        time_major = _options.flag(name, "time_major", time_major)
         check_sequence(name, xs, self.input_size, time_major=time_major)
         arrays = promoted((xs, self.params, state, reset_to))
         xs, params, state, reset_to = arrays
@@ -259,6 +279,7 @@ def _drawn_apart(draw: Callable, count: int) -> Callable:
 
 def check_sequence(name: str, xs: Array, input_size: int, *, time_major: bool) -> None:
     """Xs must be a sequence of inputs."""
+    _checks.is_array(name, "xs", xs)
     shape = jnp.shape(xs)
     axes = "time, *batch" if time_major else "*batch, time"
     check(

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _stack
+from prnn_jax import _checks, _options, _stack
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._equinox_layer import Layer, Training, check_sequence, promoted
 from prnn_jax._noise import check_noise
-from prnn_jax._run import State
+from prnn_jax._run import Lengths, Resets, State
 
 
 class Stack(eqx.Module):
@@ -76,10 +76,9 @@ class Stack(eqx.Module):
             isinstance(layer, type) and issubclass(layer, Layer),
             f"Stack: layer must be LSTM, SLSTM, GRU or RNN, the class, got {layer!r}.",
         )
-        check(
-            num_layers >= 1,
-            f"Stack: num_layers must be at least 1, got {num_layers}.",
-        )
+        num_layers = _options.size("Stack", "num_layers", num_layers)
+        norm = _options.flag("Stack", "norm", norm)
+        skip_connections = _options.flag("Stack", "skip_connections", skip_connections)
         check(
             not options.get("reverse"),
             "Stack: reverse must be False, got True; flip xs and ys, or use "
@@ -124,8 +123,8 @@ class Stack(eqx.Module):
         xs: Array,
         state: State | None = None,
         *,
-        lengths: Array | None = None,
-        resets: Array | None = None,
+        lengths: Lengths | None = None,
+        resets: Resets | None = None,
         reset_to: State | None = None,
         time_major: bool = False,
         key: Array | None = None,
@@ -152,6 +151,7 @@ class Stack(eqx.Module):
           ValueError: shapes, dtypes or options do not fit; says what was expected.
         """
         first = self.first
+        time_major = _options.flag("Stack", "time_major", time_major)
         check_sequence("Stack", xs, first.input_size, time_major=time_major)
         arrays = promoted((xs, self.layers, state, reset_to))
         xs, layers, state, reset_to = arrays
@@ -267,6 +267,10 @@ class ScannedRNN(eqx.Module):
             f"ScannedRNN: inputs must be (xs, resets), got {type(inputs).__name__}.",
         )
         xs, resets = inputs
+        for array in jax.tree.leaves(carry)[:1]:
+            is_stack = isinstance(self.layer, Stack)
+            shape = jnp.shape(array)[1 if is_stack else 0 :]
+            _checks.steps("ScannedRNN", "xs", xs, "input_size", shape)
         ys, carry = self.layer(
             xs,
             carry,

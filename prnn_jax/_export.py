@@ -3,9 +3,12 @@
 from jax import export
 
 from prnn_jax._ffi import TARGETS
-from prnn_jax._run import Params
+from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params
 
-export.register_namedtuple_serialization(Params, serialized_name="prnn_jax.Params")
+for _type in (Params, BidirectionalParams, MultiHeadParams):
+    export.register_namedtuple_serialization(
+        _type, serialized_name=f"prnn_jax.{_type.__name__}"
+    )
 
 
 def export_checks() -> list[export.DisabledSafetyCheck]:

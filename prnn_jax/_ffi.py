@@ -149,9 +149,9 @@ def _forward_native(
     )
     y = _result(like, sizes.sequence(call, 1))
     state_n = tuple(_result(like, sizes.state) for _ in state_0)
-    saved = ()
-    if call.saved:
-        saved = (_result(like, sizes.sequence(call, call.saved)),)
+    saved, values = (), call.saved(zoneout=controls.zoneout is not None)
+    if values:
+        saved = (_result(like, sizes.sequence(call, values)),)
     projects = isinstance(source, Input)
     workspace = _workspace(
         call,

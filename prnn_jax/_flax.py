@@ -7,17 +7,22 @@ from typing import Any, Literal, Self, get_args
 
 import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
+from jax.typing import ArrayLike
 
-from prnn_jax import _checks, _ops
+from prnn_jax import _checks, _ops, _options, _params
 from prnn_jax._call import Call
 from prnn_jax._checks import check
+from prnn_jax._controls import counted
 from prnn_jax._flax_carry import Carry, Form
 from prnn_jax._noise import Noise
-from prnn_jax._ops import Implementation, Merge, Params, Precision, Reserve
+from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
+from prnn_jax._params import Params
 
 Initializer = jax.nn.initializers.Initializer
 CellName = Literal["gru", "lstm", "rnn", "slstm"]
+
+_FLAGS = "bidirectional", "time_major", "return_carry", "reverse", "keep_order"
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ RNN = Kind("rnn_tanh", _ops.rnn, 1)
 def orthogonal(key: Array, shape, dtype=jnp.float32, out_sharding=None) -> Array:
     """Orthogonal, drawn in at least float32: there is no QR in half precision."""
     del out_sharding
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = jnp.float32 if jnp.finfo(dtype).bits < 32 else dtype
     return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 
@@ -103,11 +108,20 @@ class Options:
         )
 
     def __post_init__(self):
-        name, features, heads = self.name, self.features, self.heads
-        check(
-            features >= 1,
-            f"{name}: {self.features_name} must be at least 1, got {features}.",
-        )
+        name = self.name
+        known: dict[str, Any] = {
+            "features": _options.size(name, self.features_name, self.features),
+            "precision": _options.precision(name, self.precision),
+            "recurrent_dropout_rate": self._rate("recurrent_dropout_rate"),
+            "zoneout_rate": self._rate("zoneout_rate"),
+        }
+        for flag in _FLAGS:
+            known[flag] = _options.flag(name, flag, getattr(self, flag) or False)
+        if self.heads is not None:
+            known["heads"] = _options.static(self.heads)
+        for option, value in known.items():
+            object.__setattr__(self, option, value)
+        features, heads = self.features, self.heads
         _checks.one_of(name, "merge", self.merge, get_args(Merge))
         _checks.one_of(name, "reserve", self.reserve, get_args(Reserve))
         implementations = (None, *get_args(Implementation))
@@ -130,16 +144,23 @@ class Options:
         )
         self._check_rates()
 
+    def _rate(self, option: str) -> Any:
+        """A rate, or several, as Python's numbers."""
+        given = getattr(self, option)
+        if not isinstance(given, (tuple, list)):
+            return _options.number(self.name, option, given)
+        return tuple(_options.number(self.name, option, rate) for rate in given)
+
     def _check_rates(self) -> None:
         rate = self.recurrent_dropout_rate
         check(
-            isinstance(rate, (int, float)) and 0 <= rate < 1,
+            not isinstance(rate, tuple) and 0 <= rate < 1,
             f"{self.name}: recurrent_dropout_rate must be a number from 0 to below 1, "
             f"got {rate!r}.",
         )
         for rate in self.zoneout_rates:
             check(
-                isinstance(rate, (int, float)) and 0 <= rate <= 1,
+                0 <= rate <= 1,
                 f"{self.name}: zoneout_rate must be of numbers from 0 to 1, got "
                 f"{rate!r}.",
             )
@@ -157,14 +178,14 @@ class Options:
           ValueError: there are more or fewer.
         """
         count = len(self.kind.carry)
-        if not isinstance(self.zoneout_rate, (tuple, list)):
+        if not isinstance(self.zoneout_rate, tuple):
             return (self.zoneout_rate,) * count
         check(
             len(self.zoneout_rate) == count,
             f"{self.name}: zoneout_rate must be a number, or {count} of them, one for "
             f"each array of the carry, got {len(self.zoneout_rate)} values.",
         )
-        return tuple(self.zoneout_rate)
+        return self.zoneout_rate
 
     @property
     def noise(self) -> Noise:
@@ -197,6 +218,11 @@ class Options:
         ]
         return jnp.stack(groups).reshape(*self.lead, *rows, gates * self.width)
 
+    def typed(self, params: Params) -> Params:
+        """The same by the type that says what `lead` is."""
+        heads = self.heads is not None
+        return _params.typed(params, bidirectional=self.bidirectional, heads=heads)
+
     # ---- carries ---------------------------------------------------------------------
 
     @property
@@ -220,12 +246,13 @@ class Options:
 
     # ---- a call ----------------------------------------------------------------------
 
-    def batch(self, inputs: Array, in_features: int | None = None) -> tuple[int, ...]:
+    def batch(self, inputs: Any, in_features: int | None = None) -> tuple[int, ...]:
         """Sizes of the batch axes of inputs.
 
         Raises:
           ValueError: inputs have too few axes or not as many features.
         """
+        _checks.is_array(self.name, "inputs", inputs)
         shape = jnp.shape(inputs)
         axes = "time, *batch" if self.time_major else "*batch, time"
         sizes = "" if in_features is None else f" with in_features={in_features}"
@@ -238,12 +265,12 @@ class Options:
 
     def run(
         self,
-        inputs: Array,
+        inputs: ArrayLike,
         params: Params,
         *,
         initial_carry: Carry | None,
-        seq_lengths: Array | None,
-        resets: Array | None,
+        seq_lengths: Lengths | None,
+        resets: Resets | None,
         reset_carry: Carry | None,
         key: Array | None,
     ) -> Any:
@@ -263,7 +290,7 @@ class Options:
         """
         batch = self.batch(inputs)
         arrays = _promoted((inputs, *params), self.dtype)
-        x, params = arrays[0], Params(*arrays[1:])
+        x, params = arrays[0], self.typed(Params(*arrays[1:]))
         check(
             reset_carry is None or resets is not None,
             f"{self.name}: reset_carry is given without resets; give resets, or leave "
@@ -304,24 +331,24 @@ class Options:
             y = self._in_order_of_processing(y, seq_lengths)
         return (self.carries.from_state(state), y) if self.return_carry else y
 
-    def _in_order_of_processing(self, y: Array, lengths: Array | None) -> Array:
+    def _in_order_of_processing(self, y: Array, lengths: Any) -> Array:
         """y of a reversed layer, last step first; what is past the end stays there."""
         axis = 0 if self.time_major else y.ndim - 2
         if lengths is None:
             return jnp.flip(y, axis)
         time = y.shape[axis]
-        lengths = jnp.expand_dims(jnp.clip(jnp.asarray(lengths), 0, time), axis)
-        steps = jnp.arange(time)
-        if self.time_major:
-            steps = steps.reshape(time, *(1,) * (y.ndim - 2))
+        lengths = jnp.asarray(lengths)
+        lengths = jnp.expand_dims(counted(lengths, time), axis)
+        steps = lax.broadcasted_iota(jnp.int32, y.shape[:-1], axis)
         order = jnp.where(steps < lengths, lengths - 1 - steps, steps)
         return jnp.take_along_axis(y, order[..., None], axis)
 
 
 def check_gru(reset_after: bool, recurrent_bias: bool) -> None:
     """Raises ValueError for options of a GRU that exclude each other."""
+    after = _options.flag("GRU", "reset_after", reset_after)
     check(
-        reset_after or not recurrent_bias,
+        after or not _options.flag("GRU", "recurrent_bias", recurrent_bias),
         "GRU: recurrent_bias must be False without reset_after, where it would "
         "only be added to b_ih, got True.",
     )

@@ -5,13 +5,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax import Array
+from jax.typing import ArrayLike
 
-from prnn_jax import _flax, _weights
-from prnn_jax._checks import check
+from prnn_jax import _flax, _options, _weights
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
-from prnn_jax._ops import Implementation, Merge, Params, Precision, Reserve
+from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
+from prnn_jax._params import Params
 
 Rngs = nnx.Rngs | nnx.RngStream
 
@@ -51,28 +51,24 @@ class Layer(nnx.Module):
         implementation: Implementation | None = None,
         rngs: nnx.Rngs,
     ):
-        check(
-            in_features >= 1,
-            f"{type(self).__name__}: in_features must be at least 1, got "
-            f"{in_features}.",
-        )
-        self.in_features = in_features
-        self.hidden_features = hidden_features
-        self.bidirectional = bidirectional
+        name, static = type(self).__name__, _options.static
+        self.in_features = _options.size(name, "in_features", in_features)
+        self.hidden_features = static(hidden_features)
+        self.bidirectional = static(bidirectional)
         self.merge = merge
-        self.heads = heads
-        self.time_major = time_major
-        self.return_carry = return_carry
-        self.reverse = reverse
-        self.keep_order = keep_order
-        self.recurrent_dropout_rate = recurrent_dropout_rate
-        self.zoneout_rate = zoneout_rate
-        self.deterministic = deterministic
+        self.heads = static(heads)
+        self.time_major = static(time_major)
+        self.return_carry = static(return_carry)
+        self.reverse = static(reverse)
+        self.keep_order = static(keep_order)
+        self.recurrent_dropout_rate = static(recurrent_dropout_rate)
+        self.zoneout_rate = static(zoneout_rate)
+        self.deterministic = static(deterministic)
         self.dtype = dtype
         self.param_dtype = param_dtype
         self.carry_init = carry_init
         self.reserve = reserve
-        self.precision = precision
+        self.precision = static(precision)
         self.implementation = implementation
         options = self._options()
         # A random stream only for who needs it: it is state, and splits graph and jit.
@@ -92,17 +88,17 @@ class Layer(nnx.Module):
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm`, `slstm`, `gru` or `rnn`."""
         b_hn = None if self.b_hn is None else self.b_hn[...]
-        return _weights.join_biases(
-            self.w_ih[...], self.w_hh[...], self.b_ih[...], b_hn
+        return self._options().typed(
+            _weights.join_biases(self.w_ih[...], self.w_hh[...], self.b_ih[...], b_hn)
         )
 
     def __call__(
         self,
-        inputs: Array,
+        inputs: ArrayLike,
         *,
         initial_carry: Carry | None = None,
-        seq_lengths: Array | None = None,
-        resets: Array | None = None,
+        seq_lengths: Lengths | None = None,
+        resets: Resets | None = None,
         reset_carry: Carry | None = None,
         return_carry: bool | None = None,
         time_major: bool | None = None,

@@ -79,6 +79,9 @@ def scan(layer: Callable, carry: Carry, x: tuple[Array, Array]) -> tuple[Carry, 
         f"{f'{len(x)} values' if isinstance(x, (tuple, list)) else type(x).__name__}.",
     )
     inputs, resets = x
+    hidden_size_of(carry)
+    shape = jnp.shape(jax.tree.leaves(carry)[0])
+    _checks.steps("ScannedRNN", "inputs", inputs, "in_features", shape)
     new, y = layer(inputs, initial_carry=carry, resets=resets)
     # In a caller's own scan the carry must be of one dtype from step to step.
     new = jax.tree.map(lambda new, old: new.astype(jnp.result_type(old)), new, carry)

@@ -38,7 +38,7 @@ def backward(call: Call, primals, kept, cotangents):
     controls = primals[-1]
     dy, dstate_n = cotangents
     gates = call.table.gates
-    all_saved = replace(call, save="all").saved
+    all_saved = replace(call, save="all").saved(zoneout=controls.zoneout is not None)
 
     def buffers(values: int) -> Array:
         # To be overwritten. As zeros it would exist from the beginning of the program.
@@ -118,7 +118,9 @@ def _gates(call: Call, a_x, w_hh, b_hh, befores: State, controls: Controls):
         a = grouped_product(h, w_hh[..., columns], call.precision)
         return a + b_hh[None, None, :, columns]
 
-    _, reserve = call.table.step(call, a_x, befores, product)
+    made, reserve = call.table.step(call, a_x, befores, product)
+    if call.table.keeps_made and controls.zoneout is not None:
+        reserve = made[:1]
     if controls.lengths is not None:
         counts = valid_steps(controls.lengths, time, time_major=call.time_major)
         reserve = tuple(jnp.where(counts, gate, 0) for gate in reserve)

@@ -22,6 +22,8 @@ def _import_native():
     numbers = version.findall(header.read_text())
     runtime = tuple(int(number) for number in numbers)
     check_api_version(_prnn.ffi_api_version(), runtime)
+    if wrong := _prnn.environment_error():
+        raise ValueError(wrong)
     for name, stages in _prnn.cpu_targets().items():
         jax.ffi.register_ffi_target(name, stages, platform="cpu")
     for name, stages in _prnn.cuda_targets().items():

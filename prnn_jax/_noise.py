@@ -7,6 +7,7 @@ nothing else: not on dtype, `jit`, or whether layers run in a loop.
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from jax import Array
 
 from prnn_jax._call import Call
 from prnn_jax._checks import check
+from prnn_jax._options import number
 
 _DROPOUT, _RECURRENT, _ZONEOUT = range(3)
 
@@ -96,13 +98,13 @@ def check_noise(
     """
     rates = {"dropout": dropout, "recurrent_dropout": recurrent_dropout}
     for name, rate in rates.items():
-        _check_number(op, name, rate)
+        rates[name] = rate = float(number(op, name, rate))
         check(0 <= rate < 1, f"{op}: {name} must be from 0 to below 1, got {rate}.")
     states = call.table.states
     several = isinstance(zoneout, (tuple, list))
     each = tuple(zoneout) if several else (zoneout,) * states
+    each = tuple(float(number(op, "zoneout", rate)) for rate in each)
     for rate in each:
-        _check_number(op, "zoneout", rate)
         check(0 <= rate <= 1, f"{op}: zoneout must be from 0 to 1, got {rate}.")
     check(
         call.cell != "slstm" or not any(each),
@@ -113,14 +115,14 @@ def check_noise(
         f"{op}: zoneout must be a number or a tuple of {states}, one for each state, "
         f"got {len(each)} values.",
     )
-    return Noise(dropout, recurrent_dropout, each)
+    return Noise(**rates, zoneout=each)
 
 
-def _check_number(op: str, name: str, rate) -> None:
+def check_key(op: str, key: Any) -> None:
+    """The key must be one, or None."""
     check(
-        isinstance(rate, (int, float)),
-        f"{op}: {name} must be a Python number, known when tracing, got "
-        f"{type(rate).__name__}.",
+        key is None or hasattr(key, "dtype"),
+        f"{op}: key must be of jax.random.key, or None, got {key!r}.",
     )
 
 

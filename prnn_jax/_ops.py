@@ -1,19 +1,30 @@
 """The public functions."""
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from jax import Array
+from jax.typing import ArrayLike
 
 from prnn_jax import _checks
 from prnn_jax._call import Call
+from prnn_jax._options import flag, size
+from prnn_jax._params import (
+    BidirectionalParams,
+    MultiHeadParams,
+    Params,
+    Prepared,
+    warn_of_two,
+)
 from prnn_jax._run import (
     Activation,
+    GivenState,
     Implementation,
+    Lengths,
     Merge,
-    Params,
     Precision,
-    Prepared,
     Reserve,
+    Resets,
     State,
     Zoneout,
     options,
@@ -24,12 +35,17 @@ from prnn_jax._run import (
 
 __all__ = [
     "Activation",
+    "BidirectionalParams",
+    "GivenState",
     "Implementation",
+    "Lengths",
     "Merge",
+    "MultiHeadParams",
     "Params",
     "Precision",
     "Prepared",
     "Reserve",
+    "Resets",
     "State",
     "Zoneout",
     "gru",
@@ -41,14 +57,14 @@ __all__ = [
 
 
 def lstm(
-    x: Array,
+    x: ArrayLike,
     params: Params | Prepared,
-    state_0: tuple[Array, Array] | None = None,
+    state_0: Sequence[ArrayLike] | None = None,
     *,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: tuple[Array, Array] | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: Sequence[ArrayLike] | None = None,
+    recurrent_mask: ArrayLike | None = None,
     zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
@@ -89,12 +105,12 @@ def lstm(
         no gradient.
       zoneout: how much of the old state stays, from 0 to 1 (Krueger et al. 2017,
         arXiv:1606.01305): :math:`s' = k s + (1 - k) s_{new}`. An array shaped as y,
-        of Bernoulli draws while training; or a number, their mean, at inference; or a
-        pair, for h and for c. Constant: gets no gradient.
+        of Bernoulli draws while training; or a number, their mean, at inference, which
+        may be traced; or a pair, for h and for c. Constant: gets no gradient.
       reverse: run from the last step to the first; y stays in the order of x.
-      bidirectional: run both ways at once. The params have a leading axis of 2, so
-        have the states (and masks that are shaped as states), and y is
-        `[*batch, time, 2*hidden]`, forward before backward.
+      bidirectional: run both ways at once. The params have a leading axis of 2
+        (`BidirectionalParams`, or `Params`), so have the states (and masks that are
+        shaped as states), and y is `[*batch, time, 2*hidden]`, forward before backward.
       merge: of the two directions' y: "concat", or "sum" for `[*batch, time, hidden]`.
       time_major: x, y, resets and zoneout are `[time, *batch, ...]`.
       reserve: what is kept for the backward pass: "fast" keeps the gates; "lean" keeps
@@ -118,14 +134,14 @@ def lstm(
 
 
 def slstm(
-    x: Array,
+    x: ArrayLike,
     params: Params | Prepared,
-    state_0: tuple[Array, Array, Array, Array] | None = None,
+    state_0: Sequence[ArrayLike] | None = None,
     *,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: tuple[Array, Array, Array, Array] | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: Sequence[ArrayLike] | None = None,
+    recurrent_mask: ArrayLike | None = None,
     reverse: bool = False,
     bidirectional: bool = False,
     merge: Merge = "concat",
@@ -173,15 +189,15 @@ def slstm(
 
 
 def gru(
-    x: Array,
+    x: ArrayLike,
     params: Params | Prepared,
-    state_0: Array | None = None,
+    state_0: ArrayLike | None = None,
     *,
     reset_after: bool = True,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: Array | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: ArrayLike | None = None,
+    recurrent_mask: ArrayLike | None = None,
     zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
@@ -227,23 +243,23 @@ def gru(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     arguments = locals()
-    cell = "gru" if reset_after else "gru_reset_before"
+    cell = "gru" if flag("gru", "reset_after", reset_after) else "gru_reset_before"
     call = Call(cell, **options("gru", arguments))
     return run_layer("gru", call, x, params, arguments)
 
 
 def rnn(
-    x: Array,
+    x: ArrayLike,
     params: Params | Prepared,
-    state_0: Array | None = None,
+    state_0: ArrayLike | None = None,
     *,
     activation: Activation = "tanh",
     cap: float = 20.0,
     skip: float = 0.0,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: Array | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: ArrayLike | None = None,
+    recurrent_mask: ArrayLike | None = None,
     zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
@@ -293,19 +309,20 @@ def rnn(
 
 def recurrence(
     cell: Literal["lstm", "slstm", "gru", "rnn"],
-    a_x: Array,
-    w_hh: Array,
-    state_0: State | None = None,
-    b_hh: Array | None = None,
+    a_x: ArrayLike,
+    w_hh: ArrayLike,
+    state_0: GivenState | None = None,
+    b_hh: ArrayLike | None = None,
     *,
+    heads: int | None = None,
     reset_after: bool = True,
     activation: Activation = "tanh",
     cap: float = 20.0,
     skip: float = 0.0,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: State | None = None,
-    recurrent_mask: Array | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: GivenState | None = None,
+    recurrent_mask: ArrayLike | None = None,
     zoneout: Zoneout = None,
     reverse: bool = False,
     bidirectional: bool = False,
@@ -326,6 +343,8 @@ def recurrence(
       w_hh: `[hidden, G*hidden]`, with leading axes as in `Params`.
       state_0: as for the cell's own function.
       b_hh: `[G*hidden]`, with leading axes as in `Params`, or None for zero.
+      heads: how many w_hh has, for which it then has an axis; None for as many as there
+        are. Says that an axis of 2 is heads and not directions.
       reset_after: as in `gru`.
       activation: as in `rnn`.
       cap: as in `rnn`.
@@ -354,6 +373,23 @@ def recurrence(
     if cell == "rnn":
         call = rnn_call("recurrence", arguments)
     else:
-        name = "gru_reset_before" if cell == "gru" and not reset_after else cell
+        after = flag("recurrence", "reset_after", reset_after)
+        name = "gru_reset_before" if cell == "gru" and not after else cell
         call = Call(name, **options("recurrence", arguments))
+    _check_heads(call, w_hh, heads)
     return run("recurrence", call, a_x, None, w_hh, None, b_hh, arguments)
+
+
+def _check_heads(call: Call, w_hh, heads: int | None) -> None:
+    """w_hh must have the heads that `recurrence` was told of."""
+    directions = 2 if call.bidirectional else 1
+    shape: Any = getattr(w_hh, "shape", ())
+    if heads is not None:
+        heads = size("recurrence", "heads", heads)
+        _checks.check(
+            len(shape) == 2 + directions and shape[-3] == heads,
+            f"recurrence: w_hh must have an axis of heads={heads} before its last two, "
+            f"got {list(shape)}.",
+        )
+    elif len(shape) == 3 and shape[0] == 2 and not call.bidirectional:
+        warn_of_two("recurrence", shape, "heads=2")

@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from prnn_jax import _checks, _cuda, _ffi, _input
+from prnn_jax import _checks, _cuda, _ffi, _input, _options
 from prnn_jax._call import Call
 from prnn_jax._native import native
 
@@ -172,7 +172,7 @@ def explain(
     training: bool = False,
     platform: str | None = None,
     device: str | None = None,
-    precision: lax.Precision | str | None = None,
+    precision: lax.PrecisionLike = None,
     max_sms: int | None = None,
 ) -> Plan:
     """Which engine a call would use on this machine, or on a GPU named, how, and why.
@@ -203,14 +203,24 @@ def explain(
     sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
     if input_size is not None:
         sizes["input_size"] = input_size
-    for name, size in (*sizes.items(), ("max_sms", 1 if max_sms is None else max_sms)):
-        _checks.check(size >= 1, f"explain: {name} must be at least 1, got {size}.")
-    names = {"rnn": "rnn_tanh", "gru": "gru" if reset_after else "gru_reset_before"}
+    sizes = {name: _options.size("explain", name, n) for name, n in sizes.items()}
+    if max_sms is not None:
+        max_sms = _options.size("explain", "max_sms", max_sms)
+    after = _options.flag("explain", "reset_after", reset_after)
+    training = _options.flag("explain", "training", training)
+    names = {"rnn": "rnn_tanh", "gru": "gru" if after else "gru_reset_before"}
     call = Call(
         names.get(cell, cell),
-        precision=_precision(precision),
+        precision=_options.precision("explain", precision),
         max_sms=_cuda.max_sms() if max_sms is None else max_sms,
     )
+    dtype = _checks.dtype("explain", dtype)
+    for name, given in (("platform", platform), ("device", device)):
+        _checks.check(
+            given is None or isinstance(given, str),
+            f"explain: {name} must be a name, such as "
+            f"{'cpu' if name == 'platform' else 'NVIDIA H200'!r}, got {given!r}.",
+        )
     if device is not None:
         platform = platform or "gpu"
         _checks.check(
@@ -230,14 +240,6 @@ def explain(
 def _lowered(platform: str) -> str:
     """JAX's backend is called "gpu", its lowering rules go by "cuda"."""
     return "cuda" if platform == "gpu" else platform
-
-
-def _precision(precision: lax.Precision | str | None) -> lax.Precision | None:
-    if precision is None or isinstance(precision, lax.Precision):
-        return precision
-    names = tuple(p.name.lower() for p in lax.Precision)
-    _checks.one_of("explain", "precision", precision, (None, *names))
-    return lax.Precision(precision)
 
 
 def _on_cpu(

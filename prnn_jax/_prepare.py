@@ -9,8 +9,10 @@ from prnn_jax import _checks, _ffi
 from prnn_jax._arguments import Arrays, Layout, check_arguments
 from prnn_jax._call import Call
 from prnn_jax._eager import compiled_once
+from prnn_jax._options import flag, size
+from prnn_jax._params import Params, Prepared, check_lead, described
 from prnn_jax._plan import engine_for, target_platform
-from prnn_jax._run import Params, Prepared, layer_input
+from prnn_jax._run import layer_input
 
 
 def prepare(
@@ -57,19 +59,22 @@ def prepare(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     _checks.one_of("prepare", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
-    for name, size in (("batch", batch), ("time", time)):
-        _checks.check(
-            isinstance(size, int) and size >= 1,
-            f"prepare: {name} must be a whole number, at least 1, got {size!r}.",
-        )
-    names = {"rnn": "rnn_tanh", "gru": "gru" if reset_after else "gru_reset_before"}
+    batch, time = size("prepare", "batch", batch), size("prepare", "time", time)
+    bidirectional = flag("prepare", "bidirectional", bidirectional)
+    after = flag("prepare", "reset_after", reset_after)
+    names = {"rnn": "rnn_tanh", "gru": "gru" if after else "gru_reset_before"}
     call = Call(names.get(cell, cell), bidirectional=bidirectional)
     _checks.check(
         isinstance(params, Params),
-        f"prepare: params must be prnn_jax.Params, got {type(params).__name__}.",
+        f"prepare: params must be prnn_jax.Params, got {described(params)}.",
     )
-    w_ih = params.w_ih
-    _checks.array("prepare", "w_ih", w_ih)
+    w_ih = _checks.jax_array("prepare", "w_ih", params.w_ih)
+    _checks.check(
+        w_ih.ndim >= 2,
+        f"prepare: w_ih must be [input, {call.table.gates}*hidden], got "
+        f"{list(w_ih.shape)}.",
+    )
+    check_lead("prepare", params, params.w_hh, bidirectional=bidirectional)
     x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
     layout, arrays = check_arguments("prepare", call, x, *params, None)
     engine, _ = engine_for(

@@ -14,6 +14,7 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from prnn_jax import _ffi, _input, _lean, _products, _scan
+from prnn_jax._batching import whole
 from prnn_jax._before import before
 from prnn_jax._call import Call
 from prnn_jax._cells import State
@@ -48,7 +49,10 @@ def recurrence(
     if isinstance(source, Input):
         make = functools.partial(pre_activations, call)
         like = jax.eval_shape(make, source, controls)
+    # Lengths are the same for all groups, and x, which has none, asks for them.
+    lengths = aligned(call, like, controls.lengths, "b")
     state_0, controls = aligned(call, like, (state_0, controls))
+    controls = controls._replace(lengths=lengths)
     primals = source, w_hh, b_hh, state_0, controls
     if call.implementation == "scan" and not call.lean:
         a_x = pre_activations(call, source, controls)
@@ -60,7 +64,12 @@ def recurrence(
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _forward(call: Call, source, w_hh, b_hh, state_0: State, controls: Controls):
+def _forward(call: Call, *primals):
+    """y, the last state, and what `call.save` says of the saved values."""
+    return whole(functools.partial(_forward_of, call))(*primals)
+
+
+def _forward_of(call: Call, source, w_hh, b_hh, state_0: State, controls: Controls):
     given = _input.native_input(source)
     if given is None:
         given = pre_activations(call, source, controls)
@@ -92,6 +101,10 @@ _forward.defvjp(_forward_rule, _backward_rule)
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _backward(call: Call, primals, kept, cotangents):
     """Gradients of the source, w_hh, b_hh, state_0 and reset_to."""
+    return whole(functools.partial(_backward_of, call))(primals, kept, cotangents)
+
+
+def _backward_of(call: Call, primals, kept, cotangents):
     y, saved = kept
     if call.lean:
         gradients, saved = _lean.backward(call, primals, kept, cotangents)

@@ -1,20 +1,23 @@
 """The way of every public call: options, checks, the projection, the recurrence."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
-from prnn_jax import _checks, _cuda
+from prnn_jax import _checks, _cuda, _options
 from prnn_jax._arguments import Arrays, Layout, check_arguments
 from prnn_jax._call import Call
 from prnn_jax._checks import check
 from prnn_jax._controls import Controls, check_controls
 from prnn_jax._eager import compiled_once
 from prnn_jax._input import Input
+from prnn_jax._params import Prepared, check_lead, described
 from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._recurrence import recurrence as _recurrence
 from prnn_jax._sharding import match_varying
@@ -23,58 +26,14 @@ Implementation = Literal["native", "scan"]
 Activation = Literal["tanh", "relu", "clipped_relu"]
 Merge = Literal["concat", "sum"]
 Reserve = Literal["fast", "lean"]
-Precision = lax.Precision | str | None
+Precision = lax.PrecisionLike
 State = Array | tuple[Array, ...]
-Zoneout = float | Array | tuple[float | Array, ...] | None
+GivenState = ArrayLike | Sequence[ArrayLike]
+Zoneout = float | ArrayLike | tuple[float | ArrayLike, ...] | None
+Lengths = ArrayLike | Sequence[int]
+Resets = ArrayLike | Sequence[Any]  # also lists of lists
 
 _CONTROLS = "lengths", "resets", "reset_to", "recurrent_mask", "zoneout"
-
-
-class Params(NamedTuple):
-    """Parameters of a recurrent layer with G gates (4 LSTM, sLSTM, 3 GRU, 1 RNN).
-
-    Attributes:
-      w_ih: `[input, G*hidden]`, gates in the order i f g o (LSTM), i f z o (sLSTM) or
-        r z n (GRU).
-      w_hh: `[hidden, G*hidden]`.
-      b_ih: `[G*hidden]`, or None for zero.
-      b_hh: `[G*hidden]`, or None for zero. It differs from b_ih only in the GRU with
-        reset_after, where its last third is inside the product with r.
-
-    With heads, i.e. recurrent weights that are blocks on a diagonal, each has a leading
-    axis `heads`, and hidden is that of a head: `w_ih [heads, input, G*hidden]`, `w_hh
-    [heads, hidden, G*hidden]`. The layer's state and output are then `heads*hidden`
-    wide, head by head; every head reads all of the input.
-
-    A bidirectional layer has a leading axis of 2 on each, forward then backward, before
-    that of heads.
-    """
-
-    w_ih: Array
-    w_hh: Array
-    b_ih: Array | None = None
-    b_hh: Array | None = None
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Prepared:
-    """A layer's parameters together with what `prepare` has made of them.
-
-    Attributes:
-      params: as they were given. Constant: they get no gradient.
-      packed: the same numbers in the order in which the CPU engine of this machine
-        reads them, uint32; None where there is no such engine. Not to be changed, and
-        of no use with other parameters.
-    """
-
-    params: Params
-    packed: Array | None
-
-
-def plain(params: Params | Prepared) -> Params:
-    """The parameters, prepared or not."""
-    return params.params if isinstance(params, Prepared) else params
 
 
 def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, Any]:
@@ -89,40 +48,35 @@ def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, A
             "Prepare the changed parameters instead.",
         )
         params = jax.tree.map(lax.stop_gradient, params.params)
-    try:
-        w_ih, w_hh, b_ih, b_hh = params
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
-            f"{type(params).__name__}."
-        ) from None
+    is_several = isinstance(params, Iterable) and not hasattr(params, "shape")
+    is_several = is_several and not isinstance(params, Mapping)
+    values: Any = tuple(params) if is_several else ()
+    check(
+        len(values) == 4,
+        f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
+        f"{described(params)}.",
+    )
+    w_ih, w_hh, b_ih, b_hh = values
+    check_lead(op, params, w_hh, bidirectional=call.bidirectional)
+    _checks.array(op, "w_ih", w_ih)  # None is for `recurrence`
     return run(op, call, x, w_ih, w_hh, b_ih, b_hh, arguments, packed)
 
 
 def options(op: str, arguments: dict) -> dict:
     """The fields of `Call` that all functions have, checked."""
-    for name in ("reverse", "bidirectional", "time_major"):
-        value = arguments[name]
-        check(
-            isinstance(value, bool),
-            f"{op}: {name} must be True or False, known when tracing, got {value!r}.",
-        )
+    names = "reverse", "bidirectional", "time_major"
+    flags = {name: _options.flag(op, name, arguments[name]) for name in names}
     implementation = arguments["implementation"]
     _checks.one_of(op, "implementation", implementation, (None, "native", "scan"))
     _checks.one_of(op, "reserve", arguments["reserve"], ("fast", "lean"))
     _checks.one_of(op, "merge", arguments["merge"], ("concat", "sum"))
-    precision = arguments["precision"]
-    if precision is not None:
-        names = [p.name.lower() for p in lax.Precision]
-        if not isinstance(precision, lax.Precision):
-            _checks.one_of(op, "precision", precision, (None, *names))
-            precision = lax.Precision(precision)
-    elif _default_precision() in ("highest", "float32"):
-        precision = lax.Precision.HIGHEST  # the native engines must know, too
+    precision = _options.precision(op, arguments["precision"])
+    if precision is None:
+        default = _options.precision(op, _default_precision())
+        if _options.is_exact(default):
+            precision = default  # the native engines must know, too
     return {
-        "reverse": arguments["reverse"],
-        "bidirectional": arguments["bidirectional"],
-        "time_major": arguments["time_major"],
+        **flags,
         "lean": arguments["reserve"] == "lean",
         "precision": precision,
         "implementation": implementation,
@@ -135,11 +89,7 @@ def rnn_call(op: str, arguments: dict) -> Call:
     activation, cap, skip = (arguments[n] for n in ("activation", "cap", "skip"))
     activations = ("tanh", "relu", "clipped_relu")
     _checks.one_of(op, "activation", activation, activations)
-    for name, value in (("cap", cap), ("skip", skip)):
-        check(
-            isinstance(value, (int, float)),
-            f"{op}: {name} must be a Python number, got {type(value).__name__}.",
-        )
+    cap, skip = _options.number(op, "cap", cap), _options.number(op, "skip", skip)
     check(cap > 0, f"{op}: cap must be positive, got {cap}.")
     return Call(
         cell="rnn_tanh" if activation == "tanh" else "rnn_relu",

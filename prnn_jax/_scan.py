@@ -10,6 +10,7 @@ from jax import Array, lax
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
 from prnn_jax._controls import NONE, Controls, valid_steps
+from prnn_jax._sharding import aligned
 
 
 def forward(
@@ -33,7 +34,8 @@ def forward(
     cell = call.table
     sizes = Sizes.of(call, a_x, cell.gates)
     hidden = sizes.hidden
-    lengths, mask, reset_to = controls.lengths, controls.mask, controls.reset_to
+    lengths = aligned(call, a_x, controls.lengths)
+    mask, reset_to = controls.mask, controls.reset_to
     if lengths is not None:  # what does not count may be no number
         counts = valid_steps(lengths, sizes.time, time_major=call.time_major)
         a_x = jnp.where(counts, a_x, 0)
@@ -58,9 +60,11 @@ def forward(
 
         after, reserve = cell.step(call, a_x_t, state, product)
         if zoneout is not None:
+            if cell.keeps_made:
+                reserve = after[:1]
             stays = jnp.split(zoneout, cell.states, -1)
             after = tuple(
-                k * old + (1 - k) * new
+                _mixture(k, old, new)
                 for k, old, new in zip(stays, state, after, strict=True)
             )
         y = after[0]
@@ -128,6 +132,11 @@ def _time_of_step(call: Call, sizes: Sizes, lengths: Array | None) -> Array:
     second = (jnp.arange(groups) >= groups // 2)[None, None, :, None]
     against = (second != call.reverse) if call.bidirectional else call.reverse
     return jnp.where(against, turned, steps)
+
+
+def _mixture(k: Array, old: Array, new: Array) -> Array:
+    """k old + (1 - k) new, of which 0 parts are none, whatever they are none of."""
+    return jnp.where(k == 0, new, jnp.where(k == 1, old, k * old + (1 - k) * new))
 
 
 def _select(condition: Array, yes, no):

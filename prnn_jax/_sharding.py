@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.experimental.custom_partitioning import custom_partitioning
@@ -41,10 +40,15 @@ def recurrent(run: Callable, call: Call, *args) -> Any:
     return _partitioned(run, call, args, names, kinds)
 
 
-def aligned(call: Call, sequence: Array | jax.ShapeDtypeStruct, tree):
+def aligned(
+    call: Call, sequence: Array | jax.ShapeDtypeStruct, tree, apart: Axes = "bg"
+):
     """States and sequences sharded as `sequence` is, where the mesh is Explicit.
 
     What a caller leaves out, such as the initial state, is whole on every device.
+
+    Args:
+      apart: the axes that are split.
     """
     spec = _explicit_spec(sequence)
     if spec is None:
@@ -53,8 +57,6 @@ def aligned(call: Call, sequence: Array | jax.ShapeDtypeStruct, tree):
     by_axis = dict(zip(kinds[4], spec, strict=True))
 
     def align(x: Array) -> Array:
-        # Lengths are the same for all groups, and x, which has none, asks for them.
-        apart = "b" if jnp.issubdtype(x.dtype, jnp.integer) else "bg"
         axes = (by_axis[axis] if axis in apart else None for axis in kinds[x.ndim])
         return jax.sharding.reshard(x, P(*axes))
 
@@ -114,6 +116,12 @@ def sharding_of_sum(x: Array):
     """`out_sharding` of the gradient of x, a sum over batch and time; or None."""
     sharding = getattr(jax.typeof(x), "sharding", None)
     return sharding if _is_explicit(sharding) else None
+
+
+def is_sharded(x: Array, axis: int) -> bool:
+    """Whether an axis is split among the devices of an Explicit mesh."""
+    spec = _explicit_spec(x)
+    return spec is not None and spec[axis] is not None
 
 
 # ---- Auto ----------------------------------------------------------------------------

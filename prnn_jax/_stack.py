@@ -9,22 +9,26 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from prnn_jax import _checks
 from prnn_jax._call import Call
 from prnn_jax._checks import check
-from prnn_jax._noise import Noise, check_noise
+from prnn_jax._controls import as_array, checked_lengths
+from prnn_jax._eager import compiled_once
+from prnn_jax._noise import Noise, check_key, check_noise
+from prnn_jax._options import flag
+from prnn_jax._params import Params, Prepared, plain
 from prnn_jax._run import (
     Activation,
+    GivenState,
     Implementation,
+    Lengths,
     Merge,
-    Params,
     Precision,
-    Prepared,
     Reserve,
-    State,
+    Resets,
     options,
-    plain,
     rnn_call,
     run_layer,
 )
@@ -69,13 +73,13 @@ class Layer:
 
 def stack(
     cell: Literal["lstm", "slstm", "gru", "rnn"],
-    x: Array,
+    x: ArrayLike,
     layers: Sequence[Params | Prepared | Layer],
-    state_0: Sequence[State | None] | None = None,
+    state_0: Sequence[GivenState | None] | None = None,
     *,
-    lengths: Array | None = None,
-    resets: Array | None = None,
-    reset_to: Sequence[State | None] | None = None,
+    lengths: Lengths | None = None,
+    resets: Resets | None = None,
+    reset_to: Sequence[GivenState | None] | None = None,
     bidirectional: bool = False,
     merge: Merge = "concat",
     dropout: float = 0.0,
@@ -106,8 +110,7 @@ def stack(
     Equal layers, from eight on, run in a `lax.scan`, so that a hundred of them compile
     like one. Their arrays are stacked for that in each call; a `Layer` that is stacked
     already saves the copy. So a deep stack best is `[first, Layer(rest, stacked=True)]`
-    with a first layer for x, which is of another width. Outside of `jax.jit`, a loop is
-    compiled again in each call.
+    with a first layer for x, which is of another width.
 
     Masks are drawn from `jax.random.fold_in(jax.random.fold_in(key, k), kind)`, kind
     being 0 for dropout, 1 for recurrent dropout and 2 for zoneout (and there once more,
@@ -161,29 +164,36 @@ def stack(
     if cell == "rnn":
         call = rnn_call("stack", arguments)
     else:
-        name = "gru_reset_before" if cell == "gru" and not reset_after else cell
+        after = flag("stack", "reset_after", reset_after)
+        name = "gru_reset_before" if cell == "gru" and not after else cell
         call = Call(name, **options("stack", arguments))
-    check(
-        isinstance(skip_connections, bool),
-        f"stack: skip_connections must be True or False, got {skip_connections!r}.",
-    )
-    entries = _check_layers(layers)
+    time_major = call.time_major
+    skip_connections = flag("stack", "skip_connections", skip_connections)
+    entries = _checks.canonical(_check_layers(layers))
+    state_0, reset_to = _checks.canonical((state_0, reset_to))
     sizes = [_size(n, entry) for n, entry in enumerate(entries)]
-    x = _checks.array("stack", "x", x)
+    x = _checks.jax_array("stack", "x", x)
     axes = "time, *batch" if time_major else "*batch, time"
     check(x.ndim >= 2, f"stack: x must be [{axes}, input], got {list(x.shape)}.")
-    if lengths is not None and (
-        skip_connections or any(e.norm is not None for e in entries)
-    ):
-        # What the padding holds must not come through what is beside a layer.
-        x = _only_valid(x, lengths, time_major=time_major)
+    if lengths is not None:
+        batch = x.shape[1:-1] if time_major else x.shape[:-2]
+        time = x.shape[0] if time_major else x.shape[-2]
+        lengths = checked_lengths("stack", lengths, batch, time)
+        if skip_connections or any(e.norm is not None for e in entries):
+            # What the padding holds must not come through what is beside a layer.
+            x = _only_valid(x, lengths, time_major=time_major)
+    if resets is not None:
+        resets = as_array("stack", "resets", resets)
     form = (
         entries,
         _check_form("state_0", state_0, sizes, entries),
         _check_form("reset_to", reset_to, sizes, entries),
     )
     noise = check_noise("stack", call, dropout, recurrent_dropout, zoneout)
-    tower = _Tower(call, noise, key, skip_connections, sum(sizes), arguments)
+    check_key("stack", key)
+    tower = _Tower(
+        call, noise, skip_connections, merge, sum(sizes), _Shared(key, lengths, resets)
+    )
 
     states, first = [], 0
     for members in _runs(*form):
@@ -202,19 +212,34 @@ def stack(
     return x, tuple(states)
 
 
+class _Shared(NamedTuple):
+    """Arrays that all layers of a stack have."""
+
+    key: Array | None
+    lengths: Array | None
+    resets: Any
+
+
+_NOTHING = _Shared(None, None, None)
+
+
 class _Tower(NamedTuple):
-    """How each layer of a stack runs. A part is its `(layer, state_0, reset_to)`."""
+    """How each layer of a stack runs. A part is its `(layer, state_0, reset_to)`.
+
+    Hashable where shared is _NOTHING.
+    """
 
     call: Call
     noise: Noise
-    key: Array | None
     skip_connections: bool
+    merge: Merge
     size: int
-    arguments: dict  # of `stack`
+    shared: _Shared
 
     def layer(self, op: str, x: Array, n: int | Array, part) -> tuple[Array, Any]:
         """The n-th layer; messages begin with `op`."""
         layer, state_0, reset_to = part
+        key, lengths, resets = self.shared
         u = x if layer.norm is None else _normalized(op, x, layer.norm)
         w_hh = _checks.array(op, "w_hh", plain(layer.params)[1])
         y, state = run_layer(
@@ -223,13 +248,15 @@ class _Tower(NamedTuple):
             u,
             layer.params,
             {
-                **self.arguments,
-                **self.noise.controls(self.key, n, self.call, x, w_hh),
+                "merge": self.merge,
+                "lengths": lengths,
+                "resets": resets,
+                **self.noise.controls(key, n, self.call, x, w_hh),
                 "state_0": state_0,
                 "reset_to": reset_to,
             },
         )
-        y = self.noise.drop(self.key, n, y, unless=n == self.size - 1)
+        y = self.noise.drop(key, n, y, unless=n == self.size - 1)
         if self.skip_connections and y.shape == x.shape:
             y = y + x
         return y, state
@@ -244,18 +271,8 @@ class _Tower(NamedTuple):
 
     def loop(self, x: Array, first: int, count: int, parts) -> tuple[Array, Any]:
         """Layers whose arrays are stacked, by `lax.scan`; so are the states."""
-
-        def step(x, inputs):
-            n, part = inputs
-            params = part[0].params
-            _check_width(first, params, x.shape[-1])
-            y, state = self.layer(f"stack, layer {first}", x, n, part)
-            _check_width(first + 1, params, y.shape[-1])
-            return y, state
-
-        x, parts = match_varying((x, parts))
-        steps = first + jnp.arange(count, dtype=jnp.int32)
-        return lax.scan(step, x, (steps, parts))
+        static = self._replace(shared=_NOTHING)
+        return _loop(static, first, count, self.shared, x, parts)
 
     def run(self, x: Array, first: int, count: int, parts) -> tuple[Array, Any]:
         """Layers whose arrays are stacked; so are the states."""
@@ -263,6 +280,26 @@ class _Tower(NamedTuple):
             return self.loop(x, first, count, parts)
         x, states = self.one_by_one(x, first, _apart(parts, count))
         return x, _stacked(states)
+
+
+@compiled_once(static_argnums=(0, 1, 2))
+def _loop(
+    tower: _Tower, first: int, count: int, shared: _Shared, x: Array, parts
+) -> tuple[Array, Any]:
+    """`_Tower.loop`, of a tower without its arrays."""
+    x, parts = match_varying((x, parts))
+    tower = tower._replace(shared=shared)
+
+    def step(x, inputs):
+        n, part = inputs
+        params = part[0].params
+        _check_width(first, params, x.shape[-1])
+        y, state = tower.layer(f"stack, layer {first}", x, n, part)
+        _check_width(first + 1, params, y.shape[-1])
+        return y, state
+
+    steps = first + jnp.arange(count, dtype=jnp.int32)
+    return lax.scan(step, x, (steps, parts))
 
 
 def _runs(*form: Sequence) -> Iterator[list[int]]:
@@ -292,25 +329,26 @@ def _normalized(op: str, x: Array, norm: Norm) -> Array:
     """Layer norm over the features, computed in at least float32."""
     given = {"scale": norm.scale, "bias": norm.bias}
     arrays = {f"norm.{k}": v for k, v in given.items() if v is not None}
+    arrays = {name: _checks.jax_array(op, name, a) for name, a in arrays.items()}
     for name, value in arrays.items():
-        _checks.array(op, name, value)
         _checks.shape(op, name, value, ("input",), x.shape[-1:])
     _checks.same_dtype(op, {"x": x, **arrays})
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
     centred = wide - wide.mean(-1, keepdims=True)
     variance = jnp.square(centred).mean(-1, keepdims=True)
-    u = centred * lax.rsqrt(variance + _EPSILON) * norm.scale
-    return (u if norm.bias is None else u + norm.bias).astype(x.dtype)
+    along = [1] * (x.ndim - 1) + [-1]
+    u = centred * lax.rsqrt(variance + _EPSILON)
+    scaled = u * arrays["norm.scale"].astype(u.dtype).reshape(along)
+    if norm.bias is not None:
+        scaled += arrays["norm.bias"].astype(u.dtype).reshape(along)
+    return scaled.astype(x.dtype)
 
 
-def _only_valid(x: Array, lengths, *, time_major: bool) -> Array:
+def _only_valid(x: Array, lengths: Array, *, time_major: bool) -> Array:
     """x, with zeros at the steps that do not count."""
-    batch = x.shape[1:-1] if time_major else x.shape[:-2]
-    lengths = jnp.asarray(lengths)
-    _checks.shape("stack", "lengths", lengths, ("*batch",), batch)
-    time = x.shape[0] if time_major else x.shape[-2]
-    counts = jnp.arange(time) < lengths[..., None]
-    counts = jnp.moveaxis(counts, -1, 0) if time_major else counts
+    time_axis = 0 if time_major else x.ndim - 2
+    steps = lax.broadcasted_iota(lengths.dtype, x.shape[:-1], time_axis)
+    counts = steps < jnp.expand_dims(lengths, time_axis)
     return jnp.where(counts[..., None], x, 0)
 
 

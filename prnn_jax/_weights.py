@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params
 
 Arrays = Mapping[str, Any]  # an array, or None for a bias that is not there
 
@@ -284,14 +284,18 @@ def stack_directions(directions: Sequence[Params]) -> Params:
     """A layer's params from those of a cell, or of a forward and a backward one."""
     if len(directions) == 1:
         return directions[0]
-    return jax.tree.map(lambda *arrays: jnp.stack(arrays), *directions)
+    sides = [Params(*side) for side in directions]  # that they are of one type
+    both = jax.tree.map(lambda *arrays: jnp.stack(arrays), *sides)
+    return BidirectionalParams(*both)
 
 
 def split_directions(params: Params, bidirectional: bool) -> tuple[Params, ...]:
     """The inverse of `stack_directions`."""
     if not bidirectional:
         return (params,)
-    return tuple(jax.tree.map(operator.itemgetter(d), params) for d in (0, 1))
+    one = MultiHeadParams if jnp.ndim(params.w_hh) > 3 else Params
+    sides = [jax.tree.map(operator.itemgetter(d), params) for d in (0, 1)]
+    return tuple(one(*side) for side in sides)
 
 
 # ---- NumPy's arrays are left to NumPy, which has nothing to compile ------------------

@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
         'prnn_jax.equinox needs Equinox: pip install "prnn_jax[equinox]".'
     ) from error
 
-from prnn_jax import _checks, _ops
+from prnn_jax import _checks, _ops, _options
 from prnn_jax._equinox_cells import WithCell
 from prnn_jax._equinox_layer import Layer
 from prnn_jax._equinox_stack import ScannedRNN, Stack
@@ -148,7 +148,7 @@ class GRU(WithCell):
         reset_after: bool = True,
         **options: Any,
     ):
-        self.reset_after = reset_after
+        self.reset_after = _options.flag("GRU", "reset_after", reset_after)
         super().__init__(input_size, hidden_size, use_bias, dtype, **options)
 
     def _options(self) -> dict[str, Any]:
@@ -214,8 +214,8 @@ class RNN(Layer):
     ):
         _checks.one_of("RNN", "activation", activation, get_args(Activation))
         self.activation = activation
-        self.cap = cap
-        self.skip = skip
+        self.cap = _options.number("RNN", "cap", cap)
+        self.skip = _options.number("RNN", "skip", skip)
         super().__init__(input_size, hidden_size, use_bias, dtype, **options)
 
     def _options(self) -> dict[str, Any]:

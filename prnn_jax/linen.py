@@ -9,16 +9,26 @@ whose state is replaced where an episode begins.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
-from prnn_jax import _flax, _flax_scanned, _weights
+from prnn_jax import _flax, _flax_scanned, _options, _weights
 from prnn_jax._flax import CellName, Initializer
 from prnn_jax._flax_carry import Carry
-from prnn_jax._ops import Activation, Implementation, Merge, Precision, Reserve
+from prnn_jax._ops import (
+    Activation,
+    Implementation,
+    Lengths,
+    Merge,
+    Precision,
+    Reserve,
+    Resets,
+)
 
 try:
     from flax import linen as nn
@@ -29,6 +39,23 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN"]
+
+
+def _make_hashable(module: nn.Module) -> None:
+    """Lists, dicts and arrays among a module's options, as what can be hashed.
+
+    A module is a part of what `jax.jit` compares, in a `TrainState` for example.
+    """
+    for one in fields(module):
+        if one.name not in ("parent", "name"):
+            value = _frozen(getattr(module, one.name))
+            object.__setattr__(module, one.name, value)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return FrozenDict({name: _frozen(option) for name, option in value.items()})
+    return _options.static(value)
 
 
 class _Layer(nn.Module):
@@ -57,15 +84,19 @@ class _Layer(nn.Module):
 
     _kind: ClassVar[_flax.Kind]
 
+    def __post_init__(self):
+        _make_hashable(self)
+        super().__post_init__()
+
     @nn.compact
     def __call__(
         self,
-        inputs: Array,
+        inputs: ArrayLike,
         *,
         initial_carry: Carry | None = None,
         init_key: Array | None = None,
-        seq_lengths: Array | None = None,
-        resets: Array | None = None,
+        seq_lengths: Lengths | None = None,
+        resets: Resets | None = None,
         reset_carry: Carry | None = None,
         return_carry: bool | None = None,
         time_major: bool | None = None,
@@ -354,6 +385,10 @@ class ScannedRNN(nn.Module):
     options: Mapping[str, Any] = FrozenDict()
 
     initialize_carry = staticmethod(_flax_scanned.initialize_carry)
+
+    def __post_init__(self):
+        _make_hashable(self)
+        super().__post_init__()
 
     @nn.compact
     def __call__(self, carry: Carry, x: tuple[Array, Array]) -> tuple[Carry, Array]:

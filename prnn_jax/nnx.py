@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from jax import Array
 
-from prnn_jax import _checks, _flax, _flax_scanned
+from prnn_jax import _checks, _flax, _flax_scanned, _options
 from prnn_jax._flax import CellName
 from prnn_jax._flax_carry import Carry
 from prnn_jax._ops import Activation
@@ -160,8 +160,8 @@ class GRU(LikeGRU, Layer):
         **options: Any,
     ):
         _flax.check_gru(reset_after, recurrent_bias)
-        self.reset_after = reset_after
-        self.recurrent_bias = recurrent_bias
+        self.reset_after = _options.static(reset_after)
+        self.recurrent_bias = _options.static(recurrent_bias)
         super().__init__(in_features, hidden_features, **options)
 
     def _cell_options(self) -> dict[str, Any]:
@@ -209,8 +209,8 @@ class RNN(LikeRNN, Layer):
     ):
         _checks.one_of("RNN", "activation", activation, get_args(Activation))
         self.activation: Activation = activation
-        self.cap = cap
-        self.skip = skip
+        self.cap = _options.number("RNN", "cap", cap)
+        self.skip = _options.number("RNN", "skip", skip)
         super().__init__(in_features, hidden_features, **options)
 
     def _cell_options(self) -> dict[str, Any]:

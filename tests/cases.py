@@ -190,10 +190,11 @@ class Case:
         states = tuple(arrays[name] for name in names)
         return states if len(states) > 1 else states[0]
 
-    @staticmethod
-    def params(arrays: dict[str, Array]) -> prnn_jax.Params:
+    def params(self, arrays: dict[str, Array]) -> prnn_jax.Params:
         weights = arrays["w_ih"], arrays["w_hh"]
-        return prnn_jax.Params(*weights, arrays.get("b_ih"), arrays.get("b_hh"))
+        of_heads = self.heads and not self.bidirectional
+        kind = prnn_jax.MultiHeadParams if of_heads else prnn_jax.Params
+        return kind(*weights, arrays.get("b_ih"), arrays.get("b_hh"))
 
     def prepared(
         self, arrays: dict[str, Array], batch: int | None = None, time: int = 0

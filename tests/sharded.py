@@ -25,18 +25,18 @@ CASES = {
     "two products": Case("gru_reset_before", 5, (8,), 12, reverse=True),
     "time major": Case("lstm", 34, (8,), 9, heads=4, time_major=True, lean=True),
     "heads": Case("slstm", 5, (8,), 6, heads=4, state=True, controls=EVERY[:-1]),
-    "batch axes": Case("rnn_tanh", 4, (8, 3), 10),
+    "batch axes": Case("rnn_tanh", 4, (8, 3), 10, controls=EVERY),
     "large": Case("lstm", 16, (64,), 129, 256),  # XLA's projection
 }
 COLLECTIVES = "all-gather", "all-reduce", "all-to-all", "collective-permute"
 
 
-def run(case: Case, implementation, x, others):
-    return case.run({**others, "x": x}, implementation)
+def run(case: Case, implementation, x, others, controls=None):
+    return case.run({**others, **(controls or {}), "x": x}, implementation)
 
 
-def loss(case: Case, implementation, x, others):
-    y, state = run(case, implementation, x, others)
+def loss(case: Case, implementation, x, others, controls=None):
+    y, state = run(case, implementation, x, others, controls)
     return jnp.sum(jnp.sin(y)) + sum(jnp.sum(s * s) for s in state)
 
 
@@ -73,28 +73,32 @@ def both(mesh: str, name: str, case: Case, args, expected) -> None:
         report(mesh, name, "gradient of weights", weights, args, expected[1][1])
 
 
+def put(mesh, spec: P, tree):
+    return jax.device_put(tree, NamedSharding(mesh, spec))
+
+
 def placed(case: Case, mesh, x, others):
-    """x and states by batch, weights everywhere."""
+    """x, states and controls by batch, weights everywhere."""
     lead = (None,) * case.time_major
-    x = jax.device_put(x, NamedSharding(mesh, P(*lead, "data")))
+    x = put(mesh, P(*lead, "data"), x)
     by_batch = P(*(None,) * case.bidirectional, "data")
     specs = {
         n: by_batch if n[:2] in ("h_", "c_", "n_", "m_", "re") else P() for n in others
     }
-    others = {
-        n: jax.device_put(v, NamedSharding(mesh, specs[n])) for n, v in others.items()
+    others = {n: put(mesh, specs[n], v) for n, v in others.items()}
+    specs = {"lengths": P("data"), "recurrent_mask": by_batch}
+    controls = {
+        n: put(mesh, specs.get(n, P(*lead, "data")), v)
+        for n, v in case.bending().items()
     }
-    return x, others
+    return x, others, controls
 
 
 def by_heads(case: Case, mesh, x, others):
     """x by batch, states by batch and heads, weights by heads."""
-    x = jax.device_put(x, NamedSharding(mesh, P(*(None,) * case.time_major, "data")))
+    x = put(mesh, P(*(None,) * case.time_major, "data"), x)
     specs = {n: P("data", "model") for n in others if n[0] != "w" and n[0] != "b"}
-    return x, {
-        n: jax.device_put(v, NamedSharding(mesh, specs.get(n, P("model"))))
-        for n, v in others.items()
-    }
+    return x, {n: put(mesh, specs.get(n, P("model")), v) for n, v in others.items()}
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CELLS, Case
-from support import Program, assert_bitwise_equal, float64, quick_jit
+from support import Program, assert_bitwise_equal, assert_follows_scan, float64
 
 import prnn_jax
 from prnn_jax import Params
@@ -120,29 +120,92 @@ def test_zoneout_may_differ_between_h_and_c():
         assert np.abs(h - state_0[0]).max() > 0.1
 
 
-@pytest.mark.parametrize("fraction", [0.25, 1.0])
-@pytest.mark.parametrize("cell", ["lstm", "gru", "gru_reset_before", "rnn_tanh_skip"])
-def test_gradients_under_a_fractional_zoneout(cell, fraction):
-    def gradients(implementation, dtype):
-        run, *arrays = layer(cell, implementation, zoneout=fraction)
-        arrays = jax.tree.map(lambda a: jnp.asarray(a, dtype), arrays)
+@pytest.mark.parametrize("reserve", ["fast", "lean"])
+@pytest.mark.parametrize("fraction", [0.25, 1 / 3, 0.999, 1.0])
+@pytest.mark.parametrize("cell", [name for name in CELLS if name != "slstm"])
+def test_gradients_under_a_fractional_zoneout(cell, fraction, reserve):
+    case = Case(cell, 9, (4,), 6, 3, state=True)
+    options = {**CELLS[cell].options, "zoneout": fraction, "reserve": reserve}
 
-        def loss(x, params, state_0):
-            y, state_n = run(x, params, state_0)
+    def gradients(implementation, arrays):
+        # The scan with the lean reserve makes the gates again, as the engine does.
+        def loss(arrays):
+            params = Params(*(arrays[n] for n in ("w_ih", "w_hh", "b_ih", "b_hh")))
+            states = tuple(arrays[f"{n}_0"] for n in "hc"[: CELLS[cell].states])
+            state_0 = states if len(states) > 1 else states[0]
+            y, state_n = CELLS[cell].function(
+                arrays["x"], params, state_0, implementation=implementation, **options
+            )
             return sum(jnp.sin(3 * a).sum() for a in jax.tree.leaves((y, state_n)))
 
-        # Without XLA's fusion emitters: where the processor has AVX2 and no more, those
-        # of jaxlib 0.10.2 make wrong gradients of the LSTM's scan in float64, as finite
-        # differences show.
-        return quick_jit(jax.grad(loss, (0, 1, 2)))(*arrays)
+        return jax.grad(loss)(arrays)
+
+    # Without XLA's fusion emitters (quick_jit): where the processor has AVX2 and no
+    # more, those of jaxlib 0.10.2 make wrong gradients of the LSTM's scan in float64,
+    # as finite differences show.
+    assert_follows_scan(gradients, case.inputs())
+
+
+@pytest.mark.parametrize("implementation", ["native", "scan"])
+@pytest.mark.parametrize("activation", ["relu", "clipped_relu"])
+def test_zoneout_leaves_a_shut_unit_shut(activation, implementation):
+    """A share of 1/3 of numbers that are no multiples of it, and ReLUs that are shut.
+
+    Rounding must not open them: then half of the gradients would be others.
+    """
+    random = np.random.default_rng(0)
+    x, w_ih, w_hh = (random.normal(size=s) for s in ((2, 6, 3), (3, 5), (5, 5)))
+
+    def gradient(dtype, implementation):
+        def loss(w_hh):
+            params = Params(jnp.asarray(w_ih, dtype), w_hh)
+            y, _ = prnn_jax.rnn(
+                jnp.asarray(x, dtype),
+                params,
+                activation=activation,
+                cap=0.7,
+                zoneout=1 / 3,
+                implementation=implementation,
+            )
+            return (y**2).sum()
+
+        return np.asarray(jax.grad(loss)(jnp.asarray(w_hh, dtype)))
 
     with float64():
-        exact = gradients("scan", jnp.float64)
-    ours = gradients("native", jnp.float32)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
-        # h before zoneout is found again from what was stored: one more rounding, over
-        # the share that is new. Of numbers of order 10.
-        np.testing.assert_allclose(a, b, rtol=0, atol=3e-5)
+        exact = gradient(jnp.float64, "scan")
+    ours = gradient(jnp.float32, implementation)
+    # Some 50 roundings of float32.
+    np.testing.assert_allclose(ours, exact, rtol=0, atol=3e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("implementation", ["native", "scan"])
+def test_a_share_of_zero_brings_nothing_over(implementation):
+    """Of a step that overflows, where all of the old state stays; and back."""
+    w_ih, w_hh = np.full((1, 2), 2, np.float32), np.ones((2, 2), np.float32)
+    x = np.float32([1, 3e38, 1])[None, :, None]  # the second step's ReLU is infinite
+    zoneout = np.float32([[[0, 0], [1, 1], [0, 0]]])
+
+    def run(w_hh, zoneout, x):
+        params = Params(w_ih, w_hh)
+        return prnn_jax.rnn(
+            x,
+            params,
+            activation="relu",
+            zoneout=zoneout,
+            implementation=implementation,
+        )[0]
+
+    y, vjp = jax.vjp(lambda w: run(w, zoneout, x), w_hh)
+    # As without that step.
+    short, short_vjp = jax.vjp(lambda w: run(w, zoneout[:, ::2], x[:, ::2]), w_hh)
+    np.testing.assert_array_equal(y[:, ::2], short)
+    np.testing.assert_array_equal(y[:, 1], y[:, 0])
+    dy = np.float32([[[1, 2], [0, 0], [3, 5]]])
+    np.testing.assert_array_equal(vjp(dy)[0], short_vjp(dy[:, ::2])[0])
+    # And a gradient that is no number stays where it goes.
+    dy = np.float32([[[0, 0], [np.nan, np.inf], [0, 0]]])
+    at_first = np.float32([[[np.nan, np.inf], [0, 0], [0, 0]]])
+    np.testing.assert_array_equal(vjp(dy)[0], vjp(at_first)[0])
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,10 @@ def test_pytorch_tensors_of_all_kinds():
         params.b_ih.astype(np.float32), half.bias_ih_l0.detach().float().numpy()
     )
 
+    meta = torch.nn.GRU(IN, HIDDEN, device="meta")
+    with pytest.raises(ValueError, match="weight_ih_l0 must have values, got a tens"):
+        convert.from_pytorch("GRU", meta.state_dict())
+
     with jax.enable_x64(False):  # as for all arrays of JAX
         (params,) = convert.from_pytorch("GRU", module.double().state_dict())
         assert params.w_ih.dtype == np.float32
@@ -287,6 +291,22 @@ def test_haiku_finds_a_core_in_a_model():
         )
     with pytest.raises(ValueError, match=r"module 'lstm', got .*'net/~/second/linear'"):
         convert.from_haiku("LSTM", params)
+
+
+def test_objects_instead_of_arrays():
+    """Each is told what it should have been."""
+    torch, onnx = library("torch"), library("onnx")
+    module = torch.nn.GRU(IN, HIDDEN)
+    with pytest.raises(ValueError, match=r"module.state_dict\(\), got GRU"):
+        convert.from_pytorch("GRU", module)
+    arrays = convert.to_onnx("GRU", convert.from_pytorch("GRU", module.state_dict())[0])
+    protos = {n: onnx.numpy_helper.from_array(a) for n, a in arrays.items()}
+    with pytest.raises(ValueError, match=r"W must be .*TensorProto; onnx.numpy_helper"):
+        convert.from_onnx("GRU", protos)
+    tensors = {n: torch.from_numpy(a).requires_grad_() for n, a in arrays.items()}
+    assert_bitwise_equal(
+        convert.from_onnx("GRU", tensors), convert.from_onnx("GRU", arrays)
+    )
 
 
 def test_nnx_state_as_it_is():

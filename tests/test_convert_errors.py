@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support import assert_bitwise_equal, float64, run_python
 
+import prnn_jax
 from prnn_jax import Params, convert
 
 IN, HIDDEN = 4, 3
@@ -119,6 +120,12 @@ EQUINOX = convert.to_equinox("GRUCell", GRU)
 BIDIRECTIONAL = some_params("gru", 2)
 
 
+class Proto:
+    """What a TensorProto of ONNX looks like."""
+
+    raw_data = b""
+
+
 def renamed(arrays, old: str, new: str):
     return {name.replace(old, new): array for name, array in arrays.items()}
 
@@ -193,7 +200,43 @@ REFUSED = {
         lambda: convert.to_pytorch("GRU", [some_params("gru", 3)]),
         r"w_hh must be .* or \[2, hidden, G\*hidden\] .*, got \[3, 3, 9\]",
     ),
+    "a-module": (
+        lambda: convert.from_pytorch("LSTM", object()),
+        r"state_dict must be a mapping of names to arrays, module.state_dict\(\), got "
+        "object",
+    ),
+    "named-parameters": (
+        lambda: convert.from_pytorch("LSTM", list(TORCH.items())),
+        r"must be a mapping .*, module.state_dict\(\), got list",
+    ),
+    "one-layer": (
+        lambda: convert.to_pytorch("GRU", prnn_jax.Layer(GRU)),
+        "layers must be a sequence of prnn_jax.Params, got Layer; pass its .params",
+    ),
+    "prepared": (
+        lambda: convert.to_pytorch("GRU", [prnn_jax.Prepared(GRU, None)]),
+        "params must be prnn_jax.Params, got Prepared; pass its .params",
+    ),
+    "layers-by-name": (
+        lambda: convert.to_pytorch("GRU", GRU._asdict()),
+        r"a sequence of prnn_jax.Params, got dict; write prnn_jax.Params\(\*\*params\)",
+    ),
+    "no-values": (
+        lambda: convert.from_pytorch(
+            "LSTM",
+            {n: jax.ShapeDtypeStruct(a.shape, a.dtype) for n, a in TORCH.items()},
+        ),
+        "weight_ih_l0 must be an array, got ShapeDtypeStruct, which has no values",
+    ),
     # Keras
+    "a-layer": (
+        lambda: convert.from_keras("LSTM", object()),
+        r"weights must be a list of arrays, layer.get_weights\(\), got object",
+    ),
+    "reset-after-of-what": (
+        lambda: convert.from_keras("GRU", KERAS[1], reset_after="yes"),
+        "from_keras: reset_after must be True or False, .* got 'yes'",
+    ),
     "count": (
         lambda: convert.from_keras("GRU", KERAS[True][:1]),
         "weights must be kernel, recurrent_kernel .*, got 1; pass layer.get_weights",
@@ -220,6 +263,27 @@ REFUSED = {
     "module": (
         lambda: convert.from_haiku("GRU", convert.to_haiku("LSTM", LSTM)),
         "must have a module 'gru', got 'lstm/linear'; name the core's with module=",
+    ),
+    "module-by-another-name": (
+        lambda: convert.from_haiku("GRU", convert.to_haiku("GRU", GRU, "net/~/memory")),
+        "must have a module 'gru', got 'net/~/memory'; name the core's with "
+        "module='net/~/memory'",
+    ),
+    "module-of-another-name": (
+        lambda: convert.from_haiku("LSTM", convert.to_haiku("LSTM", LSTM, "a/b")),
+        "got 'a/b/linear'; name the core's with module='a/b'",
+    ),
+    "module-itself": (
+        lambda: convert.from_haiku("LSTM", convert.to_haiku("LSTM", LSTM), object()),
+        "from_haiku: module must be its name among params, got object",
+    ),
+    "to-haiku": (
+        lambda: convert.to_haiku("VanillaRNN", tuple(GRU)),
+        "to_haiku: params must be prnn_jax.Params, got tuple",
+    ),
+    "haiku-s-arrays": (
+        lambda: convert.from_haiku("LSTM", [np.zeros(3)]),
+        "params must be a mapping .*, as hk.transform.* makes it, got list",
     ),
     "other-module": (
         lambda: convert.from_haiku("GRU", convert.to_haiku("LSTM", LSTM), "lstm"),
@@ -248,7 +312,27 @@ REFUSED = {
         lambda: convert.from_onnx("LSTM", {**ONNX, "R": ONNX["R"].repeat(2, 0)}),
         r"R must be \[directions, 4\*hidden, hidden\] = \[1, 12, 3\], got \[2, 12, 3\]",
     ),
+    "initializers": (
+        lambda: convert.from_onnx("LSTM", dict.fromkeys("WRB", Proto())),
+        "from_onnx: W must be an array, got Proto; onnx.numpy_helper.to_array makes",
+    ),
+    "node": (
+        lambda: convert.from_onnx("LSTM", [ONNX["W"], ONNX["R"]]),
+        "inputs must be a mapping of names to arrays, such as .*, got list",
+    ),
     # Flax and Equinox
+    "linen-s-cell": (
+        lambda: convert.from_linen("GRUCell", object()),
+        r"params must be a mapping .*variables\[.params.\].*, got object",
+    ),
+    "nnx-s-cell": (
+        lambda: convert.from_nnx("GRUCell", object()),
+        r"state must be a mapping .*, nnx.state\(cell, nnx.Param\), got object",
+    ),
+    "equinox-s-cell": (
+        lambda: convert.from_equinox("GRUCell", object()),
+        r"arrays must be a mapping .*, vars\(cell\), got object",
+    ),
     "above": (
         lambda: convert.from_linen("GRUCell", {"cell": LINEN}),
         "missing ir.kernel, .*; unknown cell.ir.*; pass the arrays of one layer alone",
@@ -286,3 +370,14 @@ def test_what_they_refuse(name):
     call, message = REFUSED[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_float64_of_numpy_among_jax_s_arrays(kind):
+    """As JAX takes it, with 64 bits or without."""
+    with jax.enable_x64(False):
+        mixed = {n: kind(a) if "ih" in n else jnp.asarray(a) for n, a in TORCH.items()}
+        (params,) = convert.from_pytorch("LSTM", mixed)
+        (expected,) = convert.from_pytorch("LSTM", jax.tree.map(jnp.asarray, TORCH))
+        assert {array.dtype.name for array in params} == {"float32"}
+        assert_bitwise_equal(params, expected)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CELLS, CONTROLS, Case
+from cases import CONTROLS, Case
 
 import prnn_jax
 
@@ -72,9 +72,9 @@ WAYS = [loss, gradient, mapped, in_a_jit_that_is_off, second]
 @pytest.mark.parametrize(
     ("cell", "way", "implementation"),
     [
-        *((cell, gradient, None) for cell in CELLS),
         *(("lstm", way, None) for way in WAYS),
-        *(("gru_reset_before", way, "scan") for way in WAYS),
+        *(("gru_reset_before", way, "scan") for way in (gradient, mapped)),
+        ("slstm", gradient, None),
     ],
 )
 def test_a_second_call_compiles_nothing(cell, way, implementation):
@@ -96,6 +96,26 @@ def test_a_second_lean_gradient_compiles_nothing():
     with compilations() as again:
         gradient(case, None, arrays)
     assert not again
+
+
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.2, "zoneout": 0.1}], ids=str)
+def test_a_second_loop_over_layers_compiles_nothing(options):
+    params = prnn_jax.Params(jnp.ones((4, 16)), jnp.ones((4, 16)))
+    x, resets = jnp.ones((2, 5, 4)), [[1, 0, 0, 1, 0]] * 2
+
+    def loss(params):
+        key = jax.random.key(0) if options else None
+        layers = [params] * 9
+        y, _ = prnn_jax.stack(
+            "lstm", x, layers, lengths=[5, 3], resets=resets, key=key, **options
+        )
+        return y.sum()
+
+    first = jax.grad(loss)(params)
+    with compilations() as again:
+        second = jax.grad(loss)(params)
+    assert not again
+    jax.tree.map(np.testing.assert_array_equal, first, second)
 
 
 def test_options_and_sizes_are_compiled_apart():

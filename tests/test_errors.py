@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import assert_bitwise_equal
 
 import prnn_jax
 from prnn_jax import Params
@@ -33,6 +34,13 @@ def raises(*parts):
     return pytest.raises(ValueError, match=".*".join(map(re.escape, parts)))
 
 
+class Foreign:
+    """An array of a library whose types are its own."""
+
+    shape, dtype = (2, 7, INPUT), "torch.float32"
+
+
+ONES = jax.tree.map(jnp.ones_like, params())
 X = (2, 7, INPUT)
 STATE = (2, H)
 TWO = (2,)
@@ -150,6 +158,105 @@ KINDS = {
         lambda: prnn_jax.rnn(zeros(*X), params(1, w_hh=zeros(H, H, dtype="complex64"))),
         ("rnn: w_hh must have a floating dtype, got complex64",),
     ),
+    "x is None": (
+        lambda: prnn_jax.lstm(None, params()),
+        ("lstm: x must be an array, got NoneType.",),
+    ),
+    "x without values": (
+        lambda: prnn_jax.lstm(jax.ShapeDtypeStruct(X, "float32"), params()),
+        ("lstm: x must be an array, got ShapeDtypeStruct", "jax.eval_shape"),
+    ),
+    "x of another library": (
+        lambda: prnn_jax.lstm(Foreign(), params()),
+        ("lstm: x must be an array of JAX's or NumPy's, got Foreign of torch.float32",),
+    ),
+    "no w_ih": (
+        lambda: prnn_jax.lstm(zeros(*X), params(w_ih=None)),
+        ("lstm: w_ih must be an array, got NoneType.",),
+    ),
+    "no w_hh": (
+        lambda: prnn_jax.gru(zeros(*X), params(3, w_hh=None)),
+        ("gru: w_hh must be an array, got NoneType.",),
+    ),
+    "no a_x": (
+        lambda: prnn_jax.recurrence("rnn", None, zeros(H, H)),
+        ("recurrence: a_x must be an array, got NoneType.",),
+    ),
+    "a None within the state": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), (zeros(*STATE), None)),
+        ("lstm: c_0 must be an array, got NoneType.",),
+    ),
+    "a None within reset_to": (
+        lambda: prnn_jax.lstm(
+            zeros(*X),
+            params(),
+            resets=zeros(*X[:2]),
+            reset_to=(None, zeros(*STATE)),
+        ),
+        ("lstm: reset_to must be an array, got NoneType.",),
+    ),
+    "state of a GRU in a tuple": (
+        lambda: prnn_jax.gru(zeros(*X), params(3), (zeros(*STATE),)),
+        ("gru: state_0 must be h_0, an array, got a tuple of one; pass the array",),
+    ),
+    "params is a dict": (
+        lambda: prnn_jax.lstm(zeros(*X), params()._asdict()),
+        ("lstm: params must be prnn_jax.Params", "got dict; write", "(**params)"),
+    ),
+    "params is a layer's": (
+        lambda: prnn_jax.lstm(zeros(*X), prnn_jax.Layer(params())),
+        ("lstm: params must be prnn_jax.Params", "got Layer; pass its .params"),
+    ),
+    "params of several layers": (
+        lambda: prnn_jax.lstm(zeros(*X), [params(), params()]),
+        ("lstm: params must be prnn_jax.Params", "got list of Params", "stack"),
+    ),
+    "a number as recurrent_mask": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), recurrent_mask=1.0),
+        ("lstm: recurrent_mask must be [*batch, hidden] = [2, 8], got []",),
+    ),
+    "resets of text": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), resets=np.full(X[:2], "no")),
+        ("lstm: resets must be an array of numbers, got ndarray of <U2",),
+    ),
+    "lengths of unequal lists": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), lengths=[[1], [1, 2]]),
+        ("lstm: lengths must be an array, got list",),
+    ),
+    "a number as key": (
+        lambda: prnn_jax.stack("lstm", zeros(*X), [params()], key=0),
+        ("stack: key must be of jax.random.key, or None, got 0",),
+    ),
+    "stack: x is None": (
+        lambda: prnn_jax.stack("lstm", None, [params()]),
+        ("stack: x must be an array, got NoneType",),
+    ),
+    "stack: a None within a state": (
+        lambda: prnn_jax.stack("lstm", zeros(*X), [params()], [(zeros(*STATE), None)]),
+        ("stack, layer 0: c_0 must be an array, got NoneType",),
+    ),
+    "prepare: a dict": (
+        lambda: prnn_jax.prepare("lstm", params()._asdict(), batch=1, time=1),
+        ("prepare: params must be prnn_jax.Params, got dict; write",),
+    ),
+    "prepare: no w_ih": (
+        lambda: prnn_jax.prepare("lstm", params(w_ih=None), batch=1, time=1),
+        ("prepare: w_ih must be an array, got NoneType.",),
+    ),
+    "prepare: w_ih of rank 1": (
+        lambda: prnn_jax.prepare("lstm", params(w_ih=zeros(32)), batch=1, time=1),
+        ("prepare: w_ih must be [input, 4*hidden], got [32]",),
+    ),
+    "prepare: time of half a step": (
+        lambda: prnn_jax.prepare("lstm", params(), batch="1", time=1),
+        ("prepare: batch must be a whole number, at least 1, got '1'",),
+    ),
+    "prepare: prepared already": (
+        lambda: prnn_jax.prepare(
+            "lstm", prnn_jax.Prepared(params(), None), batch=1, time=1
+        ),
+        ("prepare: params must be prnn_jax.Params, got Prepared; pass its .params",),
+    ),
     "two dtypes": (
         lambda: prnn_jax.lstm(zeros(*X, dtype="bfloat16"), params()),
         (
@@ -193,15 +300,15 @@ KINDS = {
 
 OPTIONS = {
     "reverse is an integer": (
-        lambda: prnn_jax.lstm(zeros(*X), params(), reverse=1),
-        ("lstm: reverse must be True or False, known when tracing, got 1",),
+        lambda: prnn_jax.lstm(zeros(*X), params(), reverse=2),
+        ("lstm: reverse must be True or False, known when tracing, got 2",),
     ),
     "time_major is None": (
         lambda: prnn_jax.gru(zeros(*X), params(3), time_major=None),
         ("gru: time_major must be True or False", "got None"),
     ),
     "bidirectional is an array": (
-        lambda: prnn_jax.rnn(zeros(*X), params(1), bidirectional=np.bool_(True)),
+        lambda: prnn_jax.rnn(zeros(*X), params(1), bidirectional=np.ones(1, bool)),
         ("rnn: bidirectional must be True or False",),
     ),
     "reverse is traced": (
@@ -237,12 +344,12 @@ OPTIONS = {
         ("rnn: cap must be positive, got nan",),
     ),
     "cap is an array": (
-        lambda: prnn_jax.rnn(zeros(*X), params(1), cap=zeros()),
-        ("rnn: cap must be a Python number, got ArrayImpl",),
+        lambda: prnn_jax.rnn(zeros(*X), params(1), cap=zeros(1)),
+        ("rnn: cap must be a number, known when tracing, got ArrayImpl [1]",),
     ),
     "skip is a string": (
         lambda: prnn_jax.recurrence("rnn", zeros(2, 7, H), zeros(H, H), skip="a"),
-        ("recurrence: skip must be a Python number, got str",),
+        ("recurrence: skip must be a number, known when tracing, got str",),
     ),
     "another cell": (
         lambda: prnn_jax.recurrence("qrnn", zeros(2, 7, H), zeros(H, H)),
@@ -296,6 +403,12 @@ def test_the_right_call_is_right():
     y, h = prnn_jax.gru(zeros(*X), params(3, TWO), bidirectional=True)
     assert y.shape == (2, 7, 2 * H)
     assert h.shape == (2, *STATE)
+
+
+def test_lengths_may_be_a_list_of_traced_numbers():
+    run = jax.jit(lambda n: prnn_jax.lstm(jnp.ones(X), ONES, lengths=[n, 7])[0])
+    expected = prnn_jax.lstm(jnp.ones(X), ONES, lengths=[3, 7])[0]
+    assert_bitwise_equal(run(3), expected)
 
 
 def test_errors_come_while_tracing():

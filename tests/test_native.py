@@ -19,7 +19,14 @@ ROUNDS = 3
 def compile_cxx(*args: str | Path) -> None:
     """Compiles with the language and paths of the build; warnings are errors."""
     done = run(
-        COMPILER, "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}", *args
+        COMPILER,
+        "-std=c++20",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{ROOT}",
+        f"-I{ROOT}/tests",
+        *args,
     )
     assert done.returncode == 0, done.stderr
 
@@ -87,7 +94,7 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
         ROOT / f"cpu/{name}.cc"
         for name in (
             *("isa", "caches", "plan", "run", "prepared"),
-            *("matrix_product", "dispatch", "threads"),
+            *("matrix_product", "dispatch", "environment", "threads"),
         )
     ]
     # Without optimization AddressSanitizer's program is made in half the time.

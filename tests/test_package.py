@@ -32,6 +32,7 @@ def test_the_public_names():
     functions = {"explain", "gru", "lstm", "recurrence", "rnn", "slstm", "stack"}
     functions |= {"export_checks", "prepare"}
     others = {"SAVED", "Layer", "Norm", "Params", "Plan", "Prepared"}
+    others |= {"BidirectionalParams", "MultiHeadParams"}
     assert set(prnn_jax.__all__) == functions | others
     public = {
         name

@@ -47,6 +47,49 @@ def test_gradient_of_layers_in_a_scan(stack):
     assert_follows_scan(gradient, stack)
 
 
+@pytest.mark.parametrize("reserve", ["fast", "lean"])
+@pytest.mark.parametrize("lengths", [None, np.array([5, 2])])
+@pytest.mark.parametrize("mapped", [False, True])
+def test_second_derivative_of_layers_in_a_scan(reserve, lengths, mapped):
+    """Of weights of one shape, so that one taken for another would not be an error."""
+    random = np.random.default_rng(5)
+    shapes = {"x": (2, 5, 9), "w_ih": (3, 9, 9), "w_hh": (3, 9, 9)}
+    arrays = {
+        name: (0.4 * random.standard_normal(shape)).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+
+    def second(implementation, arrays):
+        def layer(x, weights):
+            y, h = prnn_jax.rnn(
+                x,
+                prnn_jax.Params(*weights),
+                lengths=lengths,
+                reserve=reserve,
+                implementation=implementation,
+            )
+            return y, h
+
+        def tower(x, weights):
+            return lax.scan(layer, x, weights)
+
+        def loss(arrays):
+            weights = arrays["w_ih"], arrays["w_hh"]
+            if mapped:
+                x = jnp.stack([arrays["x"], 0.5 * arrays["x"]])
+                y, h = jax.vmap(tower, (0, None))(x, weights)
+            else:
+                y, h = tower(arrays["x"], weights)
+            return jnp.sum(jnp.sin(y)) + jnp.sum(h)
+
+        def slope(arrays):
+            return sum(jnp.sum(jnp.sin(g)) for g in jax.grad(loss)(arrays).values())
+
+        return jax.grad(slope)(arrays)
+
+    assert_follows_scan(second, arrays)
+
+
 def test_layers_in_a_scan_with_checkpoints(stack):
     def gradient(implementation, arrays):
         def loss(arrays):

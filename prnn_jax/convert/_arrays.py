@@ -15,7 +15,7 @@ from jax import Array
 
 from prnn_jax import _checks
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import MultiHeadParams, Params, described
 from prnn_jax._weights import Layout, from_params, to_params
 
 Tree = Mapping[str, Any]
@@ -33,11 +33,16 @@ def layout_of(op: str, layouts: Mapping[str, Layout], cell: str) -> Layout:
 
 def read(op: str, layout: Layout, arrays: Tree, lead: tuple[int, ...] = ()) -> Params:
     """The arrays of a layer, checked, as `Params`; lead: sizes of axes in front."""
-    arrays = {name: value for name, value in arrays.items() if value is not None}
+    arrays = {
+        name: as_array(op, name, value)
+        for name, value in arrays.items()
+        if value is not None
+    }
     has_bias = not layout.optional_bias or any(name in arrays for name in layout.biases)
     wanted = layout.names if has_bias else layout.weights
     check_names(op, wanted, arrays, hint="pass the arrays of one layer alone")
     arrays = {name: _plain(_checks.array(op, name, arrays[name])) for name in wanted}
+    arrays = _of_one_dtype(arrays)
     _check_shapes(op, layout, arrays, lead)
     # Copied, lest the library change the arrays in place.
     return jax.tree.map(jnp.array, to_params(layout, arrays))
@@ -46,6 +51,45 @@ def read(op: str, layout: Layout, arrays: Tree, lead: tuple[int, ...] = ()) -> P
 def _plain(value: Any) -> np.ndarray | Array:
     """NumPy's arrays as they are, JAX's and all else as JAX's."""
     return value if isinstance(value, np.ndarray) else jnp.asarray(value)
+
+
+def _of_one_dtype(arrays: dict[str, Any]) -> dict[str, Any]:
+    """NumPy's arrays in JAX's dtypes, if they are not all of one already."""
+    if len({array.dtype for array in arrays.values()}) == 1:
+        return arrays
+    return {
+        name: array.astype(jax.dtypes.canonicalize_dtype(array.dtype))
+        for name, array in arrays.items()
+    }
+
+
+def as_array(op: str, name: str, value: Any) -> Any:
+    """An array, or a tensor of PyTorch as one; others stay, to be checked."""
+    check(
+        not hasattr(value, "raw_data"),
+        f"{op}: {name} must be an array, got {type(value).__name__}; "
+        "onnx.numpy_helper.to_array makes one.",
+    )
+    if not hasattr(value, "detach"):
+        return value
+    check(
+        not getattr(value, "is_meta", False),
+        f"{op}: {name} must have values, got a tensor on the device meta; load the "
+        "module's weights before, e.g. with load_state_dict(..., assign=True).",
+    )
+    tensor = value.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":  # NumPy has no such type
+        return tensor.float().numpy().astype(jnp.bfloat16)
+    return tensor.numpy()
+
+
+def check_mapping(op: str, name: str, given: Any, wanted: str) -> None:
+    """What comes must have arrays by name; `wanted` is how the library gives it."""
+    check(
+        hasattr(given, "items") and hasattr(given, "keys"),
+        f"{op}: {name} must be a mapping of names to arrays, {wanted}, got "
+        f"{type(given).__name__}.",
+    )
 
 
 def write(
@@ -87,11 +131,17 @@ def check_is_params(op: str, params: Params) -> None:
     """Params must be so by type and have arrays in it."""
     check(
         isinstance(params, Params),
-        f"{op}: params must be prnn_jax.Params, got {type(params).__name__}.",
+        f"{op}: params must be prnn_jax.Params, got {described(params)}.",
     )
     for name, value in params._asdict().items():
         if value is not None or name in _OURS.weights:
             _checks.array(op, name, value)
+    check(
+        not isinstance(params, MultiHeadParams) or params.w_hh.ndim != 3,
+        f"{op}: params must be of a layer without heads, which no library has, got "
+        f"MultiHeadParams, w_hh {list(params.w_hh.shape)}. If the axis is directions, "
+        "write prnn_jax.BidirectionalParams(*params).",
+    )
 
 
 def check_names(

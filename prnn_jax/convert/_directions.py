@@ -4,29 +4,44 @@ from collections.abc import Sequence
 
 from prnn_jax import _weights
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
-from prnn_jax.convert._arrays import lead_of
+from prnn_jax._params import BidirectionalParams, Params, described
+from prnn_jax.convert._arrays import check_is_params
 
 
 def stack_directions(forward: Params, backward: Params) -> Params:
-    """The `Params` of a bidirectional layer from those of its two directions.
+    """The `BidirectionalParams` of a layer from the `Params` of its two directions.
 
     Raises:
       ValueError: they differ in shapes or dtypes, or one lacks a bias of the other's.
     """
-    return joined("stack_directions", (forward, backward))
+    op = "stack_directions"
+    for side, params in (("forward", forward), ("backward", backward)):
+        check(
+            isinstance(params, Params),
+            f"{op}: {side} must be prnn_jax.Params, got {described(params)}.",
+        )
+        check(
+            not isinstance(params, BidirectionalParams) or params.w_hh.ndim < 3,
+            f"{op}: {side} must be of one direction, got BidirectionalParams, w_hh "
+            f"{list(params.w_hh.shape)}.",
+        )
+    return joined(op, (forward, backward))
 
 
 def split_directions(params: Params) -> tuple[Params, Params]:
     """The inverse of `stack_directions`: forward, backward.
 
+    Returns:
+      Two `Params`; `MultiHeadParams` of a layer with heads.
+
     Raises:
-      ValueError: params have no leading axis of 2.
+      ValueError: params have no leading axis of 2, or one that is heads.
     """
+    op = "split_directions"
+    check_is_params(op, params)
     check(
-        lead_of("split_directions", params) == (2,),
-        "split_directions: w_hh must be [2, hidden, G*hidden], got "
-        f"{list(params.w_hh.shape)}.",
+        params.w_hh.ndim in (3, 4) and params.w_hh.shape[0] == 2,
+        f"{op}: w_hh must be [2, hidden, G*hidden], got {list(params.w_hh.shape)}.",
     )
     forward, backward = _weights.split_directions(params, True)
     return forward, backward
@@ -35,11 +50,11 @@ def split_directions(params: Params) -> tuple[Params, Params]:
 def joined(op: str, sides: Sequence[Params]) -> Params:
     """The params of a layer from those of its one or two directions."""
 
-    def described(params: Params) -> str:
+    def listed(params: Params) -> str:
         arrays = {n: a for n, a in params._asdict().items() if a is not None}
         return ", ".join(f"{n} {list(a.shape)} {a.dtype}" for n, a in arrays.items())
 
-    first, last = described(sides[0]), described(sides[-1])
+    first, last = listed(sides[0]), listed(sides[-1])
     check(
         first == last,
         f"{op}: both directions must have the same arrays, got {first} forward and "

@@ -5,7 +5,7 @@ from typing import Any
 
 from jax import Array
 
-from prnn_jax._ops import Params
+from prnn_jax._params import Params
 from prnn_jax._weights import EQUINOX
 from prnn_jax.convert import _arrays
 
@@ -32,6 +32,7 @@ def from_equinox(cell: str, arrays: Mapping[str, Any]) -> Params:
     """
     op = "from_equinox"
     layout = _arrays.layout_of(op, EQUINOX, cell)
+    _arrays.check_mapping(op, "arrays", arrays, "vars(cell)")
     numbers = (bool, int)
     arrays = {n: a for n, a in arrays.items() if not isinstance(a, numbers)}
     return _arrays.read(op, layout, arrays)

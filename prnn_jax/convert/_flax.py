@@ -5,7 +5,7 @@ from typing import Any
 
 from jax import Array
 
-from prnn_jax._ops import Params
+from prnn_jax._params import Params
 from prnn_jax._weights import NNX, Layout
 from prnn_jax.convert import _arrays
 
@@ -59,6 +59,8 @@ def from_linen(cell: str, params: Mapping[str, Mapping[str, Any]]) -> Params:
     """
     op = "from_linen"
     layout = _arrays.layout_of(op, _LINEN, cell)
+    wanted = 'e.g. variables["params"]["cell"] of an nn.RNN'
+    _arrays.check_mapping(op, "params", params, wanted)
     return _arrays.read(op, layout, _arrays.flat(params, "."))
 
 
@@ -103,6 +105,7 @@ def from_nnx(cell: str, state: Mapping[str, Mapping[str, Any]]) -> Params:
     """
     op = "from_nnx"
     layout = _arrays.layout_of(op, NNX, cell)
+    _arrays.check_mapping(op, "state", state, "nnx.state(cell, nnx.Param)")
     return _arrays.read(op, layout, _arrays.flat(state, "."))
 
 

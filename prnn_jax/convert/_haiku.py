@@ -6,7 +6,7 @@ from typing import Any
 from jax import Array
 
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import Params
 from prnn_jax._weights import Layout
 from prnn_jax.convert import _arrays
 
@@ -66,6 +66,8 @@ def from_haiku(
     """
     op = "from_haiku"
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
+    _arrays.check_mapping(op, "params", params, "as hk.transform(...).init makes it")
+    _check_module(op, module)
     prefix = f"{_MODULES[cell] if module is None else module}/"
     given = _arrays.flat(params, "/")
     arrays = {
@@ -76,7 +78,8 @@ def from_haiku(
     check(
         bool(arrays),
         f"{op}: params must have a module {prefix[:-1]!r}, got "
-        f"{', '.join(map(repr, params))}; name the core's with module=.",
+        f"{', '.join(map(repr, params))}; name the core's with module="
+        f"{_modules_of(layout, given) or ''}.",
     )
     if cell == "VanillaRNN" and "linear_1/b" not in arrays:
         layout = _VANILLA_ONE_BIAS
@@ -103,7 +106,26 @@ def to_haiku(
     """
     op = "to_haiku"
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
+    _arrays.check_is_params(op, params)
+    _check_module(op, module)
     if cell == "VanillaRNN" and params.b_hh is None:
         layout = _VANILLA_ONE_BIAS
     prefix = f"{_MODULES[cell] if module is None else module}/"
     return _arrays.nested(_arrays.write(op, layout.named(prefix), params), "/")
+
+
+def _modules_of(layout: Layout, arrays: Mapping[str, Any]) -> str:
+    """Names of the modules that have the arrays of such a core."""
+    needed = {*layout.names} - {"linear_1/b"}  # there with double_bias
+    ends = f"/{layout.weights[0]}"
+    modules = [name.removesuffix(ends) for name in arrays if name.endswith(ends)]
+    found = [m for m in modules if all(f"{m}/{name}" in arrays for name in needed)]
+    return " or ".join(map(repr, found))
+
+
+def _check_module(op: str, module: Any) -> None:
+    """A module's name must be one."""
+    check(
+        module is None or isinstance(module, str),
+        f"{op}: module must be its name among params, got {type(module).__name__}.",
+    )

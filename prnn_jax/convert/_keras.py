@@ -8,7 +8,8 @@ import numpy as np
 
 from prnn_jax import _checks
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._options import flag
+from prnn_jax._params import Params
 from prnn_jax._weights import Layout, split_directions
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._directions import joined
@@ -58,13 +59,19 @@ def from_keras(
 
     Returns:
       `Params`; with two biases from a GRU with reset_after, else with b_ih alone. A
-      Bidirectional layer's have a leading axis of 2.
+      Bidirectional layer's are `BidirectionalParams`.
 
     Raises:
       ValueError: another number of weights, wrong shapes, or a bias that belongs to the
         other reset_after.
     """
     op = "from_keras"
+    reset_after = flag(op, "reset_after", reset_after)
+    check(
+        isinstance(weights, (tuple, list)),
+        f"{op}: weights must be a list of arrays, layer.get_weights(), got "
+        f"{type(weights).__name__}.",
+    )
     layout = _layout_of(op, cell, reset_after)
     count = len(weights)
     check(
@@ -104,6 +111,7 @@ def to_keras(
       ValueError: shapes do not fit.
     """
     op = "to_keras"
+    reset_after = flag(op, "reset_after", reset_after)
     layout = _layout_of(op, cell, reset_after)
     lead = _arrays.lead_of(op, params)
     _arrays.check_params(op, layout, params, lead)
@@ -124,6 +132,7 @@ def _layout_of(op: str, cell: str, reset_after: bool) -> Layout:
 def _one_row(op: str, name: str, bias: Any, reset_after: bool) -> Any:
     """A GRU's bias with its two rows side by side."""
     wanted = "[2, 3*hidden]" if reset_after else "[3*hidden]"
+    bias = _arrays.as_array(op, name, bias)
     shape = _checks.array(op, name, bias).shape
     check(
         len(shape) == 2 and shape[0] == 2 if reset_after else len(shape) == 1,

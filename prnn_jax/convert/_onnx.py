@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import BidirectionalParams, Params
 from prnn_jax._weights import Layout
 from prnn_jax.convert import _arrays
 
@@ -55,15 +55,20 @@ def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
         and 3; `onnx.numpy_helper.to_array` makes an array of an initializer.
 
     Returns:
-      `Params` with two biases, or none. With two directions they have a leading axis
-      of 2, with one they have none.
+      `Params` with two biases, or none; with two directions `BidirectionalParams`.
 
     Raises:
       ValueError: arrays are missing, unknown, or of wrong shapes; peepholes (P).
     """
     op = "from_onnx"
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
-    inputs = {name: value for name, value in inputs.items() if value is not None}
+    wanted = 'such as {"W": ..., "R": ..., "B": ...}'
+    _arrays.check_mapping(op, "inputs", inputs, wanted)
+    inputs = {
+        name: _arrays.as_array(op, name, value)
+        for name, value in inputs.items()
+        if value is not None
+    }
     check(
         "P" not in inputs,
         f"{op}: the LSTM must have no peepholes, got P; prnn_jax has none. If all of P "
@@ -76,7 +81,9 @@ def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
         f"{list(shape)}.",
     )
     params = _arrays.read(op, layout, inputs, shape[:1])
-    return params if shape[0] == 2 else jax.tree.map(lambda array: array[0], params)
+    if shape[0] == 2:
+        return BidirectionalParams(*params)
+    return jax.tree.map(lambda array: array[0], params)
 
 
 def to_onnx(cell: str, params: Params) -> dict[str, np.ndarray]:

@@ -1,15 +1,14 @@
 """The layers of PyTorch, which are also cuDNN's."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from prnn_jax._checks import check
-from prnn_jax._ops import Params
+from prnn_jax._params import Params, described
 from prnn_jax._weights import Layout, split_directions
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._directions import joined
@@ -53,8 +52,8 @@ def from_pytorch(cell: str, state_dict: Mapping[str, Any]) -> tuple[Params, ...]
         with `_l1` and so on for more layers.
 
     Returns:
-      `Params` of the first layer to the last, with two biases or none. Those of a
-      bidirectional layer have a leading axis of 2.
+      `Params` of the first layer to the last, with two biases or none;
+      `BidirectionalParams` of a bidirectional module.
 
     Raises:
       ValueError: arrays are missing, unknown, or of wrong shapes; the layer has a
@@ -62,6 +61,8 @@ def from_pytorch(cell: str, state_dict: Mapping[str, Any]) -> tuple[Params, ...]
     """
     op = "from_pytorch"
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
+    _arrays.check_mapping(op, "state_dict", state_dict, "module.state_dict()")
+    state_dict = {str(name): value for name, value in state_dict.items()}
     check(
         not any("weight_hr_l" in name for name in state_dict),
         f"{op}: the layer must have proj_size=0, got arrays weight_hr_*; prnn_jax has "
@@ -77,11 +78,8 @@ def from_pytorch(cell: str, state_dict: Mapping[str, Any]) -> tuple[Params, ...]
         state_dict,
         hint="pass the state_dict of the layer itself, with no prefix in the names",
     )
-    arrays = {name: _array(value) for name, value in state_dict.items()}
-    read = [
-        _arrays.read(op, side, {n: arrays[n] for n in side.names if n in arrays})
-        for side in sides
-    ]
+    each = [{n: state_dict[n] for n in s.names if n in state_dict} for s in sides]
+    read = [_arrays.read(op, *side) for side in zip(sides, each, strict=True)]
     stack = tuple(
         joined(op, read[first : first + directions])
         for first in range(0, len(read), directions)
@@ -114,7 +112,12 @@ def to_pytorch(cell: str, layers: Sequence[Params]) -> dict[str, np.ndarray]:
     """
     op = "to_pytorch"
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
-    layers = (layers,) if isinstance(layers, Params) else tuple(layers)
+    layers = (layers,) if isinstance(layers, Params) else layers
+    check(
+        isinstance(layers, Iterable) and not isinstance(layers, Mapping),
+        f"{op}: layers must be a sequence of prnn_jax.Params, got {described(layers)}.",
+    )
+    layers = tuple(layers)
     check(len(layers) > 0, f"{op}: layers must have at least one Params, got none.")
     leads = [_arrays.lead_of(op, params) for params in layers]
     for params, lead in zip(layers, leads, strict=True):
@@ -156,13 +159,3 @@ def _check_stack(op: str, layers: Sequence[Params]) -> None:
             f"{op}: layer {number} must have as many inputs as the one before has "
             f"outputs, {outputs}, got {w_ih.shape[-2]}.",
         )
-
-
-def _array(value: Any) -> Any:
-    """A tensor, or an array, as an array."""
-    if not hasattr(value, "detach"):
-        return value
-    tensor = value.detach().cpu()
-    if str(tensor.dtype) == "torch.bfloat16":  # NumPy has no such type
-        return tensor.float().numpy().astype(jnp.bfloat16)
-    return tensor.numpy()

@@ -7,108 +7,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
+#include <limits>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "cpu/matrix_product.h"
-#include "cpu/prepared.h"
-#include "cpu/run.h"
+#include "native/damaged_weights.h"
+#include "native/engine_data.h"
 
 namespace {
 
-using prnn::CellKind;
-using prnn::Dtype;
-using Floats = std::vector<float>;
-using Bytes = std::vector<char>;
-
-class Threads : public prnn::ThreadPool {
- public:
-  explicit Threads(int threads) : threads_(threads) {}
-  ~Threads() override {
-    for (auto& t : running_) t.join();
-  }
-  int threads() const override { return threads_; }
-  void schedule(std::function<void()> task) override { running_.emplace_back(std::move(task)); }
-
- private:
-  int threads_;
-  std::vector<std::thread> running_;
-};
-
-Floats wave(std::int64_t size, float frequency, float scale) {
-  Floats out(size);
-  for (std::int64_t i = 0; i < size; ++i) out[i] = scale * std::sin(frequency * (i + 1));
-  return out;
-}
-
-// Of numbers well within a format's range: float's upper half, or 10 bits below the exponent.
-std::uint16_t narrow(float v, Dtype dtype) {
-  std::uint32_t bits;
-  std::memcpy(&bits, &v, sizeof bits);
-  if (dtype == Dtype::kBfloat16) return static_cast<std::uint16_t>(bits >> 16);
-  const std::uint32_t exponent = bits >> 23 & 0xff, sign = bits >> 16 & 0x8000;
-  if (exponent < 113) return static_cast<std::uint16_t>(sign);
-  return static_cast<std::uint16_t>(sign | (exponent - 112) << 10 | (bits >> 13 & 0x3ff));
-}
-bool is_finite(const Bytes& bytes, Dtype dtype) {
-  if (dtype == Dtype::kFloat32) {
-    Floats values(bytes.size() / sizeof(float));
-    std::memcpy(values.data(), bytes.data(), bytes.size());
-    for (float v : values)
-      if (!std::isfinite(v)) return false;
-    return true;
-  }
-  const std::uint16_t exponent = dtype == Dtype::kBfloat16 ? 0x7f80 : 0x7c00;
-  std::vector<std::uint16_t> values(bytes.size() / 2);
-  std::memcpy(values.data(), bytes.data(), bytes.size());
-  for (std::uint16_t v : values)
-    if ((v & exponent) == exponent) return false;
-  return true;
-}
-
-// The calls of one kind: a dtype, with or without all controls.
+// The calls of one kind: a dtype, with or without all controls; and with lengths beyond what there
+// is in place of the least and the greatest.
 struct Kind {
   Dtype dtype;
   bool bent;
-};
-
-// Arrays of exactly the size, all of the dtype but what Buffers::unwritten_floats gives.
-class Buffers {
- public:
-  explicit Buffers(Dtype dtype) : dtype_(dtype) {}
-  const void* wave(std::int64_t size, float frequency, float scale, float offset = 0.0f) {
-    const Floats values = ::wave(size, frequency, scale);
-    Bytes& out = make(size * width());
-    for (std::int64_t i = 0; i < size; ++i) {
-      const float value = values[i] + offset;
-      const std::uint16_t half = narrow(value, dtype_);
-      std::memcpy(out.data() + i * width(), width() == 4 ? static_cast<const void*>(&value) : &half,
-                  width());
-    }
-    return out.data();
-  }
-  // All bits set, which is NaN in every format.
-  void* unwritten(std::int64_t size) { return make(size * width()).data(); }
-  float* unwritten_floats(std::int64_t size) {
-    return reinterpret_cast<float*>(make(size * 4).data());
-  }
-  const Bytes& of(const void* data) const {
-    for (const auto& bytes : all_)
-      if (bytes->data() == data) return *bytes;
-    std::abort();
-  }
-
- private:
-  std::int64_t width() const { return dtype_ == Dtype::kFloat32 ? 4 : 2; }
-  Bytes& make(std::int64_t bytes) {
-    all_.push_back(std::make_unique<Bytes>(bytes, static_cast<char>(0xff)));
-    return *all_.back();
-  }
-  Dtype dtype_;
-  std::vector<std::unique_ptr<Bytes>> all_;
+  bool wild = false;
 };
 
 struct Result {
@@ -128,7 +43,14 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   std::vector<std::int32_t> lengths(rows);
   std::vector<std::uint8_t> resets(rows * s.time);
   for (std::int64_t i = 0; i < rows; ++i) lengths[i] = static_cast<std::int32_t>(i % (s.time + 1));
-  for (std::size_t i = 0; i < resets.size(); ++i) resets[i] = i % 3 == 1;
+  constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  for (std::int64_t i = 0; kind.wild && i < rows; ++i) {
+    if (lengths[i] == s.time)
+      lengths[i] = i % 2 == 0 ? kMost : lengths[i] + 1;
+    else if (lengths[i] == 0)
+      lengths[i] = i % 2 == 0 ? kLeast : -1;
+  }
 
   prnn::Controls<void> controls{};
   if (kind.bent) {
@@ -150,7 +72,8 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   forward.w_hh = buffers.wave(s.groups * s.hidden * n.gates * s.hidden, 0.7f, scale);
   forward.b_hh = buffers.wave(s.groups * n.gates * s.hidden, 0.9f, 0.3f);
   forward.y = buffers.unwritten(sequence);
-  forward.saved = n.saved > 0 ? buffers.unwritten(sequence * n.saved) : nullptr;
+  const int kept = n.kept(controls.zoneout != nullptr);
+  forward.saved = kept > 0 ? buffers.unwritten(sequence * kept) : nullptr;
   forward.saves_reserve = true;
   forward.controls = controls;
   auto& backward = p.backward;
@@ -360,7 +283,8 @@ int main() {
       {4, 3, 2, 17, true, false, true},   {5, 9, 1, 65, false, false, false},
       {2, 21, 3, 16, true, true, false},  {4, 1, 1, 300, false, false, false},
       {3, 5, 2, 140, false, false, true}, {70, 2, 1, 5, false, true, false},
-      {3, 2, 1, 65, false, false, false},
+      {3, 2, 1, 65, false, false, false}, {0, 3, 2, 17, false, false, true},
+      {3, 0, 1, 5, false, false, false},
   };
   const Kind kinds[] = {{Dtype::kFloat32, false},  {Dtype::kFloat32, true},
                         {Dtype::kBfloat16, false}, {Dtype::kBfloat16, true},
@@ -382,6 +306,12 @@ int main() {
           if (alone[i].bytes != shared[i].bytes)
             fail("results depend on the number of threads", s, n, kind);
         }
+        if (kind.bent) {
+          const auto wild = run(cell, s, {kind.dtype, true, true}, 1);
+          for (std::size_t i = 0; i < alone.size(); ++i)
+            if (alone[i].bytes != wild[i].bytes)
+              fail("lengths beyond what there is are not the nearest within", s, n, kind);
+        }
         const bool plain = s.groups == 1 && !s.time_major && !s.reverse && !kind.bent;
         if (cell.kind != CellKind::kLstm || !plain || kind.dtype != Dtype::kFloat32) continue;
         Floats y(alone[0].bytes.size() / sizeof(float));
@@ -392,5 +322,6 @@ int main() {
     }
   }
   check_large_projections();
+  check_damaged_weights();
   std::printf("ok %s\n", prnn::best_isa().name);
 }

@@ -135,21 +135,23 @@ struct Data {
       at.y = output(sequence);
       for (int n = 0; n < numbers.states; ++n) at.state_n[n] = output(state);
       at.saves_reserve = !is_lean;
-      const int saved = is_lean ? numbers.states - 1 : numbers.saved;
-      if (saved > 0) at.saved = output(sequence * saved);
       controls.give(call.shape, at.controls);
+      const int kept = numbers.kept(at.controls.zoneout != nullptr);
+      const int saved = is_lean ? numbers.states - 1 : kept;
+      if (saved > 0) at.saved = output(sequence * saved);
       if (at.controls.resets != nullptr)
         for (int n = 0; n < numbers.states; ++n) at.controls.reset_to[n] = input_state(n, true);
     } else {
       auto& at = call.backward;
       at.w_hh = input(weights, weight);
       at.y = input(sequence, 0.8f);
-      if (numbers.saved > 0) {
+      controls.give(call.shape, at.controls);
+      if (const int kept = numbers.kept(at.controls.zoneout != nullptr); kept > 0) {
         std::uniform_real_distribution<float> uniform(-0.9f, 0.9f);
         const auto divides = [&](std::int64_t value) {  // the n of the sLSTM
-          return cell.kind == CellKind::kSlstm && value % numbers.saved == Slstm::kReserve + 1;
+          return cell.kind == CellKind::kSlstm && value % kept == Slstm::kReserve + 1;
         };
-        at.saved = inputs.emplace_back(sequence * numbers.saved).fill([&](std::int64_t i) {
+        at.saved = inputs.emplace_back(sequence * kept).fill([&](std::int64_t i) {
           const float v = uniform(random);
           return divides(i / s.hidden) ? 0.5f + std::fabs(v) : v;
         });
@@ -160,7 +162,6 @@ struct Data {
       at.da_x = output(sequence * numbers.gates);
       at.da_h = numbers.same_gradient ? at.da_x : output(sequence * numbers.gates);
       for (int n = 0; n < numbers.states; ++n) at.dstate_0[n] = output(state);
-      controls.give(call.shape, at.controls);
       if (at.controls.resets != nullptr)
         for (int n = 0; n < numbers.states; ++n) {
           at.controls.reset_to[n] = input_state(n, false);

@@ -1,5 +1,7 @@
 // The CUDA engine as targets of XLA for the CPU: programs of JAX run the kernels in the emulator,
 // with the buffers, attributes and planner that the handlers for CUDA use (ffi/cuda_handlers.cc).
+#include <algorithm>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <string>
@@ -62,11 +64,29 @@ Statistics run(const CudaCall& call, const Plan& plan, const Options& options) {
   throw EmulatorError("no such number format");
 }
 
+// As cuda/launch.cc.
+void hand_on_states(const CudaCall& call) {
+  const Shape& shape = call.shape;
+  const auto count = static_cast<std::size_t>(shape.batch * shape.groups * shape.hidden);
+  const auto bytes = count * static_cast<std::size_t>(value_bytes(call.number));
+  const auto copy = [&](void* to, const void* from) { std::memcpy(to, from, bytes); };
+  const auto clear = [&](float* to) { std::fill_n(to, count, 0.0f); };
+  const int states = numbers(call.cell).states;
+  if (call.pass == PassKind::kForward)
+    prnn::hand_on_states(call.forward, states, copy, clear);
+  else
+    prnn::hand_on_states(call.backward, states, copy, clear);
+}
+
 template <PassKind kPass>
 ffi::Error execute(ffi::RemainingArgs args, ffi::RemainingRets rets, CallAttributes attributes) {
   const auto call = cuda_call(kPass, args, rets, attributes);
   if (!call.has_value()) return call.error();
   if (is_empty(call->shape)) return ffi::Error::Success();
+  if (call->shape.time == 0) {
+    hand_on_states(*call);
+    return ffi::Error::Success();
+  }
   const auto plan = choose(*call, attributes.max_sms);
   if (!plan.has_value()) return plan.error();
   Options options;

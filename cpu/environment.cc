@@ -1,0 +1,22 @@
+#include "cpu/environment.h"
+
+#include "cpu/run.h"
+
+namespace prnn {
+
+std::string environment_error() {
+  for (const Setting& setting : {kWorkers, kCacheBytes, kSharedCacheBytes})
+    if (setting.is_wrong())
+      return std::string("prnn_jax: ") + setting.variable + " must be " + setting.expected +
+             ", got \"" + std::getenv(setting.variable) + "\"; correct it or unset it.";
+  const char* const wanted = wanted_isa();
+  if (wanted == nullptr || find_isa(wanted) != nullptr) return {};
+  std::string known;
+  for (const char* name : {"avx512_bf16", "avx512", "avx2", "portable"})
+    if (find_isa(name) != nullptr) known += (known.empty() ? "" : ", ") + std::string(name);
+  return "prnn_jax: PRNN_CPU_ISA must be an instruction set of this processor that this build has "
+         "(" +
+         known + "), got \"" + wanted + "\"; correct it or unset it.";
+}
+
+}  // namespace prnn

@@ -1,0 +1,1 @@
+"""A search for wrong values: any call, in any combination, against NumPy."""

@@ -1,0 +1,108 @@
+"""The search for wrong values: what it has found once, and a part of it each time.
+
+`python -m tests.search` goes on for as long as one likes.
+"""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from search import draw, search
+from search.program import Program
+from support import run_python
+
+from prnn_jax import _batching, _ffi
+
+SECONDS = 20  # at most, for each part
+PARTS = {  # what is drawn, the seed, and how many cases
+    "calls": (draw.calls, 1, 40),
+    "more calls": (draw.calls, 2, 40),
+    "stacks": (draw.stacks, 1, 15),
+    "layers": (draw.layers, 1, 40),
+    "exports": (draw.exports, 1, 25),
+}
+KNOWN = [case for case in search.known() if not case.devices]
+
+
+@pytest.mark.parametrize("case", KNOWN, ids=str)
+def test_what_was_wrong_once(case):
+    assert search.fault(case) is None, Program(case).text()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_the_search(part):
+    cases, seed, count = PARTS[part]
+    here = search.Search(SECONDS, count)
+    case = here.round(cases(), seed, 10 * count)
+    assert case is None, search.shown(case, here.seen[case])
+    assert here.tried >= 3
+
+
+ON_DEVICES = """
+import sys
+from search import draw, search
+known = [case for case in search.known() if case.devices]
+here = search.Search(float(sys.argv[1]), 40 + len(known))
+for case in known:
+    assert here.of(case) is None, search.shown(case, here.seen[case])
+case = here.round(draw.meshes(), 1, 200)
+assert case is None, search.shown(case, here.seen[case])
+assert here.tried >= 3
+"""
+
+
+def test_a_part_of_the_search_on_8_devices():
+    flags = "--xla_force_host_platform_device_count=8"
+    run_python(ON_DEVICES, str(SECONDS), XLA_FLAGS=flags)
+
+
+# ---- does it find what is wrong? -----------------------------------------------------
+
+
+def _negated(tree):
+    return jax.tree.map(jnp.negative, tree)
+
+
+def _state_gradient(monkeypatch):
+    backward = _ffi.backward
+
+    def wrong(*args):
+        da_x, da_h, dstate_0, dreset_to = backward(*args)
+        return da_x, da_h, _negated(dstate_0), dreset_to
+
+    monkeypatch.setattr(_ffi, "backward", wrong)
+
+
+def _slightly_wrong_gradient(monkeypatch):
+    backward = _ffi.backward
+
+    def wrong(*args):
+        da_x, da_h, *others = backward(*args)
+        return (da_x, jax.tree.map(lambda d: 1.0001 * d, da_h), *others)
+
+    monkeypatch.setattr(_ffi, "backward", wrong)
+
+
+def _mapped_lengths(monkeypatch):
+    fold = _batching._Axes.fold_data
+
+    def wrong(self, x, is_mapped):
+        x = fold(self, x, is_mapped)
+        return jnp.maximum(x - 1, 0) if is_mapped and x.dtype == jnp.int32 else x
+
+    monkeypatch.setattr(_batching._Axes, "fold_data", wrong)
+
+
+PLANTED = {
+    "the sign of a state's gradient": _state_gradient,
+    "a gradient off by 1e-4": _slightly_wrong_gradient,
+    "mapped lengths, off by one": _mapped_lengths,
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_fault_is_found(what, monkeypatch):
+    PLANTED[what](monkeypatch)
+    here = search.Search(120, 60)
+    case = here.round(draw.calls(), 5, 600, shrink=False)
+    assert case is not None
+    assert not here.seen[case].startswith("error ")
