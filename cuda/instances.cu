@@ -79,11 +79,13 @@ cudaError_t with_kernel(const CudaCall& call, const Plan& plan, F&& f) {
 }  // namespace
 
 template <Number kNumber>
-cudaError_t prepare_instance(const CudaCall& call, const Plan& plan, Residency& residency) {
+cudaError_t prepare_instance(const CudaCall& call, const Plan& plan, std::int64_t shared_limit,
+                             Residency& residency) {
   return with_kernel<kNumber>(call, plan, [&](auto* kernel, auto&) {
-    if (const cudaError_t e =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(plan.shared_bytes)))
+    // The kernel's, not the plan's: another plan of this kernel, with less, must not take it from
+    // one that is prepared already.
+    if (const cudaError_t e = cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_limit)))
       return e;
     constexpr int kPortableCluster = 8;
     if (plan.exchange == Exchange::kCluster && plan.blocks > kPortableCluster)
@@ -108,7 +110,7 @@ cudaError_t launch_instance(const CudaCall& call, const Plan& plan, cudaStream_t
 }
 
 template cudaError_t prepare_instance<Number::PRNN_NUMBER>(const CudaCall&, const Plan&,
-                                                           Residency&);
+                                                           std::int64_t, Residency&);
 template cudaError_t launch_instance<Number::PRNN_NUMBER>(const CudaCall&, const Plan&,
                                                           cudaStream_t);
 
