@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "cuda/devices.h"
 #include "emulator/emulator.h"
@@ -15,9 +16,9 @@ namespace prnn::fake_cuda {
 namespace {
 
 constexpr int kDefaultShared = 48 * 1024, kPortableCluster = 8, kMostThreads = 1024;
-constexpr int kRegisters = 65536;          // of an SM
-constexpr int kRegistersPerThread = 255;   // of every kernel, as the larger ones have
-constexpr int kReservedShared = 1024;      // by the system, of each block
+constexpr int kRegisters = 65536;         // of an SM
+constexpr int kRegistersPerThread = 255;  // of every kernel, as the larger ones have
+constexpr int kReservedShared = 1024;     // by the system, of each block
 
 // Per kernel and device; kept until the process ends.
 struct KernelState {
@@ -69,7 +70,6 @@ struct Runtime {
   int fails_in = 0;
   cudaError_t fails_with = cudaSuccess;
   std::uint64_t seed = 1;
-  int at_once = 0, most_at_once = 0;
 };
 Runtime& runtime() {
   static auto* const only = new Runtime;
@@ -79,6 +79,7 @@ Runtime& runtime() {
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local std::string launched;
+thread_local bool counting = false;
 thread_local CUstream_st* capture = nullptr;  // begun by this thread
 
 // A call of the API: counted, failed where a test wants it, and its error is kept for
@@ -86,6 +87,7 @@ thread_local CUstream_st* capture = nullptr;  // begun by this thread
 class Call {
  public:
   explicit Call(const char* function) : lock_(runtime().mutex) {
+    if (!counting) return;
     Runtime& r = runtime();
     ++r.calls[function];
     if (r.fails_in > 0 && r.fails == function && --r.fails_in == 0) injected_ = r.fails_with;
@@ -173,12 +175,12 @@ cudaError_t clusters_of(const DeviceState& device, const KernelState& kernel,
   if (size < 1 || size > kMaxCluster) return cudaErrorInvalidClusterSize;
   if (size > kPortableCluster && !kernel.non_portable_cluster) return cudaErrorInvalidClusterSize;
   if (config.gridDim.x % static_cast<unsigned>(size) != 0) return cudaErrorInvalidValue;
-  const int each = blocks_on_sm(device, kernel, static_cast<int>(config.blockDim.x),
-                                config.dynamicSmemBytes);
-  const bool refused =
-      device.limits.largest_cluster != 0 && size > device.limits.largest_cluster;
+  const int each =
+      blocks_on_sm(device, kernel, static_cast<int>(config.blockDim.x), config.dynamicSmemBytes);
+  const bool refused = device.limits.largest_cluster != 0 && size > device.limits.largest_cluster;
   if (!refused) {
-    clusters = size == 1 ? device.record.sms : device.record.clusters[static_cast<std::size_t>(size)];
+    clusters =
+        size == 1 ? device.record.sms : device.record.clusters[static_cast<std::size_t>(size)];
     clusters *= each;
   }
   return cudaSuccess;
@@ -201,7 +203,8 @@ cudaError_t check_launch(const cudaLaunchConfig_t& config, const void* kernel, O
   if (static_cast<std::int64_t>(config.dynamicSmemBytes) > state->max_dynamic_shared)
     return cudaErrorInvalidValue;
   const int blocks = static_cast<int>(config.gridDim.x);
-  const int each = blocks_on_sm(*device, *state, static_cast<int>(threads), config.dynamicSmemBytes);
+  const int each =
+      blocks_on_sm(*device, *state, static_cast<int>(threads), config.dynamicSmemBytes);
   if (each == 0) return cudaErrorLaunchOutOfResources;
   if (shape->cluster != 1) {
     int clusters;
@@ -237,26 +240,21 @@ void run_kernel(DeviceState& device, const Operation& operation) {
     std::unique_lock lock(r.mutex);
     options.seed = r.seed;
     const emulator::Launch& shape = operation.shape;
-    const bool whole = shape.cooperative && device.limits.honours_cooperative;
-    const int least = whole ? shape.grid : shape.cluster;
+    const int least = shape.cooperative ? shape.grid : shape.cluster;
     const auto free = [&] { return device.record.sms - device.busy_sms; };
     r.sms_freed.wait(lock, [&] { return free() >= least; });
     taken = std::min(free() / shape.cluster * shape.cluster, shape.grid);
     device.busy_sms += taken;
-    r.most_at_once = std::max(r.most_at_once, ++r.at_once);
   }
-  emulator::Launch shape = operation.shape;
-  shape.cooperative = shape.cooperative && device.limits.honours_cooperative;
   options.resident_blocks = taken;
   std::string failure;
   try {
-    emulator::launch(shape, operation.run, options);
+    emulator::launch(operation.shape, operation.run, options);
   } catch (const emulator::EmulatorError& error) {
     failure = error.what();
   }
   const std::lock_guard lock(r.mutex);
   device.busy_sms -= taken;
-  --r.at_once;
   if (!failure.empty()) {
     device.failure = failure;
     device.sticky = cudaErrorLaunchFailure;
@@ -338,6 +336,8 @@ int add_device(std::string_view recorded, const Limits& limits) {
   return static_cast<int>(all.size()) - 1;
 }
 
+void count_calls(bool count) { counting = count; }
+
 void fail(std::string_view function, int nth, cudaError_t error) {
   const std::lock_guard lock(runtime().mutex);
   Runtime& r = runtime();
@@ -345,7 +345,6 @@ void fail(std::string_view function, int nth, cudaError_t error) {
   r.fails = function;
   r.fails_in = nth;
   r.fails_with = error;
-  r.most_at_once = r.at_once;
 }
 
 std::vector<std::string> calls() {
@@ -361,12 +360,7 @@ void set_seed(std::uint64_t seed) {
   runtime().seed = seed;
 }
 
-std::string last_launch() { return launched; }
-
-int most_at_once() {
-  const std::lock_guard lock(runtime().mutex);
-  return runtime().most_at_once;
-}
+std::string last_launch() { return std::exchange(launched, {}); }
 
 std::string failure_of(int device) {
   const std::lock_guard lock(runtime().mutex);
@@ -381,9 +375,7 @@ using namespace prnn::fake_cuda;
 // ---- errors ----
 
 // Clears what is there, unless the context is lost: that error comes back with the next call.
-cudaError_t cudaGetLastError() {
-  return std::exchange(last_error, cudaSuccess);
-}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaPeekAtLastError() { return last_error; }
 
 const char* cudaGetErrorString(cudaError_t error) {
@@ -553,12 +545,27 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return call.end(cudaSuccess);
 }
 
-cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
-  Call call("cudaMemsetAsync");
+// What is done with memory, in the order of the stream.
+static cudaError_t enqueue_on_memory(Call& call, cudaStream_t stream, bool is_valid,
+                                     std::function<void()> run) {
   if (call.failed()) return call.end(cudaSuccess);
   if (stream == nullptr) return call.end(cudaErrorInvalidResourceHandle);
-  if (to == nullptr) return call.end(cudaErrorInvalidValue);
+  if (!is_valid) return call.end(cudaErrorInvalidValue);
   DeviceState* device = device_at(stream->device);
   if (device->sticky != cudaSuccess) return call.end(device->sticky);
-  return call.end(enqueue(stream, {[=] { std::memset(to, value, bytes); }, {.grid = 0}}));
+  prnn::emulator::Launch no_kernel;
+  no_kernel.grid = 0;
+  return call.end(enqueue(stream, {std::move(run), no_kernel}));
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  Call call("cudaMemsetAsync");
+  return enqueue_on_memory(call, stream, to != nullptr, [=] { std::memset(to, value, bytes); });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  Call call("cudaMemcpyAsync");
+  const bool is_valid = to != nullptr && from != nullptr;
+  return enqueue_on_memory(call, stream, is_valid, [=] { std::memcpy(to, from, bytes); });
 }

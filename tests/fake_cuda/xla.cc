@@ -1,4 +1,5 @@
-// The handlers for CUDA (ffi/cuda_handlers.cc) as targets of XLA for the CPU, over the fake runtime.
+// The handlers for CUDA (ffi/cuda_handlers.cc) as targets of XLA for the CPU, over the fake
+// runtime.
 //
 // XLA's client for the CPU calls `instantiate` and `execute` and knows no stream: here a call to
 // `execute` becomes what the client for GPUs does, `initialize` and `execute` on a stream of the
@@ -63,7 +64,9 @@ XLA_FFI_Error* call(XLA_FFI_Handler* handler, const XLA_FFI_CallFrame& frame,
   XLA_FFI_CallFrame mine = frame;
   mine.api = &api;
   mine.stage = stage;
+  count_calls(true);
   XLA_FFI_Error* error = handler(&mine);
+  count_calls(false);
   if (cudaPeekAtLastError() == cudaSuccess || error != nullptr) {
     if (cudaGetLastError() == cudaSuccess) return error;
     return error_of("a handler has failed and left its CUDA error behind");
@@ -72,12 +75,21 @@ XLA_FFI_Error* call(XLA_FFI_Handler* handler, const XLA_FFI_CallFrame& frame,
                   cudaGetErrorString(cudaGetLastError()));
 }
 
+// A stream of the call's device, whatever is current.
+XLA_FFI_Error* create_stream(cudaStream_t& stream) {
+  int before;
+  cudaGetDevice(&before);
+  if (auto* e = error_of(cudaSetDevice(call_device))) return e;
+  if (auto* e = error_of(cudaStreamCreate(&stream))) return e;
+  return error_of(cudaSetDevice(before));
+}
+
 // As XLA captures a call: once, on a stream of its own; then the graph is launched.
 XLA_FFI_Error* capture_and_replay(XLA_FFI_Handler* execute, const XLA_FFI_CallFrame& frame,
                                   int replays) {
   const cudaStream_t stream = call_stream;
   cudaStream_t captured;
-  if (auto* e = error_of(cudaStreamCreate(&captured))) return e;
+  if (auto* e = create_stream(captured)) return e;
   if (auto* e = error_of(cudaStreamBeginCapture(captured, cudaStreamCaptureModeThreadLocal)))
     return e;
   call_stream = captured;
@@ -120,13 +132,11 @@ XLA_FFI_Error* run(XLA_FFI_CallFrame* frame, const char* pass) {
   if (auto* e = frame->api->XLA_FFI_DeviceOrdinal_Get(&device)) return e;
   call_device = first_device + device.device_ordinal;
 
-  // Made with the device current; whether it still is when a handler runs, XLA does not say.
   thread_local std::map<int, cudaStream_t> streams;
-  if (streams.count(call_device) == 0) {
-    if (auto* e = error_of(cudaSetDevice(call_device))) return e;
-    if (auto* e = error_of(cudaStreamCreate(&streams[call_device]))) return e;
-  }
+  if (streams.count(call_device) == 0)
+    if (auto* e = create_stream(streams[call_device])) return e;
   call_stream = streams[call_device];
+  // Which device is current when a handler runs, XLA does not say.
   int current_before, current_after;
   if (auto* e = error_of(cudaSetDevice(0))) return e;
   cudaGetDevice(&current_before);
@@ -147,8 +157,9 @@ XLA_FFI_Error* run(XLA_FFI_CallFrame* frame, const char* pass) {
   if (failed == nullptr && current_after != current_before)
     failed = error_of("a handler has changed the current device");
   const std::lock_guard lock(s.mutex);
-  if (failed == nullptr)
-    s.ran += std::string(s.ran.empty() ? "" : " ") + pass + ":" + last_launch();
+  const std::string launched = last_launch();
+  if (failed == nullptr && !launched.empty())
+    s.ran += std::string(s.ran.empty() ? "" : " ") + pass + ":" + launched;
   return failed;
 }
 
@@ -167,13 +178,12 @@ XLA_FFI_Error* PrnnFakeBackward(XLA_FFI_CallFrame* frame) {
 // ---- for ctypes ----
 
 // Calls go to devices that have not been used yet, all alike; the ordinal of the first.
-int prnn_fake_devices(const char* recorded, int count, int largest_cluster, long long shared_bytes,
-                      int has_image, int honours_cooperative) {
+int prnn_fake_devices(const char* recorded, int count, int largest_cluster, int shared_bytes,
+                      int has_image) {
   using namespace prnn::fake_cuda;
   int first = -1;
   for (int n = 0; n < count; ++n) {
-    const int added = add_device(
-        recorded, {largest_cluster, shared_bytes, has_image != 0, honours_cooperative != 0});
+    const int added = add_device(recorded, {largest_cluster, shared_bytes, has_image != 0});
     if (n == 0) first = added;
   }
   Session& s = session();
@@ -193,7 +203,6 @@ void prnn_fake_stages(int initializes, int executes, int replays) {
 void prnn_fake_fail(const char* function, int nth, int error) {
   prnn::fake_cuda::fail(function, nth, static_cast<cudaError_t>(error));
 }
-int prnn_fake_most_at_once() { return prnn::fake_cuda::most_at_once(); }
 
 // Texts into a buffer: what has run, and the calls of the API since prnn_fake_fail.
 void prnn_fake_ran(char* text, std::size_t bytes) {
