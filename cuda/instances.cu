@@ -10,7 +10,7 @@ template <class Pass, Number kNumber, Exchange kExchange, int kMTiles, int kRegi
           int kNTiles, int kWarpsM, int kAhead>
 __global__ void __launch_bounds__(kThreads, 1) recurrence(const __grid_constant__ Task<Pass> task) {
   // Clusters exist from compute capability 9.0 on; the planner knows.
-#if __CUDA_ARCH__ < 900
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
   if constexpr (kExchange != Exchange::kCluster)
 #endif
     Engine<Pass, kNumber, kExchange, Tile{kMTiles, kRegisterBlocks, kNTiles, kWarpsM, kAhead}>(task)
@@ -69,10 +69,9 @@ cudaError_t with_kernel(const CudaCall& call, const Plan& plan, F&& f) {
   cudaError_t error = cudaErrorInvalidDeviceFunction;
   visit_instance<kNumber>(
       call, plan, [&]<Exchange kExchange, Tile kTile, class Pass>(Task<Pass> task) {
-        const auto kernel =
-            &recurrence<Pass, kNumber, kExchange, kTile.m_tiles, kTile.register_blocks,
-                        kTile.n_tiles, kTile.warps_m, kTile.ahead>;
-        error = f(reinterpret_cast<const void*>(kernel), task);
+        error = f(&recurrence<Pass, kNumber, kExchange, kTile.m_tiles, kTile.register_blocks,
+                              kTile.n_tiles, kTile.warps_m, kTile.ahead>,
+                  task);
       });
   return error;
 }
@@ -80,11 +79,13 @@ cudaError_t with_kernel(const CudaCall& call, const Plan& plan, F&& f) {
 }  // namespace
 
 template <Number kNumber>
-cudaError_t prepare_instance(const CudaCall& call, const Plan& plan, Residency& residency) {
-  return with_kernel<kNumber>(call, plan, [&](const void* kernel, auto&) {
-    if (const cudaError_t e =
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(plan.shared_bytes)))
+cudaError_t prepare_instance(const CudaCall& call, const Plan& plan, std::int64_t shared_limit,
+                             Residency& residency) {
+  return with_kernel<kNumber>(call, plan, [&](auto* kernel, auto&) {
+    // The kernel's, not the plan's: another plan of this kernel, with less, must not take it from
+    // one that is prepared already.
+    if (const cudaError_t e = cudaFuncSetAttribute(
+            kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_limit)))
       return e;
     constexpr int kPortableCluster = 8;
     if (plan.exchange == Exchange::kCluster && plan.blocks > kPortableCluster)
@@ -101,16 +102,15 @@ cudaError_t prepare_instance(const CudaCall& call, const Plan& plan, Residency& 
 
 template <Number kNumber>
 cudaError_t launch_instance(const CudaCall& call, const Plan& plan, cudaStream_t stream) {
-  return with_kernel<kNumber>(call, plan, [&](const void* kernel, auto& task) {
+  return with_kernel<kNumber>(call, plan, [&](auto* kernel, auto& task) {
     if (plan.exchange == Exchange::kGrid)
       if (const cudaError_t e = fill_mailbox(call, stream)) return e;
-    void* arguments[] = {&task};
-    return cudaLaunchKernelExC(Configuration(plan, stream).get(), kernel, arguments);
+    return cudaLaunchKernelEx(Configuration(plan, stream).get(), kernel, task);
   });
 }
 
 template cudaError_t prepare_instance<Number::PRNN_NUMBER>(const CudaCall&, const Plan&,
-                                                           Residency&);
+                                                           std::int64_t, Residency&);
 template cudaError_t launch_instance<Number::PRNN_NUMBER>(const CudaCall&, const Plan&,
                                                           cudaStream_t);
 

@@ -12,8 +12,10 @@ struct Residency {
   int blocks_per_sm, clusters;
 };
 
+// `shared_limit` is the most dynamic shared memory that a block may have on the device.
 template <Number kNumber>
-cudaError_t prepare_instance(const CudaCall& call, const Plan& plan, Residency& residency);
+cudaError_t prepare_instance(const CudaCall& call, const Plan& plan, std::int64_t shared_limit,
+                             Residency& residency);
 template <Number kNumber>
 cudaError_t launch_instance(const CudaCall& call, const Plan& plan, cudaStream_t stream);
 

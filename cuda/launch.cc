@@ -33,6 +33,19 @@ cudaError_t visit_number(Number number, F&& f) {
 
 }  // namespace
 
+CurrentDevice::CurrentDevice(int ordinal) {
+  int current;
+  if ((failure = prnn::failure("the current device is unknown", cudaGetDevice(&current)))) return;
+  if (current == ordinal) return;
+  if ((failure = prnn::failure("the device cannot be selected", cudaSetDevice(ordinal)))) return;
+  before_ = current;
+}
+
+CurrentDevice::~CurrentDevice() {
+  // There is no one to tell; the next to ask must not find the error.
+  if (before_ >= 0 && cudaSetDevice(before_) != cudaSuccess) cudaGetLastError();
+}
+
 Failure read_device(int ordinal, Device& device) {
   cudaDeviceProp properties;
   if (auto failed =
@@ -57,27 +70,27 @@ Failure read_device(int ordinal, Device& device) {
   return std::nullopt;
 }
 
-int device_count() {
-  int count = 0;
-  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
-}
-
 Failure prepare(const CudaCall& call, const Plan& plan, const Device& device) {
   Residency residency{};
   const cudaError_t error = visit_number(call.number, [&]<Number kNumber>() {
-    return prepare_instance<kNumber>(call, plan, residency);
+    return prepare_instance<kNumber>(call, plan, device.shared_bytes, residency);
   });
-  if (error == cudaErrorNoKernelImageForDevice)
+  if (error == cudaErrorNoKernelImageForDevice) {
+    cudaGetLastError();
     return "prnn_jax: this build has no kernels for " + device.name + " (compute capability " +
            std::to_string(device.compute_capability) +
            "); build with its architecture in PRNN_CUDA_ARCHS, or use implementation=\"scan\"";
+  }
   if (auto failed = failure("the kernel cannot be prepared", error)) return failed;
   if (plan.exchange == Exchange::kCluster && residency.clusters < 1)
     return "prnn_jax: " + device.name + " cannot run a cluster of " + std::to_string(plan.blocks) +
            " blocks now (MPS or MIG limits?); use implementation=\"scan\"";
-  if (plan.exchange == Exchange::kGrid && residency.blocks_per_sm * device.sms < plan.grid())
-    return "prnn_jax: the plan needs " + std::to_string(plan.grid()) +
-           " blocks resident at once, but this process can have " +
+  // Blocks that wait for no other may come one after the other.
+  const int together = plan.exchange == Exchange::kGrid ? plan.grid() : 1;
+  if (plan.exchange != Exchange::kCluster && residency.blocks_per_sm * device.sms < together)
+    return "prnn_jax: the plan needs " + std::to_string(together) +
+           (together == 1 ? " block" : " blocks") +
+           " resident at once, but this process can have " +
            std::to_string(residency.blocks_per_sm * device.sms) + " on " + device.name +
            " (MPS or MIG limits?); set PRNN_CUDA_MAX_SMS to what it may use, or use "
            "implementation=\"scan\"";

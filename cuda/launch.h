@@ -14,8 +14,20 @@ namespace prnn {
 // Empty: all is well. Else what went wrong, in the caller's words.
 using Failure = std::optional<std::string>;
 
-// Devices that this process can use; 0 without a driver.
-int device_count();
+// Makes CUDA device `ordinal` the calling thread's own while it lives, as prepare(), launch() and
+// hand_on_states() need it. XLA does not say that it is when a handler runs: where a process has
+// several GPUs, a stream of one is an invalid handle while another is current.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int ordinal);
+  ~CurrentDevice();
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+  Failure failure;
+
+ private:
+  int before_ = -1;  // where it was another
+};
 
 // The properties of CUDA device `ordinal`, as the planner wants them; a failure without a driver.
 Failure read_device(int ordinal, Device& device);

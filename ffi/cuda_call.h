@@ -1,5 +1,4 @@
-// From a native call to a planned call on a GPU: what the handlers for CUDA and the emulated ones
-// of the tests share.
+// From a native call to a call that the CUDA engine plans and launches.
 #pragma once
 #include "cuda/call.h"
 #include "cuda/planner.h"

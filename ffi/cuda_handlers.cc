@@ -1,9 +1,13 @@
 // XLA's calls into the CUDA engine, under the same names as the CPU's and with the same buffers
 // (ffi/decode.h). Initialize plans and prepares: once per shape and device, never under capture.
 // Execute fills the mailbox and launches, nothing else.
+#include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <tuple>
+#include <vector>
 
 #include "cuda/launch.h"
 #include "ffi/cuda_call.h"
@@ -48,11 +52,41 @@ class PreparedPlans {
       device = devices_.emplace(ordinal, std::move(read)).first;
     }
     const Planning planning = plan(request_of(call, max_sms), device->second);
-    if (!planning.best)
-      return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kUnimplemented, planning.reason));
-    if (const Failure failed = prepare(call, *planning.best, device->second))
-      return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition, *failed));
-    return *planning.best;
+    const std::string_view exchange = asked_exchange();
+    const std::vector<Plan> plans = by_preference(planning, exchange);
+    if (plans.empty()) {
+      const std::string none = "prnn_jax: no plan has PRNN_CUDA_EXCHANGE=" + std::string(exchange);
+      return ffi::Unexpected(ffi::Error(
+          ffi::ErrorCode::kUnimplemented,
+          planning.best ? none + "; the best without it: " + planning.reason : planning.reason));
+    }
+    // The driver may refuse one (clusters that cannot be resident, limits of MPS) and take another.
+    Failure first;
+    for (const Plan& each : plans) {
+      const Failure failed = prepare(call, each, device->second);
+      if (!failed) return each;
+      if (!first) first = failed;
+    }
+    return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition, *first));
+  }
+
+  // Empty: any. For tests and measurements; not a part of the key.
+  static std::string_view asked_exchange() {
+    const char* const asked = std::getenv("PRNN_CUDA_EXCHANGE");
+    return asked == nullptr ? "" : asked;
+  }
+
+  // The planner's choice, then the others, the fastest first; of one exchange, if it is asked for.
+  static std::vector<Plan> by_preference(const Planning& planning, std::string_view exchange) {
+    std::vector<Plan> plans;
+    if (planning.best && exchange.empty()) plans.push_back(*planning.best);
+    const auto first = static_cast<std::ptrdiff_t>(plans.size());
+    for (const Candidate& candidate : planning.candidates)
+      if (candidate.plan && (exchange.empty() || exchange == name(candidate.plan->exchange)))
+        plans.push_back(*candidate.plan);
+    std::stable_sort(plans.begin() + first, plans.end(),
+                     [](const Plan& a, const Plan& b) { return a.call_us < b.call_us; });
+    return plans;
   }
 
   std::mutex mutex_;
@@ -71,6 +105,8 @@ ffi::Error initialize(std::int32_t device, ffi::RemainingArgs args, ffi::Remaini
   const auto call = cuda_call(kPass, args, rets, attributes);
   if (!call.has_value()) return call.error();
   if (is_empty(call->shape) || call->shape.time == 0) return ffi::Error::Success();
+  const CurrentDevice current(device);
+  if (current.failure) return ffi::Error::Internal(*current.failure);
   const auto plan = prepared_plans().get(*call, attributes.max_sms, device);
   return plan.has_value() ? ffi::Error::Success() : plan.error();
 }
@@ -81,6 +117,8 @@ ffi::Error execute(CUstream_st* stream, std::int32_t device, ffi::RemainingArgs 
   const auto call = cuda_call(kPass, args, rets, attributes);
   if (!call.has_value()) return call.error();
   if (is_empty(call->shape)) return ffi::Error::Success();
+  const CurrentDevice current(device);
+  if (current.failure) return ffi::Error::Internal(*current.failure);
   if (call->shape.time == 0) {
     const Failure failed = hand_on_states(*call, stream);
     return failed ? ffi::Error::Internal(*failed) : ffi::Error::Success();

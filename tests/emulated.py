@@ -36,9 +36,9 @@ def library() -> ctypes.CDLL:
     """The emulated targets, compiled where their sources have changed; registered."""
     sources = sorted(
         path
-        for folder in ("core", "cuda", "ffi", "tests/emulator")
+        for folder in ("core", "cuda", "ffi", "tests/emulator", "tests/fake_cuda")
         for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".h", ".cuh", ".cc")
+        if path.suffix in (".h", ".cu", ".cuh", ".cc")
     )
     include = jax.ffi.include_dir()
     digest = hashlib.sha256("".join((*OPTIONS, include, sys.version)).encode())
@@ -51,7 +51,7 @@ def library() -> ctypes.CDLL:
         _compile(module, include)
     loaded = ctypes.CDLL(str(module))
     for name in ("Forward", "Backward"):
-        handler = getattr(loaded, f"PrnnEmulated{name}")
+        handler = getattr(loaded, f"PrnnFake{name}")
         jax.ffi.register_ffi_target(
             f"prnn_{name.lower()}_emulated", jax.ffi.pycapsule(handler), platform="cpu"
         )
@@ -59,20 +59,24 @@ def library() -> ctypes.CDLL:
 
 
 def _compile(module: Path, include: str) -> None:
-    emulator = ROOT / "tests/emulator"
+    tests = ROOT / "tests"
+    instances = "-xc++", ROOT / "cuda/instances.cu", "-xnone"
     jobs = [
-        *((emulator / "jax/kernels.cc", [f"-DPRNN_NUMBER={n}"]) for n in NUMBERS),
-        (emulator / "jax/handlers.cc", []),
-        *((path, []) for path in sorted(emulator.glob("*.cc"))),
-        *((ROOT / f"cuda/{name}.cc", []) for name in ("planner", "devices")),
+        *((f"-DPRNN_NUMBER={number}", *instances) for number in NUMBERS),
+        *((path,) for path in sorted((tests / "fake_cuda").glob("*.cc"))),
+        *((path,) for path in sorted((tests / "emulator").glob("*.cc"))),
+        *((ROOT / f"cuda/{name}.cc",) for name in ("planner", "devices", "launch")),
+        (ROOT / "ffi/cuda_handlers.cc",),
     ]
-    paths = f"-I{ROOT}", f"-I{ROOT}/tests", "-isystem", include
+    # The fake runtime's header before any toolkit's.
+    folders = tests / "fake_cuda", ROOT, tests
+    paths = *(f"-I{folder}" for folder in folders), "-isystem", include
     with tempfile.TemporaryDirectory(dir=module.parent) as scratch:
 
         def compiled(job):
-            number, (source, options) = job
+            number, source = job
             built = Path(scratch) / f"{number}.o"
-            _run("c++", *OPTIONS, *KERNELS, *options, *paths, "-c", source, "-o", built)
+            _run("c++", *OPTIONS, *KERNELS, *paths, "-c", "-o", built, *source)
             return built
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
@@ -88,25 +92,71 @@ def _run(*command) -> None:
 
 
 class Emulation:
-    """What a test may ask of the emulated engine."""
+    """What a test may ask of the emulated engine and of the CUDA runtime under it."""
 
-    def __init__(self) -> None:
-        self._library = library()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._library, self._monkeypatch = library(), monkeypatch
         self.use()
+        self.stages()
+        self.fail("", 0)
 
     def use(
-        self, *, exchange: str = "", device: str = "NVIDIA H200", seed: int = 1
+        self,
+        *,
+        exchange: str = "",
+        device: str = "NVIDIA H200",
+        seed: int = 1,
+        count: int = 1,
+        largest_cluster: int = 0,
+        shared_bytes: int = 0,
+        has_image: bool = True,
     ) -> None:
-        """Plans for a device, with the best plan of an exchange where one is named."""
-        self._library.prnn_emulate(
-            device.encode(), exchange.encode(), ctypes.c_uint64(seed)
-        )
+        """Devices that nothing has run on; plans of one exchange, if it is named.
+
+        Args:
+          exchange: "block", "cluster", "grid", or empty for the planner's choice.
+          device: by its name on record.
+          seed: of the emulator's schedules.
+          count: of devices, alike.
+          largest_cluster: that the driver takes; 0 for any.
+          shared_bytes: that a resident block has at most; 0 for as many as there are.
+          has_image: whether the build has kernels for the device.
+        """
+        self._monkeypatch.setenv("PRNN_CUDA_EXCHANGE", exchange)
+        limits = largest_cluster, shared_bytes, has_image
+        self._library.prnn_fake_devices(device.encode(), count, *map(int, limits))
+        self._library.prnn_fake_seed(ctypes.c_uint64(seed))
+
+    def stages(
+        self, *, initialize: bool = True, execute: bool = True, replays: int = 0
+    ) -> None:
+        """What a call does of what XLA does with it, and how often, in a graph."""
+        self._library.prnn_fake_stages(initialize, execute, replays)
+
+    def fail(self, function: str, nth: int = 1, error: int = 1) -> None:
+        """The nth call of a function of the runtime from now on returns an error."""
+        self._library.prnn_fake_fail(function.encode(), nth, error)
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often each function of the runtime has been called since `fail`."""
+        pairs = (one.rsplit(":", 1) for one in self._text("calls"))
+        return {name: int(count) for name, count in pairs}
+
+    @property
+    def launches(self) -> list[str]:
+        """The calls since `use`, as "forward:cluster:8"."""
+        return self._text("ran")
 
     @property
     def ran(self) -> list[str]:
-        """The calls since `use`, as "forward:grid"."""
+        """The same without sizes of clusters."""
+        return [":".join(one.split(":")[:2]) for one in self.launches]
+
+    def _text(self, name: str) -> list[str]:
         text = ctypes.create_string_buffer(1 << 16)
-        self._library.prnn_emulated(text, ctypes.c_size_t(len(text)))
+        function = getattr(self._library, f"prnn_fake_{name}")
+        function(text, ctypes.c_size_t(len(text)))
         return text.value.decode().split()
 
 
@@ -125,7 +175,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_cuda, "target", lambda name: f"{name}_emulated")
     monkeypatch.setenv(_cuda.DEVICE_VARIABLE, "NVIDIA H200")
     jax.clear_caches()
-    yield Emulation()
+    yield Emulation(monkeypatch)
     monkeypatch.undo()
     jax.clear_caches()
 

@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import types
 from pathlib import Path
 
 import pytest
 
-from benchmarks.gpu import command_buffers, peers, sanitizers, summary
+from benchmarks.gpu import _rows, command_buffers, peers, sanitizers, soak, summary
 
 ROOT = Path(__file__).parent.parent
 CAMPAIGN = ROOT / "benchmarks/gpu_campaign.sh"
@@ -133,6 +135,56 @@ def test_cuda_programs_compile(name, tmp_path):
         assert len(checks) == 7
         assert all(check["ok"] for check in checks), checks
         assert ran.returncode == 0
+
+
+# ---- what raises is told ------------------------------------------------------------
+
+
+def raise_in_a_thread(*_):
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("the launch failed: invalid argument")
+    return 0
+
+
+def test_an_error_in_one_of_two_threads_is_not_ok(monkeypatch):
+    monkeypatch.setattr(command_buffers._rows, "differing", raise_in_a_thread)
+    found = command_buffers.two_threads(smoke=True)
+    assert found["ok"] is False
+    assert found["error"] == "RuntimeError: the launch failed: invalid argument"
+
+
+def test_an_error_beside_the_soak_is_raised(monkeypatch):
+    stream = types.SimpleNamespace(Stream=lambda: raise_in_a_thread())
+    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=stream))
+    with pytest.raises(RuntimeError, match="invalid argument"), soak.products(4):
+        pass
+
+
+def test_a_contender_that_raises_is_not_ok(capsys):
+    def contender(error):
+        def run():
+            raise error
+
+        return run
+
+    point = next(peers.points(smoke=True))
+    for error, status in (
+        (ValueError("lstm: no persistent plan on NVIDIA H200"), 0),
+        (ValueError("no room"), 1),
+        (RuntimeError("the launch failed: invalid argument"), 1),
+    ):
+        rows = _rows.Rows("peers", None)
+        peers.measure(rows, point, {"native": contender(error)})
+        assert str(error) in capsys.readouterr().out
+        assert rows.status == status
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [([0, 0], 0), ([0, 77], 77), ([0, None], 1), ([-11, 0], 1), ([134, 77], 1)],
+)
+def test_the_worst_of_the_processes_is_told(statuses, status):
+    assert peers.worst(statuses) == status
 
 
 # ---- reading what tools print --------------------------------------------------------

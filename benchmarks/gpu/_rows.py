@@ -45,6 +45,11 @@ class Rows:
         return 1 if self.failures else 0
 
 
+def message(error: BaseException) -> str:
+    """For a row."""
+    return f"{type(error).__name__}: {error}"[:400]
+
+
 class Budget:
     """Seconds that may be spent."""
 

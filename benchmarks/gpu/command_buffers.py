@@ -12,8 +12,8 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -124,7 +124,7 @@ def run_variant(name: str, flags: str, smoke: bool, timeout_s: float) -> dict:
 
 
 def two_threads(smoke: bool) -> dict:
-    """Two threads call at the same time; all results as in the first call."""
+    """Two threads call at the same time; without errors, all as in the first call."""
     sizes = [(8, 2), (12, 1)] if smoke else [(1024, 16), (768, 8)]
     calls = []
     for hidden, batch in sizes:
@@ -138,12 +138,15 @@ def two_threads(smoke: bool) -> dict:
         for _ in range(5 if smoke else 200):
             wrong[n] += int(_rows.differing(first, run(*arrays)))
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(calls))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return {"variant": "two threads", "ok": sum(wrong) == 0, "differing": sum(wrong)}
+    with ThreadPoolExecutor(len(calls)) as threads:
+        futures = [threads.submit(work, n) for n in range(len(calls))]
+    raised = [error for future in futures if (error := future.exception())]
+    return {
+        "variant": "two threads",
+        "ok": sum(wrong) == 0 and not raised,
+        "differing": sum(wrong),
+        **({"error": _rows.message(raised[0])} if raised else {}),
+    }
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ import itertools
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +28,10 @@ CASES = (
 
 @contextlib.contextmanager
 def products(size: int):
-    """Products on a stream of their own meanwhile; gives what counts them."""
+    """Products on a stream of their own meanwhile; gives what counts them.
+
+    What is raised there is raised here, at the end.
+    """
     import torch
 
     stop, count = threading.Event(), itertools.count()
@@ -43,13 +47,13 @@ def products(size: int):
                     made[0] = next(count)
                 stream.synchronize()
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield lambda: made[0]
-    finally:
-        stop.set()
-        thread.join()
+    with ThreadPoolExecutor(1) as threads:
+        beside = threads.submit(work)
+        try:
+            yield lambda: made[0]
+        finally:
+            stop.set()
+    beside.result()
 
 
 def soak(rows, case, mode: str, beside, steps: int, chunk: int, budget) -> None:
