@@ -99,10 +99,19 @@ PLANTED = {
 }
 
 
+@pytest.fixture
+def nothing_compiled(monkeypatch):
+    """No program made before is found again, nor afterwards one with a fault in it."""
+    jax.clear_caches()
+    yield
+    monkeypatch.undo()
+    jax.clear_caches()
+
+
 @pytest.mark.parametrize("what", PLANTED)
-def test_a_planted_fault_is_found(what, monkeypatch):
+def test_a_planted_fault_is_found(what, monkeypatch, nothing_compiled):
     PLANTED[what](monkeypatch)
-    here = search.Search(120, 60)
+    here = search.Search(600, 60)
     case = here.round(draw.calls(), 5, 600, shrink=False)
     assert case is not None
     assert not here.seen[case].startswith("error ")

@@ -129,7 +129,9 @@ def slopes(case: Case, levels, arrays: Arrays, cotangents, directions) -> np.nda
     of = functools.partial(run, case, levels)
     rates = oracle.derivatives(of, arrays, directions)
     return sum(
-        (rates[str(n)] * np.asarray(d, np.float64)).reshape(len(directions), -1).sum(1)
+        (rates[str(n)] * np.asarray(d, np.float64))
+        .reshape(len(directions), np.size(d))
+        .sum(1)
         for n, d in enumerate(cotangents)
     )
 
