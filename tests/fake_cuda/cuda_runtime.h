@@ -1,6 +1,7 @@
 // The CUDA runtime as the project calls it, on the host: found in place of the toolkit's header.
 // Names, numbers and meanings are those of the CUDA Runtime API; what a function refuses, and with
-// which error, is at its definition (runtime.cc). README.md says what it stands for.
+// which error, is at its definition (kernels.cc, streams.cc, runtime.cc). README.md says what it
+// stands for.
 #pragma once
 #include <cstddef>
 #include <functional>

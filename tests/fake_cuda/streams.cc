@@ -1,0 +1,142 @@
+// Streams, their capture into graphs, and what is done with memory in their order.
+#include <cstring>
+#include <utility>
+
+#include "fake_cuda/state.h"
+
+namespace prnn::fake_cuda {
+
+cudaError_t enqueue(cudaStream_t stream, Operation operation) {
+  if (stream->capturing) {
+    if (stream->invalid) return cudaErrorStreamCaptureInvalidated;
+    stream->graph.nodes.push_back(std::move(operation));
+  } else {
+    stream->queue.push_back(std::move(operation));
+  }
+  return cudaSuccess;
+}
+
+}  // namespace prnn::fake_cuda
+
+using namespace prnn::fake_cuda;
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  Call call("cudaStreamCreate");
+  if (call.failed()) return call.end(cudaSuccess);
+  if (device_at(current_device) == nullptr) return call.end(cudaErrorInvalidDevice);
+  *stream = new CUstream_st;
+  (*stream)->device = current_device;
+  return call.end(cudaSuccess);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  Call call("cudaStreamDestroy");
+  delete stream;
+  return call.end(cudaSuccess);
+}
+
+// The work of a stream is done here, in the caller's thread, one operation after the other.
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  {
+    Call call("cudaStreamSynchronize");
+    if (call.failed()) return call.end(cudaSuccess);
+    if (stream->capturing) {
+      stream->invalid = true;
+      return call.end(cudaErrorStreamCaptureUnsupported);
+    }
+  }
+  const std::lock_guard one_at_a_time(stream->running);
+  Runtime& r = runtime();
+  while (true) {
+    std::unique_lock lock(r.mutex);
+    DeviceState& device = *device_at(stream->device);
+    if (device.sticky != cudaSuccess) {
+      stream->queue.clear();
+      return last_error = device.sticky;
+    }
+    if (stream->queue.empty()) return cudaSuccess;
+    const Operation operation = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    lock.unlock();
+    if (operation.shape.grid == 0)
+      operation.run();
+    else
+      run_kernel(device, operation);
+  }
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  Call call("cudaStreamBeginCapture");
+  if (call.failed()) return call.end(cudaSuccess);
+  if (stream->capturing || capture != nullptr) return call.end(cudaErrorInvalidValue);
+  stream->capturing = true;
+  stream->invalid = false;
+  stream->graph = {stream->device, {}};
+  capture = stream;
+  return call.end(cudaSuccess);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  Call call("cudaStreamEndCapture");
+  if (!stream->capturing || capture != stream) return call.end(cudaErrorInvalidValue);
+  stream->capturing = false;
+  capture = nullptr;
+  *graph = nullptr;
+  if (stream->invalid) return call.end(cudaErrorStreamCaptureInvalidated);
+  *graph = new CUgraph_st(std::move(stream->graph));
+  return call.end(cudaSuccess);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
+                                 unsigned long long) {
+  Call call("cudaGraphInstantiate");
+  if (call.failed()) return call.end(cudaSuccess);
+  *executable = new CUgraphExec_st{*graph};
+  return call.end(cudaSuccess);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  Call call("cudaGraphLaunch");
+  if (call.failed()) return call.end(cudaSuccess);
+  if (executable->device != stream->device) return call.end(cudaErrorInvalidResourceHandle);
+  for (const Operation& node : executable->nodes)
+    if (const cudaError_t e = enqueue(stream, node)) return call.end(e);
+  return call.end(cudaSuccess);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  Call call("cudaGraphDestroy");
+  delete graph;
+  return call.end(cudaSuccess);
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  Call call("cudaGraphExecDestroy");
+  delete executable;
+  return call.end(cudaSuccess);
+}
+
+// What is done with memory, in the order of the stream.
+static cudaError_t enqueue_on_memory(Call& call, cudaStream_t stream, bool is_valid,
+                                     std::function<void()> run) {
+  if (call.failed()) return call.end(cudaSuccess);
+  if (stream == nullptr) return call.end(cudaErrorInvalidResourceHandle);
+  if (!is_valid) return call.end(cudaErrorInvalidValue);
+  DeviceState* device = device_at(stream->device);
+  if (device->sticky != cudaSuccess) return call.end(device->sticky);
+  prnn::emulator::Launch no_kernel;
+  no_kernel.grid = 0;
+  return call.end(enqueue(stream, {std::move(run), no_kernel}));
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  Call call("cudaMemsetAsync");
+  return enqueue_on_memory(call, stream, to != nullptr, [=] { std::memset(to, value, bytes); });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                            cudaStream_t stream) {
+  Call call("cudaMemcpyAsync");
+  const bool is_valid = to != nullptr && from != nullptr;
+  return enqueue_on_memory(call, stream, is_valid, [=] { std::memcpy(to, from, bytes); });
+}
