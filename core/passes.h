@@ -24,7 +24,10 @@
 // A pass over a cell of one phase gives the parts of step() too, for engines that keep in
 // registers what a unit carries from step to step, read ahead, or publish in their own way:
 //
-//   fetch      what a step reads that no earlier step of the loop has written
+//   fetch      what a step reads that no earlier step of the loop has written, as it lies in
+//   memory:
+//              nothing is computed from it, so that nothing waits for it
+//   inputs     that as numbers
 //   carried    what the unit carries, from memory; for s = 0, the initial values
 //   advance    the step itself: takes products, carry and fetched values, gives published ones
 //   publish    writes those where input() finds them
@@ -36,8 +39,8 @@
 //   first_step, end_step   of the steps there are for rows of at most so many
 //   skip                   in place of all the above, writes the zeros of a step that is left out
 //
-// Io tells how to read and write units: one at a time or a vector of them (cpu/simd.h). T is the
-// type of the arrays.
+// Io tells how to read and write units: one at a time or a vector of them (cpu/simd.h); Io::Fetched
+// is what a fetched one is until it is used. T is the type of the arrays.
 #pragma once
 #include <type_traits>
 
@@ -50,6 +53,7 @@ template <class C, class Io, class T>
 struct PassBase {
   using F = typename Io::F;
   using Value = T;
+  using Fetched = typename Io::Fetched;
   static constexpr int kPhases = C::kPhases;
   C cell;
   Shape shape;
@@ -81,16 +85,31 @@ struct PassBase {
       for (int n = 0; n < N; ++n) values[n] = io.load(p + n * shape.hidden);
     return values;
   }
+  // The same ahead of their use; then as numbers.
+  template <int N, class V>
+  PRNN_HD Vec<N, Fetched> fetch_values(const V* p, Io io) const {
+    Vec<N, Fetched> values;
+    if constexpr (N > 0)
+      for (int n = 0; n < N; ++n) values[n] = io.fetch(p + n * shape.hidden);
+    return values;
+  }
+  template <int N>
+  PRNN_HD static Vec<N, F> values(const Vec<N, Fetched>& fetched, Io io) {
+    Vec<N, F> values;
+    if constexpr (N > 0)
+      for (int n = 0; n < N; ++n) values[n] = io.value(fetched[n]);
+    return values;
+  }
   // Of what step s takes of a_x, N gates from `first` on.
   template <int N>
-  PRNN_HD Vec<N, F> load_a_x(const ForwardArrays<T>& at, std::int64_t g, std::int64_t s,
-                             std::int64_t b, std::int64_t unit, int first, Io io) const {
+  PRNN_HD Vec<N, Fetched> fetch_a_x(const ForwardArrays<T>& at, std::int64_t g, std::int64_t s,
+                                    std::int64_t b, std::int64_t unit, int first, Io io) const {
     unit += first * shape.hidden;
     if constexpr (requires { Io::kMakesAx; })
       if (at.made_steps != 0)
-        return load_values<N>(at.made_at(shape, g, s, b, C::kGates) + unit, io);
+        return fetch_values<N>(at.made_at(shape, g, s, b, C::kGates) + unit, io);
     const std::int64_t row = shape.sequence_at(b, shape.time_at(g, s, b), g, C::kGates);
-    return load_values<N>(at.a_x + row + unit, io);
+    return fetch_values<N>(at.a_x + row + unit, io);
   }
   template <int N, class V>
   PRNN_HD void store_values(V* p, const Vec<N, F>& values, Io io) const {
@@ -114,8 +133,8 @@ template <class Pass, class F, class Io>
 PRNN_HD void step_by_parts(const Pass& pass, std::int64_t g, std::int64_t s, std::int64_t b,
                            std::int64_t unit, const Vec<Pass::kProducts, F>& products, Io io) {
   auto carry = pass.carried(g, s, b, unit, io);
-  const auto published =
-      pass.advance(g, s, b, unit, products, pass.fetch(g, s, b, unit, io), carry, io);
+  const auto inputs = pass.inputs(pass.fetch(g, s, b, unit, io), io);
+  const auto published = pass.advance(g, s, b, unit, products, inputs, carry, io);
   pass.publish(g, s, b, unit, published, io);
   pass.keep(g, s, b, unit, carry, io);
 }
@@ -166,19 +185,23 @@ struct ForwardPass : PassBase<C, Io, T> {
   static constexpr bool kStartsPublished = true;  // the first step multiplies the initial h
   static constexpr bool kUnitsContiguous = true;  // in the matrix as it lies in memory; else k
   using Carry = State<C, F>;
-  struct Inputs {
-    Gates<C, F> a_x;
+  template <class V>
+  struct Of {
+    Vec<C::kGates, V> a_x;
   };
+  using Fetched = Of<typename Io::Fetched>;
+  using Inputs = Of<F>;
 
   // Where row b of what step s publishes begins, in an array of the given shape.
   PRNN_HD static std::int64_t published_at(const Shape& shape, std::int64_t g, std::int64_t s,
                                            std::int64_t b) {
     return shape.sequence_at(b, shape.time_at(g, s, b), g, kPublished);
   }
-  PRNN_HD Inputs fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                       Io io) const {
-    return {Base::template load_a_x<C::kGates>(at, g, s, b, unit, 0, io)};
+  PRNN_HD Fetched fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
+                        Io io) const {
+    return {Base::template fetch_a_x<C::kGates>(at, g, s, b, unit, 0, io)};
   }
+  PRNN_HD static Inputs inputs(const Fetched& in, Io io) { return {Base::values(in.a_x, io)}; }
   PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                         Io io) const {
     const std::int64_t state = shape.state_at(b, g) + unit;
@@ -294,11 +317,14 @@ struct BackwardPass : PassBase<C, Io, T> {
   static constexpr bool kStartsPublished = false;
   static constexpr bool kUnitsContiguous = false;
   using Carry = State<C, F>;  // gradients of the states
-  struct Inputs {
-    F dy;
-    State<C, F> prev, now;
-    Vec<C::kReserve, F> reserve;
+  template <class V>
+  struct Of {
+    Vec<1, V> dy;
+    Vec<C::kStates, V> prev, now;
+    Vec<C::kReserve, V> reserve;
   };
+  using Fetched = Of<typename Io::Fetched>;
+  using Inputs = Of<F>;
 
   // Of the forward pass, whose steps this pass takes from the last to the first.
   PRNN_HD static std::int64_t forward_step(const Shape& shape, std::int64_t s) {
@@ -308,29 +334,34 @@ struct BackwardPass : PassBase<C, Io, T> {
                                            std::int64_t b) {
     return shape.sequence_at(b, shape.time_at(g, forward_step(shape, s), b), g, kPublished);
   }
-  PRNN_HD Inputs fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                       Io io) const {
-    Inputs in{};
+  PRNN_HD Fetched fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
+                        Io io) const {
+    Fetched in{};
     if (s == shape.time) return in;
     const std::int64_t step = forward_step(shape, s), t = shape.time_at(g, step, b);
     const std::int64_t y_at = shape.sequence_at(b, t, g, 1) + unit;
-    in.dy = io.load(at.dy + y_at);
-    in.now[0] = io.load((C::kKeepsMade && at.controls.zoneout != nullptr ? at.saved : at.y) + y_at);
-    in.prev[0] = io.load(Base::h_before(at.y, at.state_0[0], g, step, b) + unit);
+    in.dy[0] = io.fetch(at.dy + y_at);
+    in.now[0] =
+        io.fetch((C::kKeepsMade && at.controls.zoneout != nullptr ? at.saved : at.y) + y_at);
+    in.prev[0] = io.fetch(Base::h_before(at.y, at.state_0[0], g, step, b) + unit);
     if constexpr (saved_values<C> > 0) {
       constexpr int kSaved = saved_values<C>;
       const T* saved = at.saved + shape.sequence_at(b, t, g, kSaved) + unit;
-      in.reserve = Base::template load_values<C::kReserve>(saved, io);
+      in.reserve = Base::template fetch_values<C::kReserve>(saved, io);
       for (int n = 1; n < C::kStates; ++n) {
         const std::int64_t value = (C::kReserve + n - 1) * shape.hidden;
-        in.now[n] = io.load(saved + value);
+        in.now[n] = io.fetch(saved + value);
         in.prev[n] = step == 0
-                         ? io.load(at.state_0[n] + shape.state_at(b, g) + unit)
-                         : io.load(at.saved + unit + value +
-                                   shape.sequence_at(b, shape.time_at(g, step - 1, b), g, kSaved));
+                         ? io.fetch(at.state_0[n] + shape.state_at(b, g) + unit)
+                         : io.fetch(at.saved + unit + value +
+                                    shape.sequence_at(b, shape.time_at(g, step - 1, b), g, kSaved));
       }
     }
     return in;
+  }
+  PRNN_HD static Inputs inputs(const Fetched& in, Io io) {
+    return {Base::values(in.dy, io), Base::values(in.prev, io), Base::values(in.now, io),
+            Base::values(in.reserve, io)};
   }
   PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                         Io io) const {
@@ -351,7 +382,7 @@ struct BackwardPass : PassBase<C, Io, T> {
     const std::int64_t step = forward_step(shape, s);
     if (step < shape.length(b, g)) {
       State<C, F> prev = in.prev, now = in.now, kept{};
-      d[0] = d[0] + in.dy;
+      d[0] = d[0] + in.dy[0];
       at.controls.replace(prev, shape, g, step, b, unit, io);
       if (at.controls.zoneout != nullptr) {
         at.controls.zone_out_grad(d, kept, shape, g, shape.time_at(g, step, b), b, unit, io);

@@ -40,6 +40,7 @@ PRNN_HD void store_some(T* p, int lanes, Vector v) {
 template <class T>
 struct Io {
   using F = Simd;
+  using Fetched = Simd;
   static constexpr bool kMakesAx = true;  // core/arrays.h
   int lanes;
 
@@ -56,6 +57,12 @@ struct Io {
     __builtin_memcpy(&v, p, sizeof v);
     return v;
   }
+  // Ahead of a step: loads are out of order as it is.
+  template <class V>
+  PRNN_HD Simd fetch(const V* p) const {
+    return load(p);
+  }
+  PRNN_HD Simd value(Simd fetched) const { return fetched; }
   PRNN_HD void store(float* p, Simd a) const {
     if (lanes < kWidth) return store_some(p, lanes, a.v);
     __builtin_memcpy(p, &a.v, sizeof a.v);

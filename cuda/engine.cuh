@@ -105,7 +105,7 @@ class Engine {
   static constexpr int kElements = static_cast<int>(ceil_div(kUnits * kColumns, kThreads));
   using Io = UnitIo<kNumber>;
   using Carry = typename Pass::Carry;
-  using Inputs = typename Pass::Inputs;
+  using Fetched = typename Pass::Fetched;
   using Published = Vec<Pass::kPublished>;
 
   PRNN_DEVICE static SharedLayout layout(const Task<Pass>& task) {
@@ -155,7 +155,7 @@ class Engine {
   PRNN_DEVICE void run(const Job& job) {
     const Pass& pass = task_.pass;
     Carry carry[kElements];
-    Inputs inputs[kElements] = {};
+    Fetched fetched[kElements] = {};
     skip(job, 0, job.first_step);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
@@ -164,14 +164,14 @@ class Engine {
       if (at.exists) {
         carry[e] = pass.carried(job.group, 0, at.row, at.unit, Io{});
         if (job.first_step < job.end_step)
-          inputs[e] = pass.fetch(job.group, job.first_step, at.row, at.unit, Io{});
+          fetched[e] = pass.fetch(job.group, job.first_step, at.row, at.unit, Io{});
       }
       if constexpr (Pass::kStartsPublished) publish(job, at, -1, {carry[e][0]});
     }
     if (Pass::kStartsPublished) exchange_.leave(-1);
 
 #pragma unroll 1
-    for (int s = job.first_step; s < job.end_step; ++s) step(job, s, carry, inputs);
+    for (int s = job.first_step; s < job.end_step; ++s) step(job, s, carry, fetched);
 
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
@@ -193,10 +193,10 @@ class Engine {
   }
 
   PRNN_DEVICE void step(const Job& job, int s, Carry (&carry)[kElements],
-                        Inputs (&inputs)[kElements]) {
+                        Fetched (&fetched)[kElements]) {
     const Pass& pass = task_.pass;
     // A step ahead: these come from memory, which takes longer than a step.
-    Inputs next[kElements] = {};
+    Fetched next[kElements] = {};
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const Element at = element(job, e);
@@ -218,11 +218,11 @@ class Engine {
       if (at.exists) {
         const auto products =
             sums_.template read<Pass::kProducts>(s, at.column, at.local_unit, bias_);
-        published =
-            pass.advance(job.group, s, at.row, at.unit, products, inputs[e], carry[e], Io{});
+        published = pass.advance(job.group, s, at.row, at.unit, products,
+                                 pass.inputs(fetched[e], Io{}), carry[e], Io{});
       }
       if (s < pass.shape.time) publish(job, at, s, published);
-      inputs[e] = next[e];
+      fetched[e] = next[e];
     }
     exchange_.leave(s);
   }

@@ -3,7 +3,8 @@
 `python cuda/lint.py FILE...` takes modules or cubins, prints a table, and ends with
 status 1 where a kernel breaks a rule. The loop over time is what counts: in it nothing
 may be in local memory (spilled registers), nothing may wait for all of memory (MEMBAR),
-and the matrix products must be there.
+and the matrix products must be there, and what is fetched for the next step is not used
+before this step's.
 
 Needs what machine_code.py needs.
 """
@@ -53,6 +54,8 @@ def violations(kernel: Kernel, minimum_hmma: int | None = None) -> list[str]:
             f"weights from {kernel.multiplied_fragments} registers in the loop, "
             f"{kernel.resident_fragments} expected"
         )
+    if early := kernel.awaited_prefetches:
+        found.append(f"{len(early)} prefetched values used at once: {early[0]}")
     needed = {"grid": ("strong LDG", "strong STG"), "cluster": ("STAS",)}
     for what in needed.get(kernel.exchange or "", ()):
         if not inside(what):

@@ -7,15 +7,15 @@ nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 import collections
 import ctypes
 import functools
-import itertools
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from loops import Graph, Instruction, used_too_soon
 
 #: What is counted: column title, and the instructions that belong to it.
 COUNTED = {
@@ -40,26 +40,6 @@ def _kinds(opcode: str) -> tuple[str, ...]:
 
 
 # ---- kernels -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction: where it is, its predicate ("" if none), and the rest."""
-
-    address: int
-    predicate: str
-    text: str
-
-    @functools.cached_property
-    def opcode(self) -> str:
-        """With modifiers: `BAR.SYNC.DEFER_BLOCKING`."""
-        return self.text.split(maxsplit=1)[0]
-
-    @property
-    def target(self) -> int | None:
-        """Where a branch or call goes."""
-        numbers = re.findall(r"\b0x[0-9a-f]+\b", self.text)
-        return int(numbers[-1], 16) if numbers else None
 
 
 @dataclass(frozen=True)
@@ -94,7 +74,13 @@ class Kernel:
         have some of them, and one around it takes job after job.
         """
         matrix = {i.address for i in self.instructions if i.opcode.startswith("HMMA")}
-        return _Graph.of(self.instructions).loop_around(matrix)
+        return Graph.of(self.instructions).loop_around(matrix)
+
+    @functools.cached_property
+    def awaited_prefetches(self) -> list[str]:
+        """What reads a value that a turn fetches for the next, before its products."""
+        pairs = used_too_soon(self.instructions, self.loop, "HMMA")
+        return [f"{load.text}: {reader.text}" for load, reader in pairs]
 
     def count(self, what: str, *, inside: bool) -> int:
         """How many of the instructions `what`, of COUNTED, are in the loop or not."""
@@ -154,125 +140,6 @@ class Kernel:
             operands.match(i.text) for i in self.instructions if i.address in self.loop
         )
         return len({match[1] for match in found if match})
-
-
-# ---- loops ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Graph:
-    """Where each instruction goes next, and which subroutines are called where.
-
-    Loops are taken from it rather than from addresses: the compiler moves what is
-    rarely executed out of line.
-    """
-
-    edges: dict[int, list[int]]
-    calls: dict[int, int]
-
-    @classmethod
-    def of(cls, instructions: Sequence[Instruction]) -> "_Graph":
-        addresses = [i.address for i in instructions]
-        after = dict(itertools.pairwise(addresses))
-        edges: dict[int, list[int]] = {}
-        calls: dict[int, int] = {}
-        joins: dict[str, int] = {}  # by barrier register: where its BSYNC goes on
-        for i in instructions:
-            kind = i.opcode.split(".")[0]
-            next_ = [after[i.address]] if i.address in after else []
-            # `@P0 BRA 0x10`, and `BRA !P0, 0x10`, `BRA.DIV UR4, 0x10`
-            conditional = i.predicate != "" or (kind == "BRA" and "," in i.text)
-            if kind in ("BRA", "BRX", "JMP"):
-                taken = [] if i.target is None else [i.target]
-                next_ = taken + (next_ if conditional else [])
-            elif kind in ("EXIT", "RET", "KILL") or i.opcode.startswith("BPT.TRAP"):
-                next_ = next_ if conditional else []
-            elif kind == "CALL" and i.target is not None:
-                calls[i.address] = i.target
-            elif kind == "BSSY" and i.target is not None:
-                joins[i.text.split()[1].rstrip(",")] = i.target
-            elif kind == "BSYNC" and i.text.split()[1] in joins:
-                next_ = [*next_, joins[i.text.split()[1]]]
-            edges[i.address] = next_
-        known = set(addresses)
-        return cls(
-            {a: [b for b in next_ if b in known] for a, next_ in edges.items()}, calls
-        )
-
-    def loop_around(self, wanted: set[int]) -> frozenset[int]:
-        """The innermost loop with most of `wanted`, with the subroutines it calls.
-
-        Where no loop has any, the largest.
-        """
-
-        def rank(loop: set[int]) -> tuple[int, int]:
-            return len(loop & wanted), len(loop)
-
-        loops = [set(p) for p in _strongly_connected(self.edges) if len(p) > 1]
-        if not loops:
-            return frozenset()
-        loop = max(loops, key=rank)
-        while loop & wanted:
-            # Without the ways back to its beginning, what still goes round is inside.
-            entries = {
-                b for a, to in self.edges.items() if a not in loop for b in to
-            } & loop
-            begin = min(entries or loop)
-            rest = loop - {begin}
-            within = {a: [b for b in self.edges[a] if b in rest] for a in loop}
-            inner = [set(p) for p in _strongly_connected(within) if len(p) > 1]
-            best = max(inner, key=rank, default=set())
-            if 2 * len(best & wanted) <= len(loop & wanted):
-                break
-            loop = best
-        return frozenset(loop) | self._called_from(loop)
-
-    def _called_from(self, loop: set[int]) -> frozenset[int]:
-        seen, todo = set(), [self.calls[a] for a in loop if a in self.calls]
-        while todo:
-            at = todo.pop()
-            if at in seen or at not in self.edges:
-                continue
-            seen.add(at)
-            todo += self.edges[at]
-            todo += [self.calls[at]] if at in self.calls else []
-        return frozenset(seen)
-
-
-def _strongly_connected(edges: dict[int, list[int]]) -> Iterator[list[int]]:
-    """Tarjan's algorithm, with a stack of its own: kernels have long paths."""
-    number: dict[int, int] = {}
-    lowest: dict[int, int] = {}
-    path: list[int] = []
-    on_path: set[int] = set()
-    for start in edges:
-        if start in number:
-            continue
-        todo = [(start, iter(edges[start]))]
-        number[start] = lowest[start] = len(number)
-        path.append(start)
-        on_path.add(start)
-        while todo:
-            at, rest = todo[-1]
-            for to in rest:
-                if to not in number:
-                    number[to] = lowest[to] = len(number)
-                    path.append(to)
-                    on_path.add(to)
-                    todo.append((to, iter(edges[to])))
-                    break
-                if to in on_path:
-                    lowest[at] = min(lowest[at], number[to])
-            else:
-                todo.pop()
-                if todo:
-                    lowest[todo[-1][0]] = min(lowest[todo[-1][0]], lowest[at])
-                if lowest[at] == number[at]:
-                    part = []
-                    while not part or part[-1] != at:
-                        part.append(path.pop())
-                        on_path.discard(part[-1])
-                    yield part
 
 
 # ---- names ---------------------------------------------------------------------------

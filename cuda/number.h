@@ -129,7 +129,10 @@ template <Number kNumber>
 struct UnitIo {
   using F = float;
   using Value = typename Format<kNumber>::Value;
+  using Fetched = Value;  // a conversion would wait for it
 
+  PRNN_DEVICE Value fetch(const Value* p) const { return *p; }
+  PRNN_DEVICE float value(Value fetched) const { return to_float(fetched); }
   // Of the call's format, or plain floats.
   template <class V>
   PRNN_DEVICE float load(const V* p) const {

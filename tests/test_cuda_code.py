@@ -126,6 +126,38 @@ def test_a_good_kernel_breaks_no_rule():
     assert good.resources == machine_code.Resources(255, 0, 1024, 0)
 
 
+# Values of the next step, as they are fetched in this one.
+FETCHED = GOOD.replace("  step:\n", "  step:\n    LDG.E.U16 R20, desc[UR4][R6.64]\n")
+CONVERTED = "    IMAD.U32 R21, R20, 0x10000, RZ\n"
+
+
+def test_a_prefetch_is_not_used_before_the_products():
+    after = FETCHED.replace("    BAR.SYNC", CONVERTED + "    BAR.SYNC")
+    assert lint.violations(kernel(after), 2) == []
+    before = FETCHED.replace("    ISETP", CONVERTED + "    ISETP")
+    (found,) = lint.violations(kernel(before), 2)
+    assert found.startswith("1 prefetched values used at once: LDG.E.U16 R20")
+    assert found.endswith("IMAD.U32 R21, R20, 0x10000, RZ")
+    waiting = "    @P3 BRA arrived"  # from where another turn of the wait comes, too
+    assert (
+        len(lint.violations(kernel(FETCHED.replace(waiting, CONVERTED + waiting)), 2))
+        == 1
+    )
+
+
+def test_a_length_may_be_compared_and_a_register_taken_again():
+    compared = "    ISETP.GE.AND P5, PT, R20, RZ, PT\n    IADD3 R22, R20, R3, RZ\n"
+    assert (
+        lint.violations(kernel(FETCHED.replace("    ISETP", compared + "    ISETP")), 2)
+        == []
+    )
+    taken = "    MOV R20, RZ\n" + CONVERTED
+    assert (
+        lint.violations(kernel(FETCHED.replace("    ISETP", taken + "    ISETP")), 2)
+        == []
+    )
+
+
 def test_weights_must_be_in_registers_of_their_own():
     symbol = "_ZN4prnn6kernelILi1ELi2ELi1ELi1ELi4EEEvPf"  # four fragments of weights
     (found,) = (v for v in lint.violations(kernel(symbol=symbol), 2) if "weights" in v)

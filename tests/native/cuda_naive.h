@@ -92,7 +92,7 @@ class NaiveRun {
   void step(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit) {
     auto& carry =
         carries_[static_cast<std::size_t>((g * shape().batch + b) * shape().hidden + unit)];
-    auto inputs = pass_.fetch(g, s, b, unit, io_);
+    auto inputs = pass_.inputs(pass_.fetch(g, s, b, unit, io_), io_);
     Vec<Pass::kProducts> products;
     for (int p = 0; p < Pass::kProducts; ++p)
       products[p] = products_[static_cast<std::size_t>(unit * Pass::kProducts + p)];
