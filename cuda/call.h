@@ -2,6 +2,7 @@
 #pragma once
 #include "core/passes.h"
 #include "cuda/tile.h"
+#include "cuda/watchdog.h"
 
 namespace prnn {
 
@@ -13,6 +14,7 @@ struct CudaCall {
   ForwardArrays<void> forward;  // one of the two, by pass
   BackwardArrays<void> backward;
   void* workspace;
+  Watchdog watchdog = {};
 };
 
 // Values published per unit and step, products per unit; and the cell's states.

@@ -207,7 +207,7 @@ class Engine {
     float sums[kTile.m_tiles][kTile.n_tiles][4] = {};
     exchange_.arrive(s);
     ptx::bar_warp_sync();  // mma wants the warp together
-    if (job.reads(s)) weights_.multiply(exchange_, sums);
+    if (job.reads(s)) weights_.multiply(exchange_, s, sums);
     sums_.write(s, place_, sums);
     ptx::bar_sync();  // every warp's partial sums are there
 

@@ -3,12 +3,13 @@
 //
 //   begin    a job starts: all threads of the team, together
 //   arrive   what step s reads is on its way or there
-//   load     this lane's part of a k block (product.cuh), into zeros; and wait until it has arrived
+//   load     this lane's part of a k block (product.cuh), into zeros; and wait, in step s, until it
+//            has arrived
 //   publish  a granule: adjacent units' values, the same in each of those units' lanes
 //   leave    step s has published
 #pragma once
 #include "cuda/product.cuh"
-#include "cuda/task.h"
+#include "cuda/wait.cuh"
 
 namespace prnn {
 
@@ -50,7 +51,7 @@ class SharedValues {
       v[n] = *reinterpret_cast<const ptx::Word4*>(from_ + 8 * n * pitch_ + k_block * kKBlockBytes);
   }
   template <int kAheadHere>
-  PRNN_DEVICE void wait(ptx::Word4 (&)[kAheadHere][kTile.n_tiles], int, int) const {}
+  PRNN_DEVICE void wait(ptx::Word4 (&)[kAheadHere][kTile.n_tiles], int, int, int) const {}
 
  private:
   Place place_;
@@ -93,6 +94,7 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
       : Values(layout, place),
         blocks_(task.blocks),
         leader_(place.thread == 0),
+        watchdog_(task.watchdog),
         bytes_(static_cast<std::uint32_t>(kTile.columns() * Pass::kPublished * task.padded *
                                           sizeof(typename Pass::Value))) {
     barriers_ = reinterpret_cast<ptx::MBarrier*>(ptx::shared() + static_cast<int>(layout.barriers));
@@ -114,9 +116,9 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
   PRNN_DEVICE void arrive(int s) {
     if (job_.reads(s)) {
       const int parity = static_cast<int>(s & 1);
-      std::uint32_t turns = 0;
+      Wait wait;
       while (!ptx::mbarrier_try_wait_parity(barriers_ + parity, phases_ >> parity & 1))
-        ptx::spin(turns);
+        wait.turn(watchdog_, Exchange::kCluster, job_, s);
       phases_ ^= 1u << parity;
     }
     Values::read_from(s);
@@ -146,6 +148,7 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
 
   int blocks_;
   bool leader_;
+  const Watchdog& watchdog_;
   Job<Pass> job_;
   std::uint32_t bytes_, phases_ = 0;
   ptx::MBarrier* barriers_;
@@ -202,8 +205,9 @@ class GridExchange {
   }
   // Reads again what has not been written yet, all of it in flight together.
   template <int kAheadHere>
-  PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int stride) const {
-    std::uint32_t turns = 0;
+  PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int stride,
+                        int s) const {
+    Wait wait;
     while (true) {
       bool all = true;
 #pragma unroll
@@ -211,7 +215,7 @@ class GridExchange {
 #pragma unroll
         for (int n = 0; n < kTile.n_tiles; ++n) all = all && arrived(v[i][n]);
       if (ptx::vote_all(all)) return;
-      ptx::spin(turns);
+      wait.turn(task_.watchdog, Exchange::kGrid, job_, s);
 #pragma unroll
       for (int i = 0; i < kAheadHere; ++i)
 #pragma unroll

@@ -56,7 +56,7 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
     using C = decltype(cell);
     const auto with_pass = [&]<class Pass>(const Pass& pass, const void* output) {
       Task<Pass> task{pass,    plan.blocks, plan.teams, padded_hidden(call.shape.hidden, kNumber),
-                      nullptr, false,       nullptr};
+                      nullptr, false,       nullptr,    call.watchdog};
       const Mailbox mailbox = mailbox_of(call);
       task.initial = static_cast<Value*>(mailbox.initial);
       task.output_is_mailbox = mailbox.separate == nullptr;

@@ -3,9 +3,13 @@
 #include <cuda_runtime.h>
 
 #include "cuda/call.h"
+#include "cuda/launch.h"
 #include "cuda/planner.h"
 
 namespace prnn {
+
+// An error of CUDA's in the caller's words, and no longer the last one.
+Failure failure(const char* what, cudaError_t error);
 
 // How many of the kernel's blocks (clusters, for a cluster exchange) can run at once.
 struct Residency {

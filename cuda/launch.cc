@@ -7,13 +7,14 @@
 #include "cuda/kernels.h"
 
 namespace prnn {
-namespace {
 
 Failure failure(const char* what, cudaError_t error) {
   if (error == cudaSuccess) return std::nullopt;
   cudaGetLastError();  // so that the next to ask does not find it
   return std::string("prnn_jax: ") + what + ": " + cudaGetErrorString(error);
 }
+
+namespace {
 
 // Calls f.operator()<kNumber>().
 template <class F>

@@ -29,6 +29,20 @@ class CurrentDevice {
   int before_ = -1;  // where it was another
 };
 
+// The watchdog of a device's kernels (cuda/watchdog.h), on the host's side.
+class HostWatchdog {
+ public:
+  // Once, while the device is current; it lets waits last so long, and for good where that is 0.
+  Failure prepare(double seconds);
+  const Watchdog& of_kernels() const { return of_kernels_; }
+  // What a kernel that gave up a wait has left behind. The call itself ends with CUDA's own error.
+  Failure given_up() const;
+
+ private:
+  Watchdog of_kernels_;
+  WaitReport* report_ = nullptr;
+};
+
 // The properties of CUDA device `ordinal`, as the planner wants them; a failure without a driver.
 Failure read_device(int ordinal, Device& device);
 

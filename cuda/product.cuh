@@ -64,20 +64,20 @@ class Weights {
   }
 
   // sums += weights · values, where values.load(b, n) reads this lane's part of k block n of all
-  // columns, and values.wait(b, ...) returns once those loaded have arrived.
+  // columns, and values.wait(b, ...) returns once those loaded have arrived, in step s.
   template <class Values>
-  PRNN_DEVICE void multiply(const Values& values, Sums& sums) const {
+  PRNN_DEVICE void multiply(const Values& values, int s, Sums& sums) const {
     const int in_registers = k_blocks_ < kTile.register_blocks ? k_blocks_ : kTile.register_blocks;
 #pragma unroll
     for (int first = 0; first < kTile.register_blocks; first += kAhead) {
       if (first >= in_registers) break;
-      multiply_blocks(values, sums, first, in_registers,
+      multiply_blocks(values, s, sums, first, in_registers,
                       [&](int m, int i) { return registers_[m][first + i]; });
     }
 #pragma unroll 1
     for (int first = kTile.register_blocks; first < k_blocks_; first += kAhead) {
       const ptx::Word4* from = shared_ + (first - kTile.register_blocks) * kFragments;
-      multiply_blocks(values, sums, first, k_blocks_, [&](int m, int i) {
+      multiply_blocks(values, s, sums, first, k_blocks_, [&](int m, int i) {
         const ptx::Word4* of_tile = from + i * kFragments + fragment(m, 0);
         return Fragments{of_tile[0], of_tile[32]};
       });
@@ -96,13 +96,13 @@ class Weights {
   // kAhead k blocks from the first, or to the end: all values are on their way before one of them
   // is waited for.
   template <class Values, class WeightsOf>
-  PRNN_DEVICE void multiply_blocks(const Values& values, Sums& sums, int first, int end,
+  PRNN_DEVICE void multiply_blocks(const Values& values, int s, Sums& sums, int first, int end,
                                    WeightsOf weights_of) const {
     ptx::Word4 b[kAhead][kTile.n_tiles] = {};
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       if (first + i < end) values.load(b[i], position(first + i));
-    values.wait(b, position(first), kTile.warps_k());
+    values.wait(b, position(first), kTile.warps_k(), s);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i)
       if (first + i < end)

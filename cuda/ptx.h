@@ -122,12 +122,31 @@ PRNN_PTX void prefetch_global_l2(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-// One more turn of a loop that waits for another block. Ends the kernel with an error (trap) where
-// the wait has lasted seconds: the block waited for is not running.
-PRNN_PTX void spin(std::uint32_t& turns) {
-  constexpr std::uint32_t kMost = 1u << 25;
-  if (++turns > kMost) asm volatile("trap;");
+// ---- waiting ----
+// One more turn of a loop that waits for another block. No instruction.
+PRNN_PTX void spin() {}
+// How many turns there are to a look at the clock: some 10 us, on a grid's exchange.
+inline constexpr std::uint32_t kTurnsPerLook = 64;
+// %globaltimer in units of 2^20 ns (1.05 ms), of the whole device.
+PRNN_PTX std::uint32_t globaltimer() {
+  std::uint64_t ns;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(ns));
+  return static_cast<std::uint32_t>(ns >> 20);
 }
+// atom.relaxed.gpu.cas: what was there. Only the device takes part, wherever the word lies.
+PRNN_PTX std::uint32_t atom_cas(std::uint32_t* p, std::uint32_t expected, std::uint32_t v) {
+  std::uint32_t before;
+  asm volatile("atom.relaxed.gpu.global.cas.b32 %0, [%1], %2, %3;"
+               : "=r"(before)
+               : "l"(p), "r"(expected), "r"(v)
+               : "memory");
+  return before;
+}
+// What this thread has written before, the host sees before what it writes after.
+PRNN_PTX void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+PRNN_PTX void nanosleep() { asm volatile("nanosleep.u32 1000;"); }
+// Ends the kernel with an error; the process has lost its CUDA context.
+PRNN_PTX void trap() { asm volatile("trap;"); }
 
 // ---- clusters: distributed shared memory, sm_90 and later ----
 using RemoteAddress = std::uint32_t;  // in the shared::cluster window

@@ -2,6 +2,7 @@
 #pragma once
 #include "core/passes.h"
 #include "cuda/number.h"
+#include "cuda/watchdog.h"
 
 namespace prnn {
 
@@ -19,6 +20,7 @@ struct Task {
   Value* mailbox;  // sequence [kPublished·padded]: the pass's own output, or one beside it
   bool output_is_mailbox;
   Value* initial;  // [batch, groups, padded]: what the first step multiplies
+  Watchdog watchdog;
 };
 
 }  // namespace prnn

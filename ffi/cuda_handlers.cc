@@ -2,6 +2,7 @@
 // (ffi/decode.h). Initialize plans and prepares: once per shape and device, never under capture.
 // Execute fills the mailbox and launches, nothing else.
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -18,12 +19,46 @@ namespace ffi = xla::ffi;
 namespace prnn {
 namespace {
 
+// Seconds that a block waits for another: 0 for good.
+ffi::ErrorOr<double> watchdog_seconds() {
+  constexpr double kDefault = 2.0, kMost = 3600.0;
+  const char* const text = std::getenv("PRNN_CUDA_WATCHDOG_S");
+  if (text == nullptr || *text == '\0') return kDefault;
+  const std::string_view all = text;
+  double seconds = 0.0;
+  const auto [end, error] = std::from_chars(all.data(), all.data() + all.size(), seconds);
+  if (error == std::errc() && end == all.data() + all.size() && seconds >= 0.0 && seconds <= kMost)
+    return seconds;
+  return ffi::Unexpected(ffi::Error::InvalidArgument(
+      "prnn_jax: PRNN_CUDA_WATCHDOG_S must be a number of seconds from 0 (no limit) to 3600, got "
+      "\"" +
+      std::string(all) + "\"; correct it or unset it."));
+}
+
 // Plans that are prepared, by device and all that the planner reads of a call.
 class PreparedPlans {
  public:
-  ffi::ErrorOr<Plan> get(const CudaCall& call, std::int64_t max_sms, int device) {
+  struct Prepared {
+    Plan plan;
+    Watchdog watchdog;
+  };
+  // What the device's watchdog has to say. Asks nothing of CUDA, which fails after that.
+  Failure given_up(int ordinal) {
+    const std::lock_guard lock(mutex_);
+    const auto found = devices_.find(ordinal);
+    return found == devices_.end() ? std::nullopt : found->second.watchdog.given_up();
+  }
+  std::vector<std::string> given_up() {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::string> all;
+    for (const auto& [ordinal, device] : devices_)
+      if (const Failure failed = device.watchdog.given_up()) all.push_back(*failed);
+    return all;
+  }
+
+  ffi::ErrorOr<Prepared> get(const CudaCall& call, std::int64_t max_sms, int ordinal) {
     const Shape& s = call.shape;
-    const Key key{device,
+    const Key key{ordinal,
                   static_cast<int>(call.cell.kind),
                   static_cast<int>(call.pass),
                   static_cast<int>(call.number),
@@ -33,25 +68,40 @@ class PreparedPlans {
                   s.hidden,
                   max_sms};
     const std::lock_guard lock(mutex_);
-    if (const auto found = plans_.find(key); found != plans_.end()) return found->second;
-    const auto plan = make(call, max_sms, device);
-    if (plan.has_value()) plans_.emplace(key, *plan);
-    return plan;
+    const auto device = device_at(ordinal);
+    if (!device.has_value()) return ffi::Unexpected(device.error());
+    auto found = plans_.find(key);
+    if (found == plans_.end()) {
+      const auto plan = make(call, max_sms, (*device)->properties);
+      if (!plan.has_value()) return ffi::Unexpected(plan.error());
+      found = plans_.emplace(key, *plan).first;
+    }
+    return Prepared{found->second, (*device)->watchdog.of_kernels()};
   }
 
  private:
   using Key = std::tuple<int, int, int, int, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                          std::int64_t>;
 
-  ffi::ErrorOr<Plan> make(const CudaCall& call, std::int64_t max_sms, int ordinal) {
-    auto device = devices_.find(ordinal);
-    if (device == devices_.end()) {
-      Device read;
-      if (const Failure failed = read_device(ordinal, read))
-        return ffi::Unexpected(ffi::Error::Internal(*failed));
-      device = devices_.emplace(ordinal, std::move(read)).first;
-    }
-    const Planning planning = plan(request_of(call, max_sms), device->second);
+  struct KnownDevice {
+    Device properties;
+    HostWatchdog watchdog;
+  };
+  // Its memory for the watchdog is had at its first call, in `initialize`.
+  ffi::ErrorOr<const KnownDevice*> device_at(int ordinal) {
+    if (const auto found = devices_.find(ordinal); found != devices_.end()) return &found->second;
+    KnownDevice device;
+    if (const Failure failed = read_device(ordinal, device.properties))
+      return ffi::Unexpected(ffi::Error::Internal(*failed));
+    const auto seconds = watchdog_seconds();
+    if (!seconds.has_value()) return ffi::Unexpected(seconds.error());
+    if (const Failure failed = device.watchdog.prepare(*seconds))
+      return ffi::Unexpected(ffi::Error::Internal(*failed));
+    return &devices_.emplace(ordinal, std::move(device)).first->second;
+  }
+
+  ffi::ErrorOr<Plan> make(const CudaCall& call, std::int64_t max_sms, const Device& device) {
+    const Planning planning = plan(request_of(call, max_sms), device);
     const std::string_view exchange = asked_exchange();
     const std::vector<Plan> plans = by_preference(planning, exchange);
     if (plans.empty()) {
@@ -63,7 +113,7 @@ class PreparedPlans {
     // The driver may refuse one (clusters that cannot be resident, limits of MPS) and take another.
     Failure first;
     for (const Plan& each : plans) {
-      const Failure failed = prepare(call, each, device->second);
+      const Failure failed = prepare(call, each, device);
       if (!failed) return each;
       if (!first) first = failed;
     }
@@ -91,7 +141,7 @@ class PreparedPlans {
 
   std::mutex mutex_;
   std::map<Key, Plan> plans_;
-  std::map<int, Device> devices_;
+  std::map<int, KnownDevice> devices_;
 };
 
 PreparedPlans& prepared_plans() {
@@ -99,33 +149,45 @@ PreparedPlans& prepared_plans() {
   return *plans;
 }
 
+}  // namespace
+
+std::vector<std::string> cuda_failures() { return prepared_plans().given_up(); }
+
+namespace {
+
 template <PassKind kPass>
 ffi::Error initialize(std::int32_t device, ffi::RemainingArgs args, ffi::RemainingRets rets,
                       CallAttributes attributes) {
   const auto call = cuda_call(kPass, args, rets, attributes);
   if (!call.has_value()) return call.error();
   if (is_empty(call->shape) || call->shape.time == 0) return ffi::Error::Success();
+  if (const Failure failed = prepared_plans().given_up(device))
+    return ffi::Error::Internal(*failed);
   const CurrentDevice current(device);
   if (current.failure) return ffi::Error::Internal(*current.failure);
-  const auto plan = prepared_plans().get(*call, attributes.max_sms, device);
-  return plan.has_value() ? ffi::Error::Success() : plan.error();
+  const auto prepared = prepared_plans().get(*call, attributes.max_sms, device);
+  return prepared.has_value() ? ffi::Error::Success() : prepared.error();
 }
 
 template <PassKind kPass>
 ffi::Error execute(CUstream_st* stream, std::int32_t device, ffi::RemainingArgs args,
                    ffi::RemainingRets rets, CallAttributes attributes) {
-  const auto call = cuda_call(kPass, args, rets, attributes);
+  auto call = cuda_call(kPass, args, rets, attributes);
   if (!call.has_value()) return call.error();
   if (is_empty(call->shape)) return ffi::Error::Success();
+  if (const Failure failed = prepared_plans().given_up(device))
+    return ffi::Error::Internal(*failed);
   const CurrentDevice current(device);
   if (current.failure) return ffi::Error::Internal(*current.failure);
   if (call->shape.time == 0) {
     const Failure failed = hand_on_states(*call, stream);
     return failed ? ffi::Error::Internal(*failed) : ffi::Error::Success();
   }
-  const auto plan = prepared_plans().get(*call, attributes.max_sms, device);
-  if (!plan.has_value()) return plan.error();
-  if (const Failure failed = launch(*call, *plan, stream)) return ffi::Error::Internal(*failed);
+  const auto prepared = prepared_plans().get(*call, attributes.max_sms, device);
+  if (!prepared.has_value()) return prepared.error();
+  call->watchdog = prepared->watchdog;
+  if (const Failure failed = launch(*call, prepared->plan, stream))
+    return ffi::Error::Internal(*failed);
   return ffi::Error::Success();
 }
 

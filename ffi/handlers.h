@@ -1,6 +1,14 @@
 // The handlers that the module registers with XLA.
 #pragma once
+#include <string>
+#include <vector>
+
 #include "xla/ffi/api/c_api.h"
+
+namespace prnn {
+// What kernels of any GPU that gave up a wait have left behind. Where built with CUDA.
+std::vector<std::string> cuda_failures();
+}  // namespace prnn
 
 extern "C" {
 XLA_FFI_Error* PrnnCheckCall(XLA_FFI_CallFrame*);

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <thread>
 
@@ -56,6 +57,15 @@ nb::dict cuda_targets() {
   out["prnn_backward_uncaptured"] = stages(PrnnCudaPrepareBackward, PrnnCudaBackwardUncaptured);
 #endif
   return out;
+}
+
+// What kernels that gave up a wait have left behind (cuda/watchdog.h).
+std::vector<std::string> failures_on_cuda() {
+#ifdef PRNN_HAS_CUDA
+  return cuda_failures();
+#else
+  return {};
+#endif
 }
 
 std::optional<Dtype> dtype_named(const std::string& name) {
@@ -125,6 +135,7 @@ NB_MODULE(_prnn, m) {
   m.def("environment_error", environment_error);
   m.def("cpu_targets", cpu_targets);
   m.def("cuda_targets", cuda_targets);
+  m.def("cuda_failures", failures_on_cuda);
   bind_planner(m);
   m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a, "backward"_a,
         "threads"_a, "dtype"_a = "float32", "input_size"_a = 0);

@@ -65,7 +65,10 @@ def _compile(module: Path, include: str) -> None:
         *((f"-DPRNN_NUMBER={number}", *instances) for number in NUMBERS),
         *((path,) for path in sorted((tests / "fake_cuda").glob("*.cc"))),
         *((path,) for path in sorted((tests / "emulator").glob("*.cc"))),
-        *((ROOT / f"cuda/{name}.cc",) for name in ("planner", "devices", "launch")),
+        *(
+            (ROOT / f"cuda/{name}.cc",)
+            for name in ("planner", "devices", "launch", "watchdog")
+        ),
         (ROOT / "ffi/cuda_handlers.cc",),
     ]
     # The fake runtime's header before any toolkit's.
@@ -98,6 +101,7 @@ class Emulation:
         self._library, self._monkeypatch = library(), monkeypatch
         self.use()
         self.stages()
+        self.mistake()
         self.fail("", 0)
 
     def use(
@@ -124,7 +128,9 @@ class Emulation:
         """
         self._monkeypatch.setenv("PRNN_CUDA_EXCHANGE", exchange)
         limits = largest_cluster, shared_bytes, has_image
-        self._library.prnn_fake_devices(device.encode(), count, *map(int, limits))
+        self.first_device = self._library.prnn_fake_devices(
+            device.encode(), count, *map(int, limits)
+        )
         self._library.prnn_fake_seed(ctypes.c_uint64(seed))
 
     def stages(
@@ -136,6 +142,19 @@ class Emulation:
     def fail(self, function: str, nth: int = 1, error: int = 1) -> None:
         """The nth call of a function of the runtime from now on returns an error."""
         self._library.prnn_fake_fail(function.encode(), nth, error)
+
+    def mistake(self, fault: str = "") -> None:
+        """A fault of the emulator's (tests/emulator/faults.h) in what runs from now."""
+        self._library.prnn_fake_fault(fault.encode())
+
+    def host_blocks(self, device: int) -> int:
+        """Blocks of the host's memory that calls on a device have not given back."""
+        return self._library.prnn_fake_host_blocks(device)
+
+    @property
+    def given_up(self) -> str:
+        """What the watchdogs of all devices have to say, a line each."""
+        return self._read("given_up")
 
     @property
     def calls(self) -> dict[str, int]:
@@ -154,10 +173,13 @@ class Emulation:
         return [":".join(one.split(":")[:2]) for one in self.launches]
 
     def _text(self, name: str) -> list[str]:
+        return self._read(name).split()
+
+    def _read(self, name: str) -> str:
         text = ctypes.create_string_buffer(1 << 16)
         function = getattr(self._library, f"prnn_fake_{name}")
         function(text, ctypes.c_size_t(len(text)))
-        return text.value.decode().split()
+        return text.value.decode()
 
 
 @contextmanager

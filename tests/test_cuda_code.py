@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(256, 1) kernel(float* p, int steps, int at) {
   for (int t = 0; t < steps; ++t, p += 1024) {
     Word4 v = ld_relaxed_gpu_v2_b64(p + 4 * tid());
     while (!vote_all((v.x & v.y & v.z & v.w) != ~0u)) {
-      spin(turns);
+      spin(), ++turns;
       v = ld_relaxed_gpu_v2_b64(p + 4 * tid());
     }
     mma_m16n8k16_bf16(d, a, v.x, v.y);

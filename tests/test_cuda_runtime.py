@@ -5,6 +5,7 @@
 emulator.
 """
 
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -183,6 +184,8 @@ FUNCTIONS = {
         "cudaGetDevice": "the current device is unknown",
         "cudaSetDevice": "the device cannot be selected",
         "cudaGetDeviceProperties": "the device cannot be read",
+        "cudaHostAlloc": "no memory for the watchdog's report",
+        "cudaHostGetDevicePointer": "the watchdog's report cannot be mapped",
         "cudaFuncSetAttribute": None,
         "cudaOccupancyMaxActiveBlocksPerMultiprocessor": None,
         "cudaMemsetAsync": LAUNCH,
@@ -214,6 +217,7 @@ def test_an_error_of_each_call_is_told_and_forgotten(cuda, exchange):
                 program()
             assert cuda.ran == []
             assert_bitwise_equal(program(), expected)
+        assert cuda.host_blocks(cuda.first_device) == 1  # the watchdog's, kept for good
 
 
 @pytest.mark.parametrize("function", ["cudaMemcpyAsync", "cudaMemsetAsync"])
@@ -253,6 +257,61 @@ def test_an_error_of_a_call_of_no_steps(cuda, function):
         with pytest.raises((ERROR, ValueError), match=f"prnn_jax: {STATES}: invalid"):
             jax.block_until_ready(call(x))
         assert_bitwise_equal(jax.block_until_ready(call(x)), expected)
+
+
+# ---- a block that does not run --------------------------------------------------------
+
+
+# A block tells the others nothing; one granule is lost.
+@pytest.mark.parametrize("mistake", ["block_silent", "skip_store"])
+@pytest.mark.parametrize("exchange", ["grid", "cluster"])
+def test_a_wait_that_would_not_end_is_given_up(cuda, exchange, mistake):
+    program = forward(SMALL)
+    cuda.use(exchange=exchange)
+    cuda.mistake(mistake)
+    with pytest.raises(ERROR, match="unspecified launch failure"):
+        program()
+    said = cuda.given_up.splitlines()[-1]
+    found = re.search(
+        rf"block (\d+) \({exchange} exchange, group 0, batch rows from 0\) waited at "
+        r"step (\d) for values of another block",
+        said,
+    )
+    assert found, said
+    block, step = map(int, found.groups())
+    assert step < SMALL.time
+    assert mistake != "block_silent" or block != 1
+    # Whoever calls next on that GPU is told; nothing is asked of CUDA, which has failed.
+    cuda.mistake()
+    cuda.fail("", 0)
+    with pytest.raises(ERROR, match="PRNN_CUDA_WATCHDOG_S allows"):
+        program()
+    assert cuda.calls == {}
+    cuda.use(exchange=exchange)
+    program()
+
+
+def test_without_a_watchdog_a_wait_does_not_end(cuda, monkeypatch):
+    """For debuggers. The emulator ends it when nothing can be expected any more."""
+    monkeypatch.setenv("PRNN_CUDA_WATCHDOG_S", "0")
+    program = forward(SMALL)
+    cuda.use(exchange="grid")
+    before = cuda.given_up
+    cuda.mistake("block_silent")
+    with pytest.raises(ERROR, match="deadlock: every thread waits"):
+        program()
+    assert cuda.given_up == before
+
+
+@pytest.mark.parametrize("seconds", ["2s", "-1", "4000", "nan", "1e9", " 1"])
+def test_a_watchdog_of_no_sense(cuda, monkeypatch, seconds):
+    monkeypatch.setenv("PRNN_CUDA_WATCHDOG_S", seconds)
+    program = forward(SMALL)
+    cuda.use(exchange="grid")
+    with pytest.raises((ERROR, ValueError), match="must be a number of seconds from 0"):
+        program()
+    monkeypatch.setenv("PRNN_CUDA_WATCHDOG_S", "0.5")
+    program()
 
 
 # ---- what a driver refuses -----------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "benchmarks/gpu/report.h"
+#include "benchmarks/gpu/wait.cuh"
 #include "cuda/ptx.h"
 #if __has_include("tests/emulator/numbers.h")
 #include "tests/emulator/numbers.h"
@@ -328,13 +329,13 @@ __global__ void __launch_bounds__(128, 1) exchange(uint32_t* rows, int steps, Co
     if (t > 0) {
       sum = 0;
       for (int n = 4 * ptx::tid(); n < words; n += 4 * threads) {
-        uint32_t turns = 0;
+        bench::Wait wait;
         ptx::Word4 v = ptx::ld_relaxed_gpu_v2_b64(row - words + n);
         for (;;) {
           const bool x = v.x != ~0u, y = v.y != ~0u, z = v.z != ~0u, w = v.w != ~0u;
           if (x != y || z != w) atomicAdd(wrong, 1);  // a granule is there as a whole or not at all
           if (x && y && z && w) break;
-          ptx::spin(turns);
+          wait.turn();
           v = ptx::ld_relaxed_gpu_v2_b64(row - words + n);
         }
         sum += v.x + v.y + v.z + v.w;
@@ -423,26 +424,34 @@ void check_prefetch() {
   report("prefetch_global_l2", wrong, kSize);
 }
 
-// ---- spin ----------------------------------------------------------------------------
+// ---- the watchdog --------------------------------------------------------------------
 
-__global__ void spin(uint32_t from, int times, uint32_t* out) {
-  uint32_t turns = from;
-  for (int n = 0; n < times; ++n) ptx::spin(turns);
-  *out = turns;
+// Block 3 waits for what never comes.
+__global__ void wait_for_ever(prnn::Watchdog watchdog) {
+  prnn::Wait wait;
+  while (ptx::ctaid() == 3) wait.turn(watchdog, prnn::Exchange::kCluster, bench::WaitJob{1, 8}, 42);
 }
-// In a process of its own, for the device context is lost: exits with 0 if the kernel failed.
-int spin_for_ever() {
-  uint32_t* out = nullptr;
-  CHECK(cudaMalloc(&out, sizeof *out));
-  spin<<<1, 1>>>(0u, 1 << 30, out);
-  return cudaDeviceSynchronize() == cudaSuccess;
+// In a process of its own, for the device context is lost: exits with 0 if the kernel failed in
+// time, and what it left behind can be read and is right.
+int give_up() {
+  prnn::WaitReport* report = nullptr;
+  CHECK(cudaHostAlloc(&report, sizeof *report, cudaHostAllocMapped));
+  *report = {};
+  prnn::Watchdog watchdog{prnn::timer_ticks(0.5), nullptr};
+  CHECK(cudaHostGetDevicePointer(&watchdog.report, report, 0));
+  const auto began = std::chrono::steady_clock::now();
+  wait_for_ever<<<8, 64>>>(watchdog);
+  const cudaError_t error = cudaDeviceSynchronize();
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - began;
+  const volatile prnn::WaitReport& r = *report;
+  const bool says = r.state == prnn::WaitReport::kWritten && r.block == 3 && r.group == 1 &&
+                    r.first_row == 8 && r.step == 42 &&
+                    r.exchange == static_cast<int>(prnn::Exchange::kCluster);
+  return !(error != cudaSuccess && says && passed.count() > 0.4 && passed.count() < 5.0);
 }
-void check_spin(const char* program) {
-  Array<uint32_t> out(1);
-  bench::launch(spin, {.threads = 1}, 5u, 1000, out.get());
-  report("spin counts", out.read()[0] != 1005u, 1);
-  const std::string again = std::string("'") + program + "' --spin";
-  report("spin ends in an error", std::system(again.c_str()) != 0, 1);
+void check_watchdog(const char* program) {
+  const std::string again = std::string("'") + program + "' --watchdog";
+  report("a wait of half a second is given up, and says where", std::system(again.c_str()) != 0, 1);
 }
 
 // ---- clusters ------------------------------------------------------------------------
@@ -477,9 +486,9 @@ __global__ void __launch_bounds__(64, 1) send(int size, int phases, uint32_t* ou
       ptx::st_async_v2_b32(ptx::mapa(buffer(n) + slot, to),
                            {mixed(sum + word), mixed(sum + word + 1)},
                            ptx::mapa(barriers + n % 2, to));
-    uint32_t turns = 0;
+    bench::Wait wait;
     while (!ptx::mbarrier_try_wait_parity(barriers + n % 2, static_cast<uint32_t>(n / 2 % 2)))
-      ptx::spin(turns);
+      wait.turn();
     if (me == 0) ptx::mbarrier_arrive_expect_tx(barriers + (n + 1) % 2, buffer_bytes);
     sum = 0;
     for (int k = 0; k < size * kThreads; ++k) {
@@ -518,8 +527,8 @@ __global__ void incomplete(Counter* wrong) {
   ptx::barrier_cluster_wait();
   if (ptx::tid() == 0) {
     ptx::st_async_v2_b32(ptx::mapa(to + 8, other), {3, 4}, ptx::mapa(barrier, other));
-    uint32_t turns = 0;
-    while (!ptx::mbarrier_try_wait_parity(barrier, 0)) ptx::spin(turns);
+    bench::Wait wait;
+    while (!ptx::mbarrier_try_wait_parity(barrier, 0)) wait.turn();
     const auto* v = reinterpret_cast<const uint32_t*>(to);
     for (uint32_t n = 0; n < 4; ++n)
       if (v[n] != n + 1) atomicAdd(wrong, 1);
@@ -658,7 +667,7 @@ int main(int argc, char** argv) {
     return bench::kNoGpu;
   }
   bench::watch(60);
-  if (option == "--spin") return spin_for_ever();
+  if (option == "--watchdog") return give_up();
   check_who_am_i();
   check_barrier<false>("bar_sync, shared");
   check_barrier<true>("bar_warp_sync");
@@ -679,6 +688,6 @@ int main(int argc, char** argv) {
   check_tear();
   check_prefetch();
   check_clusters();
-  check_spin(argv[0]);  // last: it starts a second process
+  check_watchdog(argv[0]);  // last: it starts a second process
   return failures != 0;
 }

@@ -11,6 +11,7 @@
 #include <map>
 
 #include "benchmarks/gpu/report.h"
+#include "benchmarks/gpu/wait.cuh"
 #include "cuda/ptx.h"
 
 namespace ptx = prnn::ptx;
@@ -310,10 +311,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     uint32_t sum = 0;
     if (t > 0)
       for (int n = 4 * me; n < words; n += 4 * kThreads) {
-        uint32_t turns = 0;
+        bench::Wait wait;
         ptx::Word4 v = ptx::ld_relaxed_gpu_v2_b64(rows - words + n);
         while ((v.x & v.y) == ~0u || (v.z & v.w) == ~0u) {
-          ptx::spin(turns);
+          wait.turn();
           v = ptx::ld_relaxed_gpu_v2_b64(rows - words + n);
         }
         sum += v.x + v.y + v.z + v.w;
@@ -423,9 +424,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       ptx::st_async_v2_b32(ptx::mapa(buffer + at, to), {value, value + 1},
                            ptx::mapa(barriers + t % 2, to));
     }
-    uint32_t turns = 0;
+    bench::Wait wait;
     while (!ptx::mbarrier_try_wait_parity(barriers + t % 2, static_cast<uint32_t>(t / 2 % 2)))
-      ptx::spin(turns);
+      wait.turn();
     if (me == 0 && t + 1 < steps)
       ptx::mbarrier_arrive_expect_tx(barriers + (t + 1) % 2, static_cast<uint32_t>(bytes));
     for (int at = 16 * me; at < bytes; at += 16 * kThreads) {

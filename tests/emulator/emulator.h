@@ -26,7 +26,10 @@ struct Options {
   bool random_order = true;  // else round robin
   bool weak_stores = true;   // stores to other blocks arrive late and in any order
   int resident_blocks = 0;   // how many run at a time, in whole clusters; 0: all
-  std::string fault;         // one of fault_names(): a mistake made on purpose
+  // Where every thread waits and nothing is under way, time passes: kernels' watchdogs then end
+  // them. Else that is an error at once.
+  bool time_passes = false;
+  std::string fault;  // one of fault_names(): a mistake made on purpose
 };
 
 struct Statistics {

@@ -20,6 +20,8 @@ constexpr std::align_val_t kSharedAlignment{128};
 constexpr int kIdlePolls = 64;
 // How often a warp goes on, collective operations being done, before others may.
 constexpr std::size_t kMostTurns = 16;
+// What passes then, in units of 2^20 ns; and how often, until nothing can be expected of it.
+constexpr std::uint32_t kLongWhile = 1 << 10, kLongWhiles = 64;
 constexpr std::size_t kMostPlaces = 8;  // in the message of a deadlock
 
 Fault fault_of(const std::string& name) {
@@ -167,6 +169,8 @@ void Machine::fail(Place place, const std::string& what) {
   fail(name_of(current()) + " @ " + place.operation + source_of(place) + ": " + what);
   throw Cancelled();
 }
+
+void Machine::trap(Place place) { fail(place, "the kernel has ended itself; " + stuck_); }
 
 void Machine::fail(const std::string& what) {
   if (!failed_) failure_ = what;
@@ -322,7 +326,10 @@ bool Machine::poll_again() {
     for (std::size_t n = 1 + random.below(delayed.count()); n > 0 && !delayed.empty(); --n)
       arrive(delayed.take_any(random));
   } else if (++idle_polls_ > kIdlePolls) {
-    return false;
+    if (!options.time_passes || clock_ >= kLongWhile * kLongWhiles) return false;
+    if (stuck_.empty()) stuck_ = deadlock();
+    clock_ += kLongWhile;
+    idle_polls_ = 0;
   }
   progress_at_poll_ = progress_;
   while (!spinning_.empty()) rouse(spinning_.size() - 1);

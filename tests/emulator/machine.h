@@ -131,6 +131,8 @@ class Machine {
   void complete_if_due(Cluster& cluster);
   // Fails the launch. The second is for errors of no particular thread.
   [[noreturn]] void fail(Place place, const std::string& what);
+  [[noreturn]] void trap(Place place);
+  std::uint32_t clock() const { return clock_; }
   void fail(const std::string& what);
 
   const Launch shape;
@@ -166,6 +168,8 @@ class Machine {
   Thread* current_ = nullptr;
   std::uint64_t progress_ = 1, progress_at_poll_ = 0;
   int idle_polls_ = 0;
+  std::uint32_t clock_ = 0;  // moves only where nothing else does
+  std::string stuck_;        // where all waited when it first did
   bool failed_ = false, cancelling_ = false;
   std::string failure_;
   std::exception_ptr thrown_;

@@ -180,9 +180,26 @@ void store_granule(void* p, std::uint64_t v) {
   m.store(store);
 }
 
+// ---- waiting ----
+
 void spin(Where where) {
   const Ignore ignore;
   machine().yield({"spin", where});
+}
+
+std::uint32_t clock() { return machine().clock(); }
+
+// Threads run one at a time.
+std::uint32_t compare_and_swap(std::uint32_t* p, std::uint32_t expected, std::uint32_t v) {
+  const Ignore ignore;
+  const std::uint32_t before = *p;
+  if (before == expected) *p = v;
+  return before;
+}
+
+void trap(Where where) {
+  const Ignore ignore;
+  machine().trap({"trap", where});
 }
 
 // ---- clusters ----

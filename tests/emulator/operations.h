@@ -28,7 +28,12 @@ bool truncates();  // Fault::kTruncate
 std::uint64_t load_granule(const void* p);
 void store_granule(void* p, std::uint64_t v);
 void require_aligned(const void* p, int bytes, Where where);
+
+// ---- waiting ----
 void spin(Where where);
+std::uint32_t clock();
+std::uint32_t compare_and_swap(std::uint32_t* p, std::uint32_t expected, std::uint32_t v);
+void trap(Where where);
 
 // ---- clusters ----
 int rank_in_cluster();

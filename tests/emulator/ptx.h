@@ -83,10 +83,17 @@ inline void st_relaxed_gpu_b64(void* p, Word2 v, Where where = Where::current())
   emulator::store_granule(p, v.x | std::uint64_t{v.y} << 32);
 }
 inline void prefetch_global_l2(const void*) {}
-inline void spin(std::uint32_t& turns, Where where = Where::current()) {
-  ++turns;
-  emulator::spin(where);
+
+// ---- waiting ----
+inline void spin(Where where = Where::current()) { emulator::spin(where); }
+inline constexpr std::uint32_t kTurnsPerLook = 1;
+inline std::uint32_t globaltimer() { return emulator::clock(); }
+inline std::uint32_t atom_cas(std::uint32_t* p, std::uint32_t expected, std::uint32_t v) {
+  return emulator::compare_and_swap(p, expected, v);
 }
+inline void fence_acq_rel_sys() {}
+inline void nanosleep(Where where = Where::current()) { emulator::spin(where); }
+inline void trap(Where where = Where::current()) { emulator::trap(where); }
 
 // ---- clusters ----
 using RemoteAddress = char*;  // in the other block's memory

@@ -27,8 +27,11 @@ void fail(std::string_view function, int nth, cudaError_t error);
 // Calls of each function since then, "name:count" each.
 std::vector<std::string> calls();
 
-// Of the emulator, for launches that start from now on.
+// Of the emulator, for launches that start from now on: its schedule, and a mistake that it makes.
 void set_seed(std::uint64_t seed);
+void set_fault(std::string_view fault);
+// How many blocks of the host's memory calls on a device have and have not given back.
+int host_blocks(int device);
 
 // How this thread's last accepted launch since this was asked was made: "block", "cluster:N",
 // "grid"; empty where there was none.

@@ -22,6 +22,7 @@ struct dim3 {
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
   cudaErrorInitializationError = 3,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInvalidDeviceFunction = 98,
@@ -69,6 +70,10 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3 };
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream);
+inline constexpr unsigned cudaHostAllocMapped = 2;
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags);
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* memory, unsigned flags);
+cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream);
 
 // ---- kernels ----

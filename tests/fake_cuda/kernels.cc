@@ -132,6 +132,8 @@ void run_kernel(DeviceState& device, const Operation& operation) {
   {
     std::unique_lock lock(r.mutex);
     options.seed = r.seed;
+    options.fault = r.fault;
+    options.time_passes = true;
     const emulator::Launch& shape = operation.shape;
     const int least = shape.cooperative ? shape.grid : shape.cluster;
     const auto free = [&] { return device.record.sms - device.busy_sms; };

@@ -51,6 +51,17 @@ void set_seed(std::uint64_t seed) {
   runtime().seed = seed;
 }
 
+void set_fault(std::string_view fault) {
+  const std::lock_guard lock(runtime().mutex);
+  runtime().fault = fault;
+}
+
+int host_blocks(int device) {
+  const std::lock_guard lock(runtime().mutex);
+  const DeviceState* state = device_at(device);
+  return state == nullptr ? 0 : state->host_blocks;
+}
+
 std::string last_launch() { return std::exchange(launched, {}); }
 
 std::string failure_of(int device) {
@@ -75,6 +86,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "no error";
     case cudaErrorInvalidValue:
       return "invalid argument";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
     case cudaErrorInitializationError:
       return "initialization error";
     case cudaErrorInvalidConfiguration:

@@ -30,6 +30,7 @@ struct DeviceState {
   cudaError_t sticky = cudaSuccess;            // the context is lost
   std::string failure;
   int busy_sms = 0;
+  int host_blocks = 0;  // of the host's memory, that are allocated
 };
 
 struct Operation {
@@ -63,6 +64,7 @@ struct Runtime {
   int fails_in = 0;
   cudaError_t fails_with = cudaSuccess;
   std::uint64_t seed = 1;
+  std::string fault;
 };
 Runtime& runtime();
 // Null where there is none.

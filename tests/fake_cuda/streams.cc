@@ -1,4 +1,5 @@
 // Streams, their capture into graphs, and what is done with memory in their order.
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -113,6 +114,41 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   Call call("cudaGraphExecDestroy");
   delete executable;
+  return call.end(cudaSuccess);
+}
+
+// ---- memory ----
+
+// Of the host, which the device reaches at another address on some systems: here at the same.
+cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned flags) {
+  Call call("cudaHostAlloc");
+  if (call.failed()) return call.end(cudaSuccess);
+  if (flags != cudaHostAllocMapped || bytes == 0) return call.end(cudaErrorInvalidValue);
+  if (capture != nullptr) {
+    capture->invalid = true;
+    return call.end(cudaErrorStreamCaptureUnsupported);
+  }
+  DeviceState* device = device_at(current_device);
+  if (device == nullptr) return call.end(cudaErrorInvalidDevice);
+  if (device->sticky != cudaSuccess) return call.end(device->sticky);
+  *memory = std::malloc(bytes);
+  ++device->host_blocks;
+  return call.end(*memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess);
+}
+cudaError_t cudaHostGetDevicePointer(void** on_device, void* memory, unsigned flags) {
+  Call call("cudaHostGetDevicePointer");
+  if (call.failed()) return call.end(cudaSuccess);
+  if (flags != 0 || memory == nullptr) return call.end(cudaErrorInvalidValue);
+  *on_device = memory;
+  return call.end(cudaSuccess);
+}
+cudaError_t cudaFreeHost(void* memory) {
+  Call call("cudaFreeHost");
+  if (call.failed()) return call.end(cudaSuccess);
+  DeviceState* device = device_at(current_device);
+  if (device == nullptr) return call.end(cudaErrorInvalidDevice);
+  --device->host_blocks;
+  std::free(memory);
   return call.end(cudaSuccess);
 }
 

@@ -79,9 +79,12 @@ XLA_FFI_Error* call(XLA_FFI_Handler* handler, const XLA_FFI_CallFrame& frame,
 XLA_FFI_Error* create_stream(cudaStream_t& stream) {
   int before;
   cudaGetDevice(&before);
-  if (auto* e = error_of(cudaSetDevice(call_device))) return e;
+  cudaSetDevice(
+      call_device);  // XLA has its streams from the start: a context that is lost is no matter
   if (auto* e = error_of(cudaStreamCreate(&stream))) return e;
-  return error_of(cudaSetDevice(before));
+  cudaSetDevice(before);
+  cudaGetLastError();
+  return nullptr;
 }
 
 // As XLA captures a call: once, on a stream of its own; then the graph is launched.
@@ -193,6 +196,13 @@ int prnn_fake_devices(const char* recorded, int count, int largest_cluster, int 
   return first;
 }
 void prnn_fake_seed(std::uint64_t seed) { prnn::fake_cuda::set_seed(seed); }
+void prnn_fake_fault(const char* fault) { prnn::fake_cuda::set_fault(fault); }
+int prnn_fake_host_blocks(int device) { return prnn::fake_cuda::host_blocks(device); }
+void prnn_fake_given_up(char* text, std::size_t bytes) {
+  std::string all;
+  for (const std::string& one : prnn::cuda_failures()) all += one + "\n";
+  if (bytes > 0) text[all.copy(text, bytes - 1)] = '\0';
+}
 void prnn_fake_stages(int initializes, int executes, int replays) {
   auto& s = prnn::fake_cuda::session();
   const std::lock_guard lock(s.mutex);

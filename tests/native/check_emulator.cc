@@ -9,6 +9,7 @@
 
 #include "emulator_checks/errors.h"
 #include "emulator_checks/exchange.h"
+#include "emulator_checks/layouts.h"
 #include "emulator_checks/mistakes.h"
 #include "emulator_checks/operations.h"
 
@@ -67,6 +68,7 @@ int main(int argc, char** argv) {
   if (argc > 1) return run_hidden(argv[1]);
   check_conversions();
   check_matrix_products();
+  check_layouts();
   check_shuffles_and_votes();
   check_barriers();
   check_granules();

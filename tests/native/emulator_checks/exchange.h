@@ -21,7 +21,6 @@ inline void check_granules() {
             expect(own.x == 1 && own.y == 2 && own.z == 3 && own.w == 4, "own stores");
             return;
           }
-          std::uint32_t turns = 0;
           for (;;) {
             const Word4 v = ptx::ld_relaxed_gpu_v2_b64(mail[0]);
             const bool first = v.x != kUnwritten, second = v.z != kUnwritten;
@@ -29,7 +28,7 @@ inline void check_granules() {
                    "a granule arrives as one");
             if (first && second) return;
             (first ? first_alone : second ? second_alone : neither) = true;
-            ptx::spin(turns);
+            ptx::spin();
           }
         },
         seeded(seed));
@@ -51,11 +50,10 @@ inline std::vector<std::uint64_t> grid_relay(const Options& options) {
     float carried[4] = {};
     for (int step = 0; step < kSteps; ++step) {
       Word4 v{1, 2, 3, 4};
-      std::uint32_t turns = 0;
       for (;;) {
         if (lane < kBlocks) v = ptx::ld_relaxed_gpu_v2_b64(mail[2 * (step * kBlocks + lane)]);
         if (ptx::vote_all(v.x != kUnwritten && v.z != kUnwritten)) break;
-        ptx::spin(turns);
+        ptx::spin();
       }
       // A permutation of lanes through shared memory, then through the shuffle.
       std::uint32_t* mine = words + 64 * (step % 2) + 32 * warp;

@@ -57,16 +57,14 @@ class Mailbox {
 };
 
 inline Word4 poll(const void* p) {
-  std::uint32_t turns = 0;
   for (;;) {
     const Word4 v = ptx::ld_relaxed_gpu_v2_b64(p);
     if (v.x != kUnwritten && v.z != kUnwritten) return v;
-    ptx::spin(turns);
+    ptx::spin();
   }
 }
 inline void wait(ptx::MBarrier* b, std::uint32_t parity) {
-  std::uint32_t turns = 0;
-  while (!ptx::mbarrier_try_wait_parity(b, parity)) ptx::spin(turns);
+  while (!ptx::mbarrier_try_wait_parity(b, parity)) ptx::spin();
 }
 inline void cluster_sync() {
   ptx::barrier_cluster_arrive();
