@@ -118,10 +118,39 @@ Failure hand_on_states(const CudaCall& call, CUstream_st* stream) {
   return failure("the states cannot be handed on", error);
 }
 
-Failure launch(const CudaCall& call, const Plan& plan, CUstream_st* stream) {
-  return failure("the launch failed", visit_number(call.number, [&]<Number kNumber>() {
-                   return launch_instance<kNumber>(call, plan, stream);
-                 }));
+Failure launch(const CudaCall& call, const Plan& plan, CUstream_st* stream, GridOrder& order) {
+  const auto launched = [&] {
+    return failure("the launch failed", visit_number(call.number, [&]<Number kNumber>() {
+                     return launch_instance<kNumber>(call, plan, stream);
+                   }));
+  };
+  return plan.exchange == Exchange::kGrid ? order.in_turn(stream, launched) : launched();
+}
+
+GridOrder::~GridOrder() {
+  if (last_ != nullptr && cudaEventDestroy(last_) != cudaSuccess) cudaGetLastError();
+}
+
+Failure GridOrder::prepare() {
+  return failure("no event for the order of launches",
+                 cudaEventCreateWithFlags(&last_, cudaEventDisableTiming));
+}
+
+Failure GridOrder::find_captured(CUstream_st* stream, bool& is_captured) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(stream, &status);
+  is_captured = status != cudaStreamCaptureStatusNone;
+  return failure("whether the stream is captured is unknown", error);
+}
+
+// Nothing to wait for where nothing was launched, or on this stream.
+Failure GridOrder::wait(CUstream_st* stream) const {
+  return failure("the launch cannot wait for the one before",
+                 cudaStreamWaitEvent(stream, last_, 0));
+}
+
+Failure GridOrder::record(CUstream_st* stream) {
+  return failure("the launch cannot be recorded", cudaEventRecord(last_, stream));
 }
 
 }  // namespace prnn

@@ -1,12 +1,14 @@
 // Running a planned call on a GPU. Host interface of the CUDA part: ffi/ calls this and includes no
 // CUDA header but the stream's type.
 #pragma once
+#include <mutex>
 #include <optional>
 #include <string>
 
 #include "cuda/call.h"
 #include "cuda/planner.h"
 
+struct CUevent_st;
 struct CUstream_st;
 
 namespace prnn {
@@ -43,6 +45,37 @@ class HostWatchdog {
   WaitReport* report_ = nullptr;
 };
 
+// Grids whose blocks wait for each other run one after the other on a device, whatever streams they
+// are launched on: of two that each had a part of the SMs, neither would end, and nothing CUDA
+// documents says that this cannot be. Not of those in CUDA graphs: their order is the graph's.
+class GridOrder {
+ public:
+  GridOrder() = default;
+  ~GridOrder();
+  GridOrder(const GridOrder&) = delete;
+  // Once, while the device is current.
+  Failure prepare();
+  // Launches, of threads one at a time, after what this device's last call of this launched.
+  template <class Launch>
+  Failure in_turn(CUstream_st* stream, Launch&& launch) {
+    bool is_captured;
+    if (const Failure failed = find_captured(stream, is_captured)) return failed;
+    if (is_captured) return launch();
+    const std::lock_guard lock(mutex_);
+    if (const Failure failed = wait(stream)) return failed;
+    if (const Failure failed = launch()) return failed;
+    return record(stream);
+  }
+
+ private:
+  static Failure find_captured(CUstream_st* stream, bool& is_captured);
+  Failure wait(CUstream_st* stream) const;
+  Failure record(CUstream_st* stream);
+
+  std::mutex mutex_;
+  CUevent_st* last_ = nullptr;
+};
+
 // The properties of CUDA device `ordinal`, as the planner wants them; a failure without a driver.
 Failure read_device(int ordinal, Device& device);
 
@@ -55,6 +88,6 @@ Failure prepare(const CudaCall& call, const Plan& plan, const Device& device);
 Failure hand_on_states(const CudaCall& call, CUstream_st* stream);
 
 // Fills the mailbox and launches. Neither allocates nor waits; may be captured into a graph.
-Failure launch(const CudaCall& call, const Plan& plan, CUstream_st* stream);
+Failure launch(const CudaCall& call, const Plan& plan, CUstream_st* stream, GridOrder& order);
 
 }  // namespace prnn

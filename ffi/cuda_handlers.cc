@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string_view>
 #include <tuple>
@@ -41,6 +42,7 @@ class PreparedPlans {
   struct Prepared {
     Plan plan;
     Watchdog watchdog;
+    GridOrder* order;
   };
   // What the device's watchdog has to say. Asks nothing of CUDA, which fails after that.
   Failure given_up(int ordinal) {
@@ -76,7 +78,7 @@ class PreparedPlans {
       if (!plan.has_value()) return ffi::Unexpected(plan.error());
       found = plans_.emplace(key, *plan).first;
     }
-    return Prepared{found->second, (*device)->watchdog.of_kernels()};
+    return Prepared{found->second, (*device)->watchdog.of_kernels(), (*device)->order.get()};
   }
 
  private:
@@ -86,8 +88,9 @@ class PreparedPlans {
   struct KnownDevice {
     Device properties;
     HostWatchdog watchdog;
+    std::unique_ptr<GridOrder> order = std::make_unique<GridOrder>();
   };
-  // Its memory for the watchdog is had at its first call, in `initialize`.
+  // Its memory for the watchdog and its event are had at its first call, in `initialize`.
   ffi::ErrorOr<const KnownDevice*> device_at(int ordinal) {
     if (const auto found = devices_.find(ordinal); found != devices_.end()) return &found->second;
     KnownDevice device;
@@ -95,6 +98,8 @@ class PreparedPlans {
       return ffi::Unexpected(ffi::Error::Internal(*failed));
     const auto seconds = watchdog_seconds();
     if (!seconds.has_value()) return ffi::Unexpected(seconds.error());
+    if (const Failure failed = device.order->prepare())
+      return ffi::Unexpected(ffi::Error::Internal(*failed));
     if (const Failure failed = device.watchdog.prepare(*seconds))
       return ffi::Unexpected(ffi::Error::Internal(*failed));
     return &devices_.emplace(ordinal, std::move(device)).first->second;
@@ -186,7 +191,7 @@ ffi::Error execute(CUstream_st* stream, std::int32_t device, ffi::RemainingArgs 
   const auto prepared = prepared_plans().get(*call, attributes.max_sms, device);
   if (!prepared.has_value()) return prepared.error();
   call->watchdog = prepared->watchdog;
-  if (const Failure failed = launch(*call, prepared->plan, stream))
+  if (const Failure failed = launch(*call, prepared->plan, stream, *prepared->order))
     return ffi::Error::Internal(*failed);
   return ffi::Error::Success();
 }

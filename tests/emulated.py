@@ -152,6 +152,11 @@ class Emulation:
         return self._library.prnn_fake_host_blocks(device)
 
     @property
+    def grids_overlapped(self) -> bool:
+        """Whether two grids whose blocks wait for each other ran at the same time."""
+        return bool(self._library.prnn_fake_grids_overlapped(self.first_device))
+
+    @property
     def given_up(self) -> str:
         """What the watchdogs of all devices have to say, a line each."""
         return self._read("given_up")

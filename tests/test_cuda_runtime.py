@@ -131,6 +131,20 @@ def test_two_threads(cuda):
     assert len(cuda.ran) == 8
 
 
+def test_grids_of_two_streams_run_one_after_the_other(cuda):
+    """The driver need not see to it: each might get a part of the SMs and wait."""
+    program = training(SMALL)
+    cuda.use(exchange="grid")
+    expected = program()
+    cuda.use(exchange="grid")
+    with ThreadPoolExecutor(3) as threads:  # the fake has a stream for each
+        found = [threads.submit(program) for _ in range(12)]
+    for future in found:
+        assert_bitwise_equal(future.result(), expected)
+    assert len(cuda.ran) == 24
+    assert not cuda.grids_overlapped
+
+
 def test_two_devices():
     """In one program, and apart: each device has its own kernels to prepare."""
     run_python(TWO_DEVICES, XLA_FLAGS="--xla_force_host_platform_device_count=2")
@@ -184,12 +198,16 @@ FUNCTIONS = {
         "cudaGetDevice": "the current device is unknown",
         "cudaSetDevice": "the device cannot be selected",
         "cudaGetDeviceProperties": "the device cannot be read",
+        "cudaEventCreateWithFlags": "no event for the order of launches",
         "cudaHostAlloc": "no memory for the watchdog's report",
         "cudaHostGetDevicePointer": "the watchdog's report cannot be mapped",
         "cudaFuncSetAttribute": None,
         "cudaOccupancyMaxActiveBlocksPerMultiprocessor": None,
+        "cudaStreamIsCapturing": "whether the stream is captured is unknown",
+        "cudaStreamWaitEvent": "the launch cannot wait for the one before",
         "cudaMemsetAsync": LAUNCH,
         "cudaLaunchKernelExC": LAUNCH,
+        "cudaEventRecord": "the launch cannot be recorded",
     },
     "": {"cudaOccupancyMaxActiveClusters": None},
 }
@@ -259,7 +277,7 @@ def test_an_error_of_a_call_of_no_steps(cuda, function):
         assert_bitwise_equal(jax.block_until_ready(call(x)), expected)
 
 
-# ---- a block that does not run --------------------------------------------------------
+# ---- a block that does not run -------------------------------------------------------
 
 
 # A block tells the others nothing; one granule is lost.
@@ -281,7 +299,7 @@ def test_a_wait_that_would_not_end_is_given_up(cuda, exchange, mistake):
     block, step = map(int, found.groups())
     assert step < SMALL.time
     assert mistake != "block_silent" or block != 1
-    # Whoever calls next on that GPU is told; nothing is asked of CUDA, which has failed.
+    # Whoever calls next on that GPU is told; CUDA, which has failed, is not asked.
     cuda.mistake()
     cuda.fail("", 0)
     with pytest.raises(ERROR, match="PRNN_CUDA_WATCHDOG_S allows"):

@@ -79,6 +79,7 @@ def run_tool(tool: str, options, cache: str, timeout_s: float) -> dict:
         "JAX_COMPILATION_CACHE_DIR": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        "PRNN_CUDA_WATCHDOG_S": "0",  # a step takes milliseconds
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "")
         + " --xla_gpu_enable_command_buffer= --xla_gpu_autotune_level=0",
     }

@@ -30,6 +30,9 @@ std::vector<std::string> calls();
 // Of the emulator, for launches that start from now on: its schedule, and a mistake that it makes.
 void set_seed(std::uint64_t seed);
 void set_fault(std::string_view fault);
+// Whether two cooperative grids have run at the same time: CUDA does not say that they never do,
+// nor that each then gets the SMs it needs.
+bool grids_overlapped(int device);
 // How many blocks of the host's memory calls on a device have and have not given back.
 int host_blocks(int device);
 

@@ -140,6 +140,8 @@ void run_kernel(DeviceState& device, const Operation& operation) {
     r.sms_freed.wait(lock, [&] { return free() >= least; });
     taken = std::min(free() / shape.cluster * shape.cluster, shape.grid);
     device.busy_sms += taken;
+    device.running_grids += shape.cooperative;
+    if (device.running_grids > 1) device.grids_overlapped = true;
   }
   options.resident_blocks = taken;
   std::string failure;
@@ -150,6 +152,7 @@ void run_kernel(DeviceState& device, const Operation& operation) {
   }
   const std::lock_guard lock(r.mutex);
   device.busy_sms -= taken;
+  device.running_grids -= operation.shape.cooperative;
   if (!failure.empty()) {
     device.failure = failure;
     device.sticky = cudaErrorLaunchFailure;

@@ -62,6 +62,12 @@ int host_blocks(int device) {
   return state == nullptr ? 0 : state->host_blocks;
 }
 
+bool grids_overlapped(int device) {
+  const std::lock_guard lock(runtime().mutex);
+  const DeviceState* state = device_at(device);
+  return state != nullptr && state->grids_overlapped;
+}
+
 std::string last_launch() { return std::exchange(launched, {}); }
 
 std::string failure_of(int device) {
@@ -114,6 +120,8 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "operation not permitted when stream is capturing";
     case cudaErrorStreamCaptureInvalidated:
       return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
     case cudaErrorInvalidClusterSize:
       return "cluster misconfiguration";
   }

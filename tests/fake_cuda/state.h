@@ -1,5 +1,6 @@
 // What the parts of the fake runtime share: its devices, streams and calls. All under one lock.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -30,6 +31,8 @@ struct DeviceState {
   cudaError_t sticky = cudaSuccess;            // the context is lost
   std::string failure;
   int busy_sms = 0;
+  int running_grids = 0;  // cooperative
+  bool grids_overlapped = false;
   int host_blocks = 0;  // of the host's memory, that are allocated
 };
 
@@ -48,9 +51,18 @@ struct CUgraphExec_st : CUgraph_st {};
 struct CUstream_st {
   int device;
   std::deque<prnn::fake_cuda::Operation> queue;
+  std::uint64_t enqueued = 0;  // since it was made
+  std::atomic<std::uint64_t> done = 0;
   std::mutex running;
   bool capturing = false, invalid = false;
   CUgraph_st graph;
+};
+
+// What a stream had to do when it was recorded.
+struct CUevent_st {
+  int device;
+  CUstream_st* stream = nullptr;
+  std::uint64_t position = 0;
 };
 
 namespace prnn::fake_cuda {

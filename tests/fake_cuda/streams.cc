@@ -1,6 +1,7 @@
 // Streams, their capture into graphs, and what is done with memory in their order.
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "fake_cuda/state.h"
@@ -13,9 +14,46 @@ cudaError_t enqueue(cudaStream_t stream, Operation operation) {
     stream->graph.nodes.push_back(std::move(operation));
   } else {
     stream->queue.push_back(std::move(operation));
+    ++stream->enqueued;
   }
   return cudaSuccess;
 }
+
+namespace {
+
+// Does a stream's work up to a position, in the calling thread, one operation after the other.
+// Waits only for what was enqueued before it, so that no two threads wait for each other.
+cudaError_t drain(cudaStream_t stream, std::uint64_t position) {
+  if (stream->done >= position) return cudaSuccess;
+  const std::lock_guard one_at_a_time(stream->running);
+  Runtime& r = runtime();
+  while (true) {
+    std::unique_lock lock(r.mutex);
+    DeviceState& device = *device_at(stream->device);
+    if (device.sticky != cudaSuccess) {
+      stream->queue.clear();
+      stream->done = stream->enqueued;
+      return last_error = device.sticky;
+    }
+    if (stream->queue.empty() || stream->done >= position) return cudaSuccess;
+    const Operation operation = std::move(stream->queue.front());
+    stream->queue.pop_front();
+    lock.unlock();
+    if (operation.shape.grid == 0)
+      operation.run();
+    else
+      run_kernel(device, operation);
+    ++stream->done;
+  }
+}
+
+Operation of_host(std::function<void()> run) {
+  prnn::emulator::Launch no_kernel;
+  no_kernel.grid = 0;
+  return {std::move(run), no_kernel};
+}
+
+}  // namespace
 
 }  // namespace prnn::fake_cuda
 
@@ -36,7 +74,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return call.end(cudaSuccess);
 }
 
-// The work of a stream is done here, in the caller's thread, one operation after the other.
+// The work of a stream is done here, in the caller's thread.
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   {
     Call call("cudaStreamSynchronize");
@@ -45,26 +83,70 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
       stream->invalid = true;
       return call.end(cudaErrorStreamCaptureUnsupported);
     }
+    if (device_at(stream->device)->sticky != cudaSuccess)
+      return call.end(device_at(stream->device)->sticky);
   }
-  const std::lock_guard one_at_a_time(stream->running);
-  Runtime& r = runtime();
-  while (true) {
-    std::unique_lock lock(r.mutex);
-    DeviceState& device = *device_at(stream->device);
-    if (device.sticky != cudaSuccess) {
-      stream->queue.clear();
-      return last_error = device.sticky;
-    }
-    if (stream->queue.empty()) return cudaSuccess;
-    const Operation operation = std::move(stream->queue.front());
-    stream->queue.pop_front();
-    lock.unlock();
-    if (operation.shape.grid == 0)
-      operation.run();
-    else
-      run_kernel(device, operation);
-  }
+  return drain(stream, std::numeric_limits<std::uint64_t>::max());
 }
+
+// ---- order between streams ----
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
+  Call call("cudaStreamIsCapturing");
+  if (call.failed()) return call.end(cudaSuccess);
+  *status = !stream->capturing ? cudaStreamCaptureStatusNone
+            : stream->invalid  ? cudaStreamCaptureStatusInvalidated
+                               : cudaStreamCaptureStatusActive;
+  return call.end(cudaSuccess);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  Call call("cudaEventCreateWithFlags");
+  if (call.failed()) return call.end(cudaSuccess);
+  if (flags != cudaEventDisableTiming) return call.end(cudaErrorInvalidValue);
+  DeviceState* device = device_at(current_device);
+  if (device == nullptr) return call.end(cudaErrorInvalidDevice);
+  if (device->sticky != cudaSuccess) return call.end(device->sticky);
+  *event = new CUevent_st;
+  (*event)->device = current_device;
+  return call.end(cudaSuccess);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  Call call("cudaEventDestroy");
+  if (call.failed()) return call.end(cudaSuccess);
+  delete event;
+  return call.end(cudaSuccess);
+}
+
+// An event that is recorded in a capture is the graph's: the project has none.
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  Call call("cudaEventRecord");
+  if (call.failed()) return call.end(cudaSuccess);
+  if (stream == nullptr || event->device != stream->device)
+    return call.end(cudaErrorInvalidResourceHandle);
+  if (stream->capturing) return call.end(cudaErrorStreamCaptureUnsupported);
+  event->stream = stream;
+  event->position = stream->enqueued;
+  return call.end(cudaSuccess);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+  Call call("cudaStreamWaitEvent");
+  if (call.failed()) return call.end(cudaSuccess);
+  if (stream == nullptr) return call.end(cudaErrorInvalidResourceHandle);
+  if (flags != 0) return call.end(cudaErrorInvalidValue);
+  if (stream->capturing) {
+    stream->invalid = true;
+    return call.end(cudaErrorStreamCaptureIsolation);
+  }
+  if (event->stream == nullptr || event->stream == stream) return call.end(cudaSuccess);
+  const CUevent_st as_recorded = *event;
+  return call.end(
+      enqueue(stream, of_host([as_recorded] { drain(as_recorded.stream, as_recorded.position); })));
+}
+
+// ---- graphs ----
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
   Call call("cudaStreamBeginCapture");
@@ -160,9 +242,7 @@ static cudaError_t enqueue_on_memory(Call& call, cudaStream_t stream, bool is_va
   if (!is_valid) return call.end(cudaErrorInvalidValue);
   DeviceState* device = device_at(stream->device);
   if (device->sticky != cudaSuccess) return call.end(device->sticky);
-  prnn::emulator::Launch no_kernel;
-  no_kernel.grid = 0;
-  return call.end(enqueue(stream, {std::move(run), no_kernel}));
+  return call.end(enqueue(stream, of_host(std::move(run))));
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {

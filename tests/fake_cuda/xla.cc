@@ -197,6 +197,7 @@ int prnn_fake_devices(const char* recorded, int count, int largest_cluster, int 
 }
 void prnn_fake_seed(std::uint64_t seed) { prnn::fake_cuda::set_seed(seed); }
 void prnn_fake_fault(const char* fault) { prnn::fake_cuda::set_fault(fault); }
+int prnn_fake_grids_overlapped(int device) { return prnn::fake_cuda::grids_overlapped(device); }
 int prnn_fake_host_blocks(int device) { return prnn::fake_cuda::host_blocks(device); }
 void prnn_fake_given_up(char* text, std::size_t bytes) {
   std::string all;

@@ -310,8 +310,8 @@ FAULTS = [
         "gru-forward-tf32-grid2",
         ("cases=*-H650", "schedules=1"),
         "product.cuh",
-        "multiply_blocks(values, sums, first, in_registers,",
-        "multiply_blocks(values, sums, first, k_blocks_,",
+        "multiply_blocks(values, s, sums, first, in_registers,",
+        "multiply_blocks(values, s, sums, first, k_blocks_,",
     ),
     # What is beyond the layer
     edit(
