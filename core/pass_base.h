@@ -1,0 +1,87 @@
+// What the passes over a cell share: reading the states around a step, and what one fetches ahead.
+#pragma once
+#include "core/arrays.h"
+
+namespace prnn {
+
+// A cell, a shape, and the ways of a pass to its arrays.
+template <class C, class Io, class T>
+struct PassBase {
+  using F = typename Io::F;
+  using Value = T;
+  using Fetched = typename Io::Fetched;
+  static constexpr int kPhases = C::kPhases;
+  C cell;
+  Shape shape;
+
+  // Element (unit from, gate, unit to) of w_hh.
+  PRNN_HD T w(const T* w_hh, std::int64_t g, std::int64_t from, int gate, std::int64_t to) const {
+    return w_hh[(g * shape.hidden + from) * C::kGates * shape.hidden + gate * shape.hidden + to];
+  }
+  // h before the step, were there no resets: from y, or from the initial state.
+  PRNN_HD const T* h_before(const T* y, const T* h_0, std::int64_t g, std::int64_t step,
+                            std::int64_t b) const {
+    return step == 0 ? h_0 + shape.state_at(b, g)
+                     : y + shape.sequence_at(b, shape.time_at(g, step - 1, b), g, 1);
+  }
+  // What steps multiply, by turns: see ForwardArrays::multiplied.
+  PRNN_HD float* turn(float* multiplied, std::int64_t g, std::int64_t s, std::int64_t b,
+                      int values) const {
+    return multiplied + (s & 1) * shape.own_floats(values) + shape.own_at(b, g, values);
+  }
+  // Where one of a unit's N values lies that pass from step to step.
+  PRNN_HD float* carried_at(float* carry, std::int64_t g, std::int64_t b, std::int64_t unit, int n,
+                            int values) const {
+    return carry + shape.own_at(b, g, values) + n * shape.hidden + unit;
+  }
+  template <int N, class V>
+  PRNN_HD Vec<N, F> load_values(const V* p, Io io) const {
+    Vec<N, F> values;
+    if constexpr (N > 0)
+      for (int n = 0; n < N; ++n) values[n] = io.load(p + n * shape.hidden);
+    return values;
+  }
+  // The same ahead of their use; then as numbers.
+  template <int N, class V>
+  PRNN_HD Vec<N, Fetched> fetch_values(const V* p, Io io) const {
+    Vec<N, Fetched> values;
+    if constexpr (N > 0)
+      for (int n = 0; n < N; ++n) values[n] = io.fetch(p + n * shape.hidden);
+    return values;
+  }
+  template <int N>
+  PRNN_HD static Vec<N, F> values(const Vec<N, Fetched>& fetched, Io io) {
+    Vec<N, F> values;
+    if constexpr (N > 0)
+      for (int n = 0; n < N; ++n) values[n] = io.value(fetched[n]);
+    return values;
+  }
+  // Of what step s takes of a_x, N gates from `first` on.
+  template <int N>
+  PRNN_HD Vec<N, Fetched> fetch_a_x(const ForwardArrays<T>& at, std::int64_t g, std::int64_t s,
+                                    std::int64_t b, std::int64_t unit, int first, Io io) const {
+    unit += first * shape.hidden;
+    if constexpr (requires { Io::kMakesAx; })
+      if (at.made_steps != 0)
+        return fetch_values<N>(at.made_at(shape, g, s, b, C::kGates) + unit, io);
+    const std::int64_t row = shape.sequence_at(b, shape.time_at(g, s, b), g, C::kGates);
+    return fetch_values<N>(at.a_x + row + unit, io);
+  }
+  template <int N, class V>
+  PRNN_HD void store_values(V* p, const Vec<N, F>& values, Io io) const {
+    if constexpr (N > 0)
+      for (int n = 0; n < N; ++n) io.store(p + n * shape.hidden, values[n]);
+  }
+  // The same of what no step of this pass reads.
+  template <int N, class V>
+  PRNN_HD void keep_values(V* p, const Vec<N, F>& values, bool is_far, Io io) const {
+    if constexpr (N > 0 && requires { io.store_far(p, F(0.0f)); })
+      if (is_far) {
+        for (int n = 0; n < N; ++n) io.store_far(p + n * shape.hidden, values[n]);
+        return;
+      }
+    store_values(p, values, io);
+  }
+};
+
+}  // namespace prnn
