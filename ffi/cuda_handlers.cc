@@ -68,7 +68,8 @@ class PreparedPlans {
                   s.batch,
                   s.groups,
                   s.hidden,
-                  max_sms};
+                  max_sms,
+                  asked_exchange()};
     const std::lock_guard lock(mutex_);
     const auto device = device_at(ordinal);
     if (!device.has_value()) return ffi::Unexpected(device.error());
@@ -83,7 +84,7 @@ class PreparedPlans {
 
  private:
   using Key = std::tuple<int, int, int, int, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                         std::int64_t>;
+                         std::int64_t, std::string>;
 
   struct KnownDevice {
     Device properties;
@@ -107,10 +108,10 @@ class PreparedPlans {
 
   ffi::ErrorOr<Plan> make(const CudaCall& call, std::int64_t max_sms, const Device& device) {
     const Planning planning = plan(request_of(call, max_sms), device);
-    const std::string_view exchange = asked_exchange();
+    const std::string exchange = asked_exchange();
     const std::vector<Plan> plans = by_preference(planning, exchange);
     if (plans.empty()) {
-      const std::string none = "prnn_jax: no plan has PRNN_CUDA_EXCHANGE=" + std::string(exchange);
+      const std::string none = "prnn_jax: no plan has PRNN_CUDA_EXCHANGE=" + exchange;
       return ffi::Unexpected(ffi::Error(
           ffi::ErrorCode::kUnimplemented,
           planning.best ? none + "; the best without it: " + planning.reason : planning.reason));
@@ -125,8 +126,8 @@ class PreparedPlans {
     return ffi::Unexpected(ffi::Error(ffi::ErrorCode::kFailedPrecondition, *first));
   }
 
-  // Empty: any. For tests and measurements; not a part of the key.
-  static std::string_view asked_exchange() {
+  // Empty: any. For tests and measurements.
+  static std::string asked_exchange() {
     const char* const asked = std::getenv("PRNN_CUDA_EXCHANGE");
     return asked == nullptr ? "" : asked;
   }

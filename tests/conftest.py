@@ -42,9 +42,20 @@ def pytest_runtest_protocol(item: pytest.Item):
         faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.fixture
+def cuda(monkeypatch):
+    """The CUDA engine, on a GPU or emulated: `on_cuda.session`."""
+    from on_cuda import session
+
+    with session(monkeypatch) as engine:
+        yield engine
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") is None or jax.default_backend() == "gpu":
+    if jax.default_backend() == "gpu":
         return
-    if os.environ.get("PRNN_REQUIRE_GPU") == "1":
+    for_gpu, for_both = map(item.get_closest_marker, ("gpu", "cuda"))
+    if (for_gpu or for_both) and os.environ.get("PRNN_REQUIRE_GPU") == "1":
         pytest.fail("PRNN_REQUIRE_GPU=1, but JAX sees no GPU", pytrace=False)
-    pytest.skip("needs an NVIDIA GPU")
+    if for_gpu:
+        pytest.skip("needs an NVIDIA GPU")

@@ -177,6 +177,10 @@ class Emulation:
         """The same without sizes of clusters."""
         return [":".join(one.split(":")[:2]) for one in self.launches]
 
+    def expect(self, *calls: str) -> None:
+        """Since `use`, these have run, as "forward:grid"; all others are an error."""
+        assert self.ran == list(calls)
+
     def _text(self, name: str) -> list[str]:
         return self._read(name).split()
 

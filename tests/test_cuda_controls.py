@@ -1,4 +1,4 @@
-"""The CUDA engine in the emulator: lengths, resets, masks, zoneout, heads."""
+"""The CUDA engine: lengths, resets, masks, zoneout, heads. On a GPU, or emulated."""
 
 import shutil
 
@@ -7,20 +7,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CONTROLS, Case
-from emulated import EXCHANGES, assert_as_accurate_as, emulation, results
-from support import assert_bitwise_equal, oracle, scan
+from emulated import EXCHANGES, emulation
+from on_cuda import HAS_GPU, check
+from support import assert_bitwise_equal
 
 import prnn_jax
 from prnn_jax import _call, _ffi
 from prnn_jax._controls import Controls
 
-pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++")
+pytestmark = pytest.mark.skipif(
+    not HAS_GPU and shutil.which("c++") is None, reason="needs c++"
+)
 
 WITHOUT_ZONEOUT = tuple(name for name in CONTROLS if name != "zoneout")
 
 
 @pytest.fixture
 def emulated(monkeypatch):
+    """For what a GPU cannot be asked."""
     with emulation(monkeypatch) as session:
         yield session
 
@@ -30,25 +34,17 @@ def controls_of(cell: str) -> tuple[str, ...]:
     return WITHOUT_ZONEOUT if cell == "slstm" else CONTROLS
 
 
-def check(case: Case, dtype: str) -> None:
-    """Results and gradients, of all arrays, are as accurate as the scan's."""
-    with jax.default_matmul_precision("highest" if dtype == "float32" else "default"):
-        forward, gradients = results(case, dtype)
-    of_scan, exact = scan(case, dtype), oracle(case)
-    assert_as_accurate_as(forward, of_scan.forward, exact.forward, dtype)
-    assert_as_accurate_as(gradients, of_scan.gradients, exact.gradients, dtype)
-
-
+@pytest.mark.cuda
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("cell", ["lstm", "slstm", "gru", "rnn_tanh_skip"])
-def test_all_together(emulated, cell, dtype, exchange):
+def test_all_together(cuda, cell, dtype, exchange):
     """In one native call each way."""
     controls = controls_of(cell)
     case = Case(cell, 6, (4,), 37, bidirectional=True, state=True, controls=controls)
-    emulated.use(exchange=exchange)
+    cuda.use(exchange=exchange)
     check(case, dtype)
-    assert emulated.ran == [f"forward:{exchange}", f"backward:{exchange}"]
+    cuda.expect(f"forward:{exchange}", f"backward:{exchange}")
 
 
 # H of whole granules: whether values go through the output is the controls' affair.
@@ -81,15 +77,17 @@ EACH = [
 ]
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("case", EACH, ids=str)
-def test_each(emulated, case):
-    emulated.use(exchange="grid")
+def test_each(cuda, case):
+    cuda.use(exchange="grid")
     check(case, "bfloat16")
-    assert emulated.ran == ["forward:grid", "backward:grid"]
+    cuda.expect("forward:grid", "backward:grid")
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_full_lengths_change_nothing(emulated, exchange):
+def test_full_lengths_change_nothing(cuda, exchange):
     """To the bit; lengths of 0 leave the state, and y is zero."""
     case = Case("lstm", 4, (3,), 40, state=True)
     arrays = case.inputs("bfloat16")
@@ -102,7 +100,7 @@ def test_full_lengths_change_nothing(emulated, exchange):
             arrays["x"], params, state_0, lengths=lengths, implementation="native"
         )
 
-    emulated.use(exchange=exchange)
+    cuda.use(exchange=exchange)
     assert_bitwise_equal(run(jnp.full(3, 4)), run(None))
     y, state = run(jnp.zeros(3, jnp.int32))
     np.testing.assert_array_equal(y, np.zeros_like(y))
@@ -112,8 +110,9 @@ def test_full_lengths_change_nothing(emulated, exchange):
     assert_bitwise_equal(y[0, 0], run(None)[0][0, 0])
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("exchange", EXCHANGES)
-def test_nan_in_the_padding_reaches_nothing(emulated, exchange):
+def test_nan_in_the_padding_reaches_nothing(cuda, exchange):
     """Neither from a_x, which the engine reads, nor from the cotangents."""
     lengths, time, hidden = np.array([2, 0, 5, 3]), 5, 40
     random = np.random.default_rng(3)
@@ -136,14 +135,15 @@ def test_nan_in_the_padding_reaches_nothing(emulated, exchange):
         )
         return out, vjp((dy, dh))
 
-    emulated.use(exchange=exchange)
+    cuda.use(exchange=exchange)
     clean = run(jnp.where(counts, a_x, 0), jnp.where(counts, dy, 0))
     spoilt = run(jnp.where(counts, a_x, jnp.nan), jnp.where(counts, dy, jnp.nan))
     assert_bitwise_equal(spoilt, clean)
-    assert len(emulated.ran) == 4
+    assert len(cuda.ran) == 4
 
 
-def test_nan_in_the_mask_of_a_row_of_no_steps(emulated):
+@pytest.mark.cuda
+def test_nan_in_the_mask_of_a_row_of_no_steps(cuda):
     lengths, random = np.array([3, 0]), np.random.default_rng(4)
     shapes = (2, 3, 40), (40, 40), (2, 40)
     a_x, w_hh, h_0 = (
@@ -167,10 +167,10 @@ def test_nan_in_the_mask_of_a_row_of_no_steps(emulated):
 
         return jax.vjp(last, h_0)[1](jnp.ones_like(h_0))[0]
 
-    emulated.use(exchange="grid")
+    cuda.use(exchange="grid")
     assert_bitwise_equal(gradient(jnp.nan), gradient(1))
     assert (np.asarray(gradient(jnp.nan)[1], np.float32) == 1).all()
-    assert set(emulated.ran) == {"forward:grid", "backward:grid"}
+    assert set(cuda.ran) == {"forward:grid", "backward:grid"}
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -272,3 +273,40 @@ def test_a_summary_of_rows_that_say_little(tmp_path, capsys):
     assert ".grid_exchange = 700.2," in printed
     assert "| 1.25 | error |  | 2.5 |  | 2.00× |" in printed
     assert "torch: 2.00× (least 2.00×, 1)" in printed
+
+
+# A GPU machine without a network has JAX, Flax, Equinox, torch, pytest and NumPy.
+COLLECTED = """
+import importlib.abc, sys
+import pytest
+
+ABSENT = {"hypothesis", "onnx", "onnxruntime", "keras", "haiku", "optax", "scipy"}
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ABSENT:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Absent())
+options = "--collect-only", "-q", "-m", "gpu or cuda", "-p", "no:cacheprovider"
+sys.exit(pytest.main([*options, *sys.argv[1:]]))
+"""
+
+
+def test_its_tests_need_no_package_that_may_be_absent():
+    script = (ROOT / "benchmarks/gpu_campaign.sh").read_text()
+    (names,) = re.findall(r"tests/test_\{([\w,]+)\}\.py", script)
+    files = [ROOT / f"tests/test_{name}.py" for name in names.split(",")]
+    assert all(file.exists() for file in files)
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    collected = subprocess.run(
+        [sys.executable, "-c", COLLECTED, *files],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=ROOT,
+        check=False,
+    )
+    assert collected.returncode == 0, collected.stdout + collected.stderr
+    (count,) = re.findall(r"^(\d+)(?:/\d+)? tests collected", collected.stdout, re.M)
+    assert int(count) > 150

@@ -1,47 +1,45 @@
-"""The CUDA engine in the emulator, from the public functions down."""
+"""The CUDA engine from the public functions down: on a GPU, or emulated."""
 
 import math
+import os
 import re
 import shutil
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import on_cuda
 import pytest
 from cases import CELLS, Case
-from emulated import EXCHANGES, assert_as_accurate_as, emulation, results
-from support import assert_bitwise_equal, oracle, scan
+from emulated import EXCHANGES, emulation, results
+from on_cuda import HAS_GPU, NUMBERS, check
+from support import assert_bitwise_equal
 
-pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs c++")
+pytestmark = pytest.mark.skipif(
+    not HAS_GPU and shutil.which("c++") is None, reason="needs c++"
+)
 
 NATIVE_CELLS = [cell for cell in CELLS if cell != "gru_reset_before"]
 
 
 @pytest.fixture
 def emulated(monkeypatch):
+    """For what a GPU cannot be asked."""
     with emulation(monkeypatch) as session:
         yield session
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize("number", ["bfloat16", "float16", "tf32", "float32"])
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("cell", NATIVE_CELLS)
-def test_is_as_accurate_as_the_scan(emulated, cell, number, exchange):
+def test_is_as_accurate_as_the_scan(cuda, cell, number, exchange):
     # H fills no tile and no granule; half precision so takes the padded mailbox. The
     # gradient of a ReLU jumps: fewer values, so that none comes near where it does.
     sizes = (2, (1,), 37) if "relu" in cell else (5, (3,), 37)
-    case = Case(cell, *sizes, bidirectional=True, state=True)
-    emulated.use(exchange=exchange)
-    dtype = "float32" if number == "tf32" else number
-    # XLA's own products on the CPU are in float32 either way.
-    with jax.default_matmul_precision("highest" if number == "float32" else "default"):
-        forward, gradients = results(case, dtype)
-    assert emulated.ran == [f"forward:{exchange}", f"backward:{exchange}"]
-    # TF32 has float16's significand, and float's range: the scan's error in float16.
-    bound = "float16" if number == "tf32" else number
-    of_scan, exact = scan(case, bound), oracle(case)
-    assert_as_accurate_as(forward, of_scan.forward, exact.forward, bound)
-    assert_as_accurate_as(gradients, of_scan.gradients, exact.gradients, bound)
+    cuda.use(exchange=exchange)
+    check(Case(cell, *sizes, bidirectional=True, state=True), number)
+    cuda.expect(f"forward:{exchange}", f"backward:{exchange}")
 
 
 # Sizes and options apart from the table of all formats: what each adds, once.
@@ -57,23 +55,18 @@ SHAPES = [
 ]
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize("case", SHAPES, ids=str)
-def test_sizes_and_options(emulated, case):
+def test_sizes_and_options(cuda, case):
     """With the plan of the planner's choice."""
-    forward, gradients = results(case, "bfloat16")
-    assert len(emulated.ran) == (2 if case.time else 0)
-    of_scan, exact = scan(case, "bfloat16"), oracle(case)
-    assert_as_accurate_as(forward, of_scan.forward, exact.forward, "bfloat16")
-    assert_as_accurate_as(gradients, of_scan.gradients, exact.gradients, "bfloat16")
+    check(case, "bfloat16")
+    if not HAS_GPU:
+        assert len(cuda.ran) == (2 if case.time else 0)
 
 
 def test_rows_beyond_a_tile_take_rounds(emulated):
-    case = Case("gru", 3, (40,), 72, bidirectional=True, state=True)
     emulated.use(exchange="grid", device="NVIDIA H200 MIG 1g.18gb")
-    forward, gradients = results(case, "bfloat16")
-    of_scan, exact = scan(case, "bfloat16"), oracle(case)
-    assert_as_accurate_as(forward, of_scan.forward, exact.forward, "bfloat16")
-    assert_as_accurate_as(gradients, of_scan.gradients, exact.gradients, "bfloat16")
+    check(Case("gru", 3, (40,), 72, bidirectional=True, state=True), "bfloat16")
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
@@ -87,7 +80,8 @@ def test_schedules_do_not_matter(emulated, exchange):
         assert_bitwise_equal(other, seen[0])
 
 
-def test_chunks_of_a_stream_give_the_same_as_one_call(emulated):
+@pytest.mark.cuda
+def test_chunks_of_a_stream_give_the_same_as_one_call(cuda):
     case = Case("gru", 6, (2,), 48, state=True)
     arrays = case.inputs("bfloat16")
 
@@ -101,11 +95,12 @@ def test_chunks_of_a_stream_give_the_same_as_one_call(emulated):
         second, state = case.run(arrays | {"x": arrays["x"][:, 2:], "h_0": h}, "native")
         return jnp.concatenate([first, second], 1), state
 
-    emulated.use(exchange="grid")
+    cuda.use(exchange="grid")
     assert_bitwise_equal(chunked(arrays), whole(arrays))
 
 
-def test_mapped_weights_become_groups_of_one_call(emulated):
+@pytest.mark.cuda
+def test_mapped_weights_become_groups_of_one_call(cuda):
     case = Case("rnn_tanh", 3, (2,), 21, state=True)
     arrays = case.inputs("float16")
     members = {
@@ -113,7 +108,8 @@ def test_mapped_weights_become_groups_of_one_call(emulated):
     }
     run = jax.jit(jax.vmap(lambda a: case.run(a, "native")))
     together = jax.block_until_ready(run(members))
-    assert len(emulated.ran) == 1
+    if not HAS_GPU:
+        assert len(cuda.ran) == 1
     for n in range(3):
         one = jax.jit(lambda a: case.run(a, "native"))(
             {name: value[n] for name, value in members.items()}
@@ -121,7 +117,8 @@ def test_mapped_weights_become_groups_of_one_call(emulated):
         assert_bitwise_equal(jax.tree.map(lambda x, n=n: x[n], together), one)
 
 
-def test_nan_goes_through_and_ends(emulated):
+@pytest.mark.cuda
+def test_nan_goes_through_and_ends(cuda):
     """A NaN is no value that has not come: no bit pattern of it may be waited for."""
     case = Case("lstm", 3, (2,), 40, state=True)
     for pattern in (0xFFFF, 0x7FFF, 0x7FC0):
@@ -131,7 +128,7 @@ def test_nan_goes_through_and_ends(emulated):
         arrays["x"][0, 1, 0] = nan
         arrays["h_0"] = arrays["h_0"].copy()
         arrays["h_0"][1] = nan
-        emulated.use(exchange="grid")
+        cuda.use(exchange="grid")
         y = np.asarray(jax.jit(lambda a: case.run(a, "native"))(arrays)[0], np.float32)
         assert np.isnan(y[0, 1:]).all()
         assert np.isfinite(y[0, 0]).all()
@@ -192,3 +189,13 @@ def test_what_the_environment_may_ask(emulated, monkeypatch):
     jax.clear_caches()
     with pytest.raises(jax.errors.JaxRuntimeError, match="max_sms"):
         jax.block_until_ready(case.forward("native")(case.inputs("bfloat16")))
+
+
+def test_what_the_tests_do_on_a_gpu(monkeypatch):
+    """With the engine that is here: the lines that only a GPU would run."""
+    monkeypatch.setattr(on_cuda, "HAS_GPU", True)
+    with on_cuda.session(monkeypatch) as engine:
+        engine.use(exchange="grid")
+        check(Case("lstm", 3, (2,), 17, state=True), "tf32")
+        engine.expect("forward:grid", "backward:grid")
+    assert "PRNN_CUDA_EXCHANGE" not in os.environ
