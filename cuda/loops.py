@@ -85,9 +85,15 @@ class Graph:
                 next_ = [*next_, joins[i.text.split()[1]]]
             edges[i.address] = next_
         known = set(addresses)
-        return cls(
-            {a: [b for b in next_ if b in known] for a, next_ in edges.items()}, calls
-        )
+        edges = {a: [b for b in next_ if b in known] for a, next_ in edges.items()}
+        # A call of what never returns is a jump; so nvcc leaves a divergent branch.
+        returns = {i.address for i in instructions if i.opcode.startswith("RET")}
+        returning = _leads_to(returns, edges)
+        for at, to in calls.items():
+            if to in known and to not in returning:
+                edges[at] = [*edges[at], to]
+        subroutines = {at: to for at, to in calls.items() if to in returning}
+        return cls(edges, subroutines)
 
     def entry(self, loop: frozenset[int]) -> int:
         """Where a loop begins: what is come to from outside of it, or its first."""
@@ -209,9 +215,9 @@ def used_too_soon(
 
 
 def _leads_to(
-    ends: set[int], edges: dict[int, list[int]], begin: int
+    ends: set[int], edges: dict[int, list[int]], begin: int | None = None
 ) -> frozenset[int]:
-    """From where there is a way to one of `ends` without a new turn of the loop."""
+    """From where there is a way to one of `ends` that does not come to `begin`."""
     before: dict[int, list[int]] = {}
     for at, to in edges.items():
         for after in to:

@@ -145,7 +145,8 @@ PRNN_PTX std::uint32_t atom_cas(std::uint32_t* p, std::uint32_t expected, std::u
 // What this thread has written before, the host sees before what it writes after.
 PRNN_PTX void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 PRNN_PTX void nanosleep() { asm volatile("nanosleep.u32 1000;"); }
-// Ends the kernel with an error; the process has lost its CUDA context.
+// Ends the kernel with an error; the process has lost its CUDA context. nvcc is not told that it
+// does not return: a kernel then spills registers.
 PRNN_PTX void trap() { asm volatile("trap;"); }
 
 // ---- clusters: distributed shared memory, sm_90 and later ----

@@ -126,6 +126,16 @@ def test_a_good_kernel_breaks_no_rule():
     assert good.resources == machine_code.Resources(255, 0, 1024, 0)
 
 
+def test_a_call_that_never_returns_is_a_jump():
+    """As nvcc leaves a divergent branch for sm_80: it leads to no subroutine."""
+    jump = GOOD.replace("    @P3 BRA arrived", "    @P3 CALL.REL.NOINC arrived")
+    gives_up = jump.replace("    BPT.TRAP", "    MEMBAR.SC.SYS\n    BPT.TRAP")
+    assert lint.violations(kernel(gives_up), 2) == []
+    assert len(kernel(gives_up).loop) == len(kernel(GOOD).loop)
+    stays = jump.replace("    @!P4 BRA again", "    MEMBAR.SC.SYS\n    @!P4 BRA again")
+    assert lint.violations(kernel(stays), 2) == ["1 MEMBAR in the loop"]
+
+
 # Values of the next step, as they are fetched in this one.
 FETCHED = GOOD.replace("  step:\n", "  step:\n    LDG.E.U16 R20, desc[UR4][R6.64]\n")
 CONVERTED = "    IMAD.U32 R21, R20, 0x10000, RZ\n"

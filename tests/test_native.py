@@ -103,9 +103,9 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     options += checks_as_calls(tmp_path)
     compile_cxx(*options, "-DPRNN_ISA=portable", *sources, "-o", program)
     # With no cache to speak of, threads share what they would each have done.
-    for cache_bytes in (1 << 20, 1):
+    for cache_bytes, arguments in ((1 << 20, ()), (1, ("sharing",))):
         monkeypatch.setenv("PRNN_CPU_CACHE_BYTES", str(cache_bytes))
-        ran = run(program)
+        ran = run(program, *arguments)
         report = f"{ran.stdout}\n{ran.stderr}"
         assert ran.returncode == 0, report
         assert ran.stdout == "ok portable\n", report

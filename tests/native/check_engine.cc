@@ -276,8 +276,10 @@ void check_large_projections() {
 
 }  // namespace
 
-int main() {
-  check_products();
+// With an argument, only what depends on who does what: for a second run with other caches.
+int main(int argc, char**) {
+  const bool all = argc == 1;
+  if (all) check_products();
   const prnn::Shape shapes[] = {
       {1, 1, 1, 1, false, false, false},  {3, 2, 1, 15, false, true, false},
       {4, 3, 2, 17, true, false, true},   {5, 9, 1, 65, false, false, false},
@@ -306,7 +308,7 @@ int main() {
           if (alone[i].bytes != shared[i].bytes)
             fail("results depend on the number of threads", s, n, kind);
         }
-        if (kind.bent) {
+        if (all && kind.bent) {
           const auto wild = run(cell, s, {kind.dtype, true, true}, 1);
           for (std::size_t i = 0; i < alone.size(); ++i)
             if (alone[i].bytes != wild[i].bytes)
@@ -323,6 +325,6 @@ int main() {
     }
   }
   check_large_projections();
-  check_damaged_weights();
+  if (all) check_damaged_weights();
   std::printf("ok %s\n", prnn::best_isa().name);
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "emulator/numbers.h"
-#include "emulator_checks/kernels.h"
+#include "kernels.h"
 
 namespace prnn::checks {
 
