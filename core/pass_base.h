@@ -9,7 +9,6 @@ template <class C, class Io, class T>
 struct PassBase {
   using F = typename Io::F;
   using Value = T;
-  using Fetched = typename Io::Fetched;
   static constexpr int kPhases = C::kPhases;
   C cell;
   Shape shape;
@@ -43,14 +42,14 @@ struct PassBase {
   }
   // The same ahead of their use; then as numbers.
   template <int N, class V>
-  PRNN_HD Vec<N, Fetched> fetch_values(const V* p, Io io) const {
-    Vec<N, Fetched> values;
+  PRNN_HD Vec<N, typename Io::Fetched> fetch_values(const V* p, Io io) const {
+    Vec<N, typename Io::Fetched> values;
     if constexpr (N > 0)
       for (int n = 0; n < N; ++n) values[n] = io.fetch(p + n * shape.hidden);
     return values;
   }
   template <int N>
-  PRNN_HD static Vec<N, F> values(const Vec<N, Fetched>& fetched, Io io) {
+  PRNN_HD static Vec<N, F> values(const Vec<N, typename Io::Fetched>& fetched, Io io) {
     Vec<N, F> values;
     if constexpr (N > 0)
       for (int n = 0; n < N; ++n) values[n] = io.value(fetched[n]);
@@ -58,8 +57,9 @@ struct PassBase {
   }
   // Of what step s takes of a_x, N gates from `first` on.
   template <int N>
-  PRNN_HD Vec<N, Fetched> fetch_a_x(const ForwardArrays<T>& at, std::int64_t g, std::int64_t s,
-                                    std::int64_t b, std::int64_t unit, int first, Io io) const {
+  PRNN_HD Vec<N, typename Io::Fetched> fetch_a_x(const ForwardArrays<T>& at, std::int64_t g,
+                                                 std::int64_t s, std::int64_t b, std::int64_t unit,
+                                                 int first, Io io) const {
     unit += first * shape.hidden;
     if constexpr (requires { Io::kMakesAx; })
       if (at.made_steps != 0)

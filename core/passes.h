@@ -24,9 +24,8 @@
 // A pass over a cell of one phase gives the parts of step() too, for engines that keep in
 // registers what a unit carries from step to step, read ahead, or publish in their own way:
 //
-//   fetch      what a step reads that no earlier step of the loop has written, as it lies in
-//   memory:
-//              nothing is computed from it, so that nothing waits for it
+//   fetch      what a step reads that no earlier step of the loop has written, as it lies: nothing
+//              is computed from it yet, so that nothing waits for it
 //   inputs     that as numbers
 //   carried    what the unit carries, from memory; for s = 0, the initial values
 //   advance    the step itself: takes products, carry and fetched values, gives published ones

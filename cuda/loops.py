@@ -181,14 +181,16 @@ COMPARISON = re.compile(r"ISETP")
 
 
 def used_too_soon(
-    instructions: Sequence[Instruction], loop: frozenset[int], goal: str
+    instructions: Sequence[Instruction],
+    graph: Graph,
+    loop: frozenset[int],
+    goal: str,
 ) -> list[tuple[Instruction, Instruction]]:
     """Loads of a turn that something reads on the way to its first `goal`.
 
     Each with its reader. The hardware waits there, and what comes after waits with it.
     Left out are loads that are compared first: lengths, which tell what else to load.
     """
-    graph = Graph.of(instructions)
     code = {i.address: i for i in instructions}
     begin = graph.entry(loop)
     ends = {a for a in loop if re.match(goal, code[a].opcode)}

@@ -74,12 +74,16 @@ class Kernel:
         have some of them, and one around it takes job after job.
         """
         matrix = {i.address for i in self.instructions if i.opcode.startswith("HMMA")}
-        return Graph.of(self.instructions).loop_around(matrix)
+        return self._graph.loop_around(matrix)
+
+    @functools.cached_property
+    def _graph(self) -> Graph:
+        return Graph.of(self.instructions)
 
     @functools.cached_property
     def awaited_prefetches(self) -> list[str]:
         """What reads a value that a turn fetches for the next, before its products."""
-        pairs = used_too_soon(self.instructions, self.loop, "HMMA")
+        pairs = used_too_soon(self.instructions, self._graph, self.loop, "HMMA")
         return [f"{load.text}: {reader.text}" for load, reader in pairs]
 
     def count(self, what: str, *, inside: bool) -> int:

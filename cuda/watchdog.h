@@ -22,8 +22,10 @@ struct Watchdog {
   WaitReport* report = nullptr;  // by the device's address
 };
 
+// Of any time at all, one at least: 0 would be no limit.
 inline constexpr std::uint32_t timer_ticks(double seconds) {
-  return static_cast<std::uint32_t>(seconds * 1e9 / (1 << 20));
+  const auto ticks = static_cast<std::uint32_t>(seconds * 1e9 / (1 << 20));
+  return ticks == 0 && seconds > 0.0 ? 1 : ticks;
 }
 
 }  // namespace prnn

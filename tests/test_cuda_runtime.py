@@ -321,6 +321,17 @@ def test_without_a_watchdog_a_wait_does_not_end(cuda, monkeypatch):
     assert cuda.given_up == before
 
 
+def test_a_short_time_is_not_none(cuda, monkeypatch):
+    """Less than a tick of the clock would be 0, which is no limit."""
+    monkeypatch.setenv("PRNN_CUDA_WATCHDOG_S", "1e-6")
+    program = forward(SMALL)
+    cuda.use(exchange="grid")
+    program()
+    cuda.mistake("block_silent")
+    with pytest.raises(ERROR, match="the kernel has ended itself"):
+        program()
+
+
 @pytest.mark.parametrize("seconds", ["2s", "-1", "4000", "nan", "1e9", " 1"])
 def test_a_watchdog_of_no_sense(cuda, monkeypatch, seconds):
     monkeypatch.setenv("PRNN_CUDA_WATCHDOG_S", seconds)
