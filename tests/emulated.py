@@ -6,10 +6,8 @@ planner, kernels) with a GPU on record as the target.
 
 import ctypes
 import functools
-import hashlib
 import os
 import subprocess
-import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import Case
+from made_once import made_once, sources
 from support import error_of, named
 
 from prnn_jax import _cuda, _ffi
@@ -34,21 +33,13 @@ KERNELS = ("-Wno-unknown-pragmas",)  # they tell nvcc what to unroll
 @functools.cache
 def library() -> ctypes.CDLL:
     """The emulated targets, compiled where their sources have changed; registered."""
-    sources = sorted(
-        path
-        for folder in ("core", "cuda", "ffi", "tests/emulator", "tests/fake_cuda")
-        for path in (ROOT / folder).rglob("*")
-        if path.suffix in (".h", ".cu", ".cuh", ".cc")
+    folders = "core", "cuda", "ffi", "tests/emulator", "tests/fake_cuda"
+    module = made_once(
+        "emulated.so",
+        sources(*(ROOT / folder for folder in folders)),
+        (*OPTIONS, jax.ffi.include_dir()),
+        _compile,
     )
-    include = jax.ffi.include_dir()
-    digest = hashlib.sha256("".join((*OPTIONS, include, sys.version)).encode())
-    for path in sources:
-        digest.update(path.read_bytes())
-    folder = Path(tempfile.gettempdir()) / f"prnn_emulator-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    module = folder / f"{digest.hexdigest()[:16]}.so"
-    if not module.exists():
-        _compile(module, include)
     loaded = ctypes.CDLL(str(module))
     for name in ("Forward", "Backward"):
         handler = getattr(loaded, f"PrnnFake{name}")
@@ -58,7 +49,7 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def _compile(module: Path, include: str) -> None:
+def _compile(module: Path) -> None:
     tests = ROOT / "tests"
     instances = "-xc++", ROOT / "cuda/instances.cu", "-xnone"
     jobs = [
@@ -73,7 +64,7 @@ def _compile(module: Path, include: str) -> None:
     ]
     # The fake runtime's header before any toolkit's.
     folders = tests / "fake_cuda", ROOT, tests
-    paths = *(f"-I{folder}" for folder in folders), "-isystem", include
+    paths = *(f"-I{folder}" for folder in folders), "-isystem", jax.ffi.include_dir()
     with tempfile.TemporaryDirectory(dir=module.parent) as scratch:
 
         def compiled(job):
@@ -84,9 +75,7 @@ def _compile(module: Path, include: str) -> None:
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             objects = list(pool.map(compiled, enumerate(jobs)))
-        shared = Path(scratch) / "module.so"
-        _run("c++", "-shared", *objects, "-o", shared)
-        shared.rename(module)  # whole or not at all, should tests run side by side
+        _run("c++", "-shared", *objects, "-o", module)
 
 
 def _run(*command) -> None:

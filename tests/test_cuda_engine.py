@@ -13,7 +13,8 @@ from pathlib import Path
 from threading import Lock
 
 import pytest
-from emulator.build import ROOT, VARIANTS, build, compile_cxx, emulator_objects, run
+from emulator.build import FOLDER, ROOT, VARIANTS, build, compile_cxx, run
+from emulator.build import compiled as compiled_folder
 from faults.table import CHECKS, FAULTS, Edit
 
 SOURCE = ROOT / "tests/native/check_cuda_engine.cc"
@@ -45,7 +46,7 @@ def _planner(variant: str) -> list[Path]:
         objects.append(Path(_folder.name) / f"{name}_{variant}.o")
         options = *VARIANTS[variant], *OPTIONS[variant]
         compile_cxx(*options, "-c", ROOT / f"cuda/{name}.cc", "-o", objects[-1])
-    emulator_objects(variant)
+    compiled_folder(FOLDER, variant)
     return objects
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from made_once import made_once, sources
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
@@ -60,27 +61,27 @@ def require(variant: str) -> None:
             pytest.skip(f"{variant} does not run on this system: {ran.stderr[:200]}")
 
 
-_folders = []  # deleted when Python ends
-
-
 @functools.cache
-def emulator_objects(variant: str) -> list[Path]:
-    """The emulator, compiled once for all tests of a session."""
-    _folders.append(tempfile.TemporaryDirectory(prefix="prnn_emulator_"))
-    folder = Path(_folders[-1].name)
-    sources = sorted(FOLDER.glob("*.cc"))
-    objects = [folder / f"{source.stem}.o" for source in sources]
+def compiled(folder: Path, variant: str) -> Path:
+    """All sources of a folder of tests/, in one object file."""
 
-    def compile_one(source: Path, compiled: Path) -> None:
-        compile_cxx(*VARIANTS[variant], "-c", source, "-o", compiled)
+    def make(linked: Path) -> None:
+        paths = sorted(folder.glob("*.cc"))
+        parts = [linked.with_suffix(f".{path.stem}.o") for path in paths]
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        list(pool.map(compile_one, sources, objects))
-    return objects
+        def compile_one(source: Path, part: Path) -> None:
+            compile_cxx(*VARIANTS[variant], "-c", source, "-o", part)
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            list(pool.map(compile_one, paths, parts))
+        compile_cxx("-r", "-nostdlib", *parts, "-o", linked)
+
+    read = sources(folder, FOLDER, ROOT / "cuda", ROOT / "core")
+    return made_once(f"{folder.name}.o", read, (COMPILER, *VARIANTS[variant]), make)
 
 
 def build(variant: str, program: Path, *args: str | Path) -> Path:
     """Compiles sources, with options, into `program`, and links it to the emulator."""
     require(variant)
-    compile_cxx(*VARIANTS[variant], *args, *emulator_objects(variant), "-o", program)
+    compile_cxx(*VARIANTS[variant], *args, compiled(FOLDER, variant), "-o", program)
     return program

@@ -1,5 +1,7 @@
 // The CUDA engine on the emulator: the kernels' own sources, planned or with a plan by hand.
 #pragma once
+#include <cstring>
+
 #include "cuda/instances.h"
 #include "emulator/emulator.h"
 
@@ -20,30 +22,21 @@ inline Plan plan_by_hand(const CudaCall& call, const Instance& instance, int tea
   return plan;
 }
 
-// What cuda/instances.cu does on a device: fills the mailbox, then launches.
-template <Number kNumber>
-Statistics run(const CudaCall& call, const Plan& plan, const Options& options) {
-  Statistics statistics;
-  const bool found = visit_instance<kNumber>(
-      call, plan, [&]<Exchange kExchange, Tile kTile, class Pass>(const Task<Pass>& task) {
-        const std::size_t bytes =
-            static_cast<std::size_t>(call.shape.time * call.shape.batch * call.shape.groups *
-                                     task.padded * Pass::kPublished * value_bytes(kNumber));
-        if (kExchange == Exchange::kGrid) {
-          if (const Mailbox mailbox = mailbox_of(call); mailbox.initial != nullptr)
-            __builtin_memset(
-                mailbox.initial, 0xff,
-                call.shape.batch * call.shape.groups * task.padded * value_bytes(kNumber));
-          __builtin_memset(static_cast<void*>(task.mailbox), 0xff, bytes);
-        }
-        const Launch launch{plan.grid(), kExchange == Exchange::kCluster ? plan.blocks : 1,
-                            kThreads, static_cast<std::size_t>(plan.shared_bytes),
-                            kExchange == Exchange::kGrid};
-        statistics = emulator::launch(
-            launch, [&] { Engine<Pass, kNumber, kExchange, kTile>(task).run(); }, options);
-      });
-  if (!found) throw EmulatorError("no such instance is compiled");
-  return statistics;
+// As cuda/instances.cu launches it on a device, after it has filled the mailbox.
+inline Launch launch_of(const Plan& plan) {
+  return {plan.grid(), plan.exchange == Exchange::kCluster ? plan.blocks : 1, kThreads,
+          static_cast<std::size_t>(plan.shared_bytes), plan.exchange == Exchange::kGrid};
+}
+// With bytes that mean "unwritten", or others, for a test.
+template <class Pass>
+void fill_mailbox(Exchange exchange, const Task<Pass>& task, int unwritten = 0xff) {
+  if (exchange != Exchange::kGrid) return;
+  const Shape& shape = task.pass.shape;
+  const auto row_bytes = static_cast<std::size_t>(shape.batch * shape.groups * task.padded) *
+                         sizeof(typename Pass::Value);
+  if (task.initial != nullptr) std::memset(static_cast<void*>(task.initial), unwritten, row_bytes);
+  std::memset(static_cast<void*>(task.mailbox), unwritten,
+              row_bytes * static_cast<std::size_t>(shape.time * Pass::kPublished));
 }
 
 }  // namespace prnn::emulator

@@ -33,10 +33,10 @@ Fault fault_of(const std::string& name) {
 
 // " (file.cuh:12)"
 std::string source_of(const Place& place) {
-  const std::string_view path = place.where.file_name();
+  const std::string_view path = place.where.file;
   if (path.empty()) return "";
   const std::string_view file = path.substr(path.find_last_of('/') + 1);
-  return " (" + std::string(file) + ":" + std::to_string(place.where.line()) + ")";
+  return " (" + std::string(file) + ":" + std::to_string(place.where.line) + ")";
 }
 
 std::string name_of(const Thread& thread) {
@@ -49,8 +49,8 @@ Machine* running() { return running_machine; }
 
 bool same_place(const Place& a, const Place& b) {
   const auto same = [](const char* s, const char* t) { return s == t || std::strcmp(s, t) == 0; };
-  return a.where.line() == b.where.line() && a.where.column() == b.where.column() &&
-         same(a.operation, b.operation) && same(a.where.file_name(), b.where.file_name());
+  return a.where.line == b.where.line && a.where.column == b.where.column &&
+         same(a.operation, b.operation) && same(a.where.file, b.where.file);
 }
 
 Block::Block(int index, int rank, Cluster* cluster, int threads, std::size_t shared_bytes)

@@ -5,7 +5,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <source_location>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "emulator/faults.h"
 #include "emulator/fiber.h"
 #include "emulator/matrix.h"
+#include "emulator/operations.h"
 #include "emulator/random.h"
 
 namespace prnn::emulator {
@@ -27,7 +27,7 @@ struct Warp;
 // Where a thread waits, or has failed.
 struct Place {
   const char* operation = "start";
-  std::source_location where;
+  Where where;
 };
 bool same_place(const Place& a, const Place& b);
 

@@ -29,6 +29,11 @@ int thread_in_block() { return self().tid; }
 int block_in_grid() { return self().block->index; }
 int blocks_in_grid() { return machine().shape.grid; }
 char* shared_memory() { return self().block->shared; }
+std::size_t shared_bytes() { return machine().shape.shared_bytes; }
+void fail(const char* operation, const std::string& what, Where where) {
+  const Ignore ignore;
+  machine().fail({operation, where}, what);
+}
 int rank_in_cluster() { return self().block->rank; }
 bool truncates() { return running() != nullptr && running()->fault == Fault::kTruncate; }
 
@@ -82,7 +87,7 @@ void collective(Machine& m, Place place, Compute compute) {
     warp.place = place;
   } else if (!same_place(place, warp.place)) {
     m.fail(place, "divergence: " + count_of(warp.arrived, "lanes of the warp wait at ") +
-                      warp.place.operation + " in line " + std::to_string(warp.place.where.line()));
+                      warp.place.operation + " in line " + std::to_string(warp.place.where.line));
   }
   if (++warp.arrived < kLanes) return m.block(place);
   warp.arrived = 0;

@@ -1,20 +1,34 @@
 // What the functions of ptx.h ask of the emulator, for the thread that calls. Those with a `where`
 // may let other threads run, or report an error: it is the place in the kernel.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <source_location>
+#include <string>
 
 #include "emulator/matrix.h"
 
 namespace prnn::emulator {
 
-using Where = std::source_location;
+// A place in a kernel: in its source, or in what a compiler has made of it.
+struct Where {
+  const char* file = "";
+  std::uint32_t line = 0, column = 0;
+
+  constexpr Where() = default;
+  constexpr Where(const char* file, std::uint32_t line) : file(file), line(line) {}
+  constexpr Where(const std::source_location& at)  // implicit: what the kernels' functions give
+      : file(at.file_name()), line(at.line()), column(at.column()) {}
+};
 
 // ---- within a block ----
 int thread_in_block();
 int block_in_grid();
 int blocks_in_grid();
 char* shared_memory();
+std::size_t shared_bytes();
+// Ends the launch: the thread has done what no device could.
+[[noreturn]] void fail(const char* operation, const std::string& what, Where where);
 void block_barrier(Where where);
 void warp_barrier(Where where);
 std::uint32_t shuffle(std::uint32_t v, int mask, Where where);

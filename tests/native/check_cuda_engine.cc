@@ -112,21 +112,8 @@ struct Asked {
 };
 
 template <Number kNumber, Exchange kExchange, Tile kTile, class Pass>
-Statistics launch(const Task<Pass>& task, const CudaCall& call, const Plan& plan,
-                  const Asked& asked, int schedule) {
-  const Shape& shape = call.shape;
-  const int unwritten = asked.fill == "zero" ? 0 : 0xff;
-  if constexpr (kExchange == Exchange::kGrid) {
-    const auto row_bytes = static_cast<std::size_t>(shape.batch * shape.groups * task.padded) *
-                           sizeof(typename Pass::Value);
-    if (task.initial != nullptr)
-      std::memset(static_cast<void*>(task.initial), unwritten, row_bytes);
-    std::memset(static_cast<void*>(task.mailbox), unwritten,
-                row_bytes * static_cast<std::size_t>(shape.time * Pass::kPublished));
-  }
-  const emulator::Launch launch{plan.grid(), kExchange == Exchange::kCluster ? plan.blocks : 1,
-                                kThreads, static_cast<std::size_t>(plan.shared_bytes),
-                                kExchange == Exchange::kGrid};
+Statistics launch(const Task<Pass>& task, const Plan& plan, const Asked& asked, int schedule) {
+  emulator::fill_mailbox(kExchange, task, asked.fill == "zero" ? 0 : 0xff);
   Options options;
   options.seed = static_cast<std::uint64_t>(schedule);
   options.fault = asked.fault;
@@ -139,7 +126,7 @@ Statistics launch(const Task<Pass>& task, const CudaCall& call, const Plan& plan
     asm volatile("" ::"r"(registers) : "memory");
     (new (registers) E(task))->run();
   };
-  return emulator::launch(launch, kernel, options);
+  return emulator::launch(emulator::launch_of(plan), kernel, options);
 }
 
 // Steps of all jobs in which something is multiplied.
@@ -161,7 +148,7 @@ std::string wrong_work(const Statistics& statistics, Task<Pass> task, const Cuda
                        const Plan& plan, const Asked& asked) {
   const std::int64_t steps = steps_of_jobs(call.shape, kTile.columns());
   task.pass.shape.lengths = nullptr;
-  const auto all = launch<kNumber, kExchange, kTile>(task, call, plan, asked, 1).matrix_products;
+  const auto all = launch<kNumber, kExchange, kTile>(task, plan, asked, 1).matrix_products;
   const std::int64_t all_steps = steps_of_jobs(task.pass.shape, kTile.columns());
   const auto want = all / static_cast<std::uint64_t>(all_steps) * static_cast<std::uint64_t>(steps);
   if (statistics.matrix_products == want) return "";
@@ -199,7 +186,7 @@ std::optional<std::string> run_case(const Case& c, const Plan& plan, const Asked
             if (schedule == 0)
               NaiveRun<kNumber, Pass>(task.pass).run();
             else
-              did = launch<kNumber, kExchange, kTile>(task, data.call, plan, asked, schedule);
+              did = launch<kNumber, kExchange, kTile>(task, plan, asked, schedule);
             results = {copies(data.results), copies(data.sums)};
             if (data.call.shape.lengths != nullptr && schedule == asked.schedules)
               work = wrong_work<kNumber, kExchange, kTile>(did, task, data.call, plan, asked);

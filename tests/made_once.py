@@ -1,0 +1,44 @@
+"""Files that take long to make: once for all processes of tests, and later runs."""
+
+import fcntl
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+SOURCES = ".h", ".cc", ".cu", ".cuh"
+
+
+def sources(*folders: Path) -> list[Path]:
+    """Of C++ and CUDA, in the folders and below."""
+    found = (path for folder in folders for path in folder.rglob("*"))
+    return sorted(path for path in found if path.suffix in SOURCES)
+
+
+def made_once(
+    name: str,
+    of: Iterable[Path],
+    options: Iterable[object],
+    make: Callable[[Path], None],
+) -> Path:
+    """The file that `make(path)` makes `of` these files with these options.
+
+    Made again where one of them has changed. Who comes while it is being made waits.
+    """
+    digest = hashlib.sha256(repr((sys.version, *map(str, options))).encode())
+    for path in of:
+        digest.update(path.read_bytes())
+    folder = Path(tempfile.gettempdir()) / f"prnn_tests-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    stem, _, suffix = name.partition(".")
+    made = folder / f"{stem}-{digest.hexdigest()[:16]}{suffix and '.' + suffix}"
+    with (folder / f"{made.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            with tempfile.TemporaryDirectory(dir=folder) as scratch:
+                unfinished = Path(scratch) / name
+                make(unfinished)
+                unfinished.rename(made)
+    return made
