@@ -1,38 +1,55 @@
 #!/usr/bin/env bash
-# All that must be seen on a GPU, in one command of a few minutes, without a network:
+# All that must be seen on a GPU, without a network: in one command, or in stages of at most ten
+# minutes each.
 #
-#   benchmarks/gpu_campaign.sh [--out DIR] [--budget SECONDS] [--parts LIST] [--no-build] [--smoke]
+#   benchmarks/gpu_campaign.sh [--stage N] [--out DIR] [--budget SECONDS] [--parts LIST]
+#                              [--no-build] [--smoke]
 #
-#   build        the package with CUDA for this GPU, and the two CUDA programs
-#   conformance  every function of cuda/ptx.h against its definition
-#   micro        the constants of the planner's model
-#   tests        the tests that run on a GPU; none may be skipped for want of one
-#   graphs       capture in CUDA graphs, independent calls, Python threads
-#   soak         100 000 steps beside other work, each call bitwise as the first
-#   sanitizers   compute-sanitizer: memcheck, racecheck, synccheck, initcheck
-#   peers        µs per step: ours, lax.scan, cuDNN through JAX, torch.nn; in all the time left
+#   stage 1  build        the package with CUDA for this GPU, and the programs
+#            conformance  every function of cuda/ptx.h against its definition
+#            engine       every kernel against a naive run on the host, without JAX
+#            sanitizers   the same under memcheck, racecheck, synccheck, initcheck
+#   stage 2  micro        the constants of the planner's model
+#            plans        every plan that the planner considers, timed
+#   stage 3  tests        the tests that run on a GPU; none may be skipped for want of one
+#            graphs       capture in CUDA graphs, independent calls, Python threads
+#   stage 4  peers        µs per step: ours, lax.scan, cuDNN through JAX, torch.nn; in all the time
+#   stage 5  soak         100 000 steps beside other work, each call bitwise as the first
 #
 # Each part has a limit, its share of the budget; one that fails or hangs costs itself only. DIR
 # (default: $OUT, or gpu_results) gets at most eight files: *.jsonl with a row for everything
-# measured, log.txt, tests.txt, summary.md. --no-build takes the package that is installed; --smoke
-# tries all scripts with tiny sizes on a machine without a GPU. PYTHON names the interpreter.
-# Ends with 0 only if every part did what it should.
+# measured, log.txt, tests.txt, summary.md. What other parts have left there stays, so that stages
+# add up and one can be repeated.
+#
+# What is built lies in build/gpu_campaign/carried: made elsewhere with `--parts build` (by a Python
+# of 3.12 or later for all such, PRNN_CUDA_ARCHS=90a-real) and copied here, it is taken as it is,
+# unless sources have changed. --no-build takes the package that is installed; --smoke tries all
+# scripts with tiny sizes on a machine without a GPU. PYTHON names the interpreter. Ends with 0 only
+# if every part did what it should.
 set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-out=${OUT:-gpu_results} budget=540 smoke="" build=1 parts=""
-all=build,conformance,micro,tests,graphs,soak,sanitizers,peers
+out=${OUT:-gpu_results} budget=540 smoke="" build=1 parts="" stage=""
+stages=(build,conformance,engine,sanitizers micro,plans tests,graphs peers soak)
+all=$(IFS=,; echo "${stages[*]}")
 while [ $# -gt 0 ]; do
   case $1 in
     --out) out=$2; shift ;;
     --budget) budget=$2; shift ;;
     --parts) parts=$2; shift ;;
+    --stage) stage=$2; shift ;;
     --no-build) build="" ;;
     --smoke) smoke=--smoke build="" ;;
     *) sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
   shift
 done
+if [ -n "$stage" ]; then
+  case $stage in
+    [1-5]) parts=${stages[stage - 1]} ;;
+    *) echo "gpu_campaign: stages are 1 to 5, not $stage" >&2; exit 2 ;;
+  esac
+fi
 parts=${parts:-$all}
 for part in ${parts//,/ }; do
   case ",$all," in
@@ -46,15 +63,14 @@ out=$(cd "$out" && pwd)
 python=${PYTHON:-python3}
 # Kept, so that a second run builds only what has changed.
 work=${PRNN_CAMPAIGN_WORK:-$root/build/gpu_campaign}
+carried=$work/carried
 mkdir -p "$work"
-rm -f "$out"/{campaign,device,checks,peers}.jsonl "$out"/{log.txt,tests.txt,summary.md}
 log=$out/log.txt
-: >"$log"
 failed=0
 
 # The installed package before the repository, which is there for `benchmarks`.
 if [ -n "$build" ]; then
-  export PYTHONPATH=$work/site:$root${PYTHONPATH:+:$PYTHONPATH}
+  export PYTHONPATH=$carried/site:$root${PYTHONPATH:+:$PYTHONPATH}
 else
   export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$root
 fi
@@ -66,15 +82,25 @@ now() { date +%s.%N; }
 began=$(now)
 left() { awk -v b="$began" -v n="$(now)" -v t="$budget" 'BEGIN { printf "%d", t - (n - b) }'; }
 
-# part NAME SHARE COMMAND...: SHARE of 100 of the budget at most; 0 is all that is left.
+# The rows of a part that has run before.
+forget() { # FIELD VALUE
+  local file
+  for file in "$out"/*.jsonl; do
+    [ -e "$file" ] && sed -i "/\"$1\": \"$2\"/d" "$file"
+  done
+}
+# part NAME SHARE COMMAND...: SHARE of 100 of what the chosen parts share, at most; 0 is all that
+# is left.
 part() {
   local name=$1 share=$2 limit status seconds start
   shift 2
   case ",$parts," in *",$name,"*) ;; *) return ;; esac
+  forget name "$name"
+  case $name in graphs) forget part command_buffers ;; *) forget part "$name" ;; esac
   limit=$(left)
   limit=$((limit - 8))  # for the summary
-  if [ "$share" -gt 0 ] && [ $((budget * share / 100)) -lt "$limit" ]; then
-    limit=$((budget * share / 100))
+  if [ "$share" -gt 0 ] && [ $((budget * share / shares)) -lt "$limit" ]; then
+    limit=$((budget * share / shares))
   fi
   start=$(now)
   if [ "$limit" -lt 5 ]; then
@@ -107,27 +133,21 @@ compute_capability() { # 9.0 -> 90a: with the instructions that only this GPU ha
   [ "$found" -ge 90 ] && found=${found}a
   echo "$found"
 }
-programs() {
-  local cc name status=0 pids=()
-  if ! command -v nvcc >/dev/null; then
-    echo "no nvcc"
-    return 77
-  fi
-  cc=$(compute_capability)
-  for name in conformance micro; do
-    rm -f "$work/$name"
-    nvcc -std=c++20 -O2 -I"$root" -gencode="arch=compute_$cc,code=sm_$cc" \
-      -Xcompiler=-Wall,-Wextra -o "$work/$name" "$root/benchmarks/gpu/$name.cu" &
-    pids+=($!)
-  done
-  for name in "${pids[@]}"; do wait "$name" || status=1; done
-  return $status
+digest() { # of all that is built
+  (cd "$root" && find core cpu cuda ffi prnn_jax benchmarks/gpu tests/native tests/emulator \
+    CMakeLists.txt pyproject.toml -type f ! -path "benchmarks/*.py" ! -name "*.pyc" -print0 |
+    LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum)
 }
 package() {
-  rm -rf "$work/site"
+  local of
+  of=$(digest)
+  rm -rf "$carried"
+  mkdir -p "$carried"
   PRNN_CUDA=ON PRNN_CUDA_ARCHS="${PRNN_CUDA_ARCHS:-$(compute_capability)-real}" \
-    "$python" -m pip install --no-build-isolation --no-deps --no-compile --target "$work/site" \
-    --config-settings=build-dir="$work/cmake" "$root"
+    "$python" -m pip install --no-build-isolation --no-deps --no-compile \
+    --target "$carried/site" --config-settings=build-dir="$work/cmake" \
+    --config-settings=cmake.define.PRNN_CUDA_PROGRAMS=ON "$root" || return
+  cp -r "$work/cmake/programs" "$carried/" && echo "$of" >"$carried/digest"
 }
 has_cuda() {
   "$python" -c '
@@ -138,33 +158,38 @@ from prnn_jax import _ffi
 targets = getattr(_ffi.native, "cuda_targets", dict)()
 print("prnn_jax:", _ffi.native.__file__, "CUDA targets:", sorted(targets))
 print("JAX:", jax.__version__, jax.devices())
-if os.environ["build"] and not _ffi.native.__file__.startswith(os.environ["work"]):
+if os.environ["build"] and not _ffi.native.__file__.startswith(os.environ["carried"]):
     raise SystemExit("an editable install hides what was built: uninstall it, or --no-build")
 raise SystemExit(0 if targets else 77 if os.environ["smoke"] else 1)'
 }
 build() {
-  local pid of_package=0 of_programs of_cuda
-  programs &
-  pid=$!
-  if [ -n "$build" ]; then package || of_package=1; fi
-  wait "$pid"
-  of_programs=$?
+  if [ -n "$build" ] && [ "$(cat "$carried/digest" 2>&1)" != "$(digest)" ]; then
+    package || return
+  fi
   has_cuda
-  of_cuda=$?
-  [ "$of_package" -eq 0 ] || return "$of_package"
-  [ "$of_programs" -eq 0 ] || return "$of_programs"
-  return "$of_cuda"
 }
 
 # ---- the other parts ----
 
-device_program() { # NAME: its rows of JSON
-  if [ ! -x "$work/$1" ]; then
-    echo "$1 was not built"
+device_program() { # NAME ARGUMENT...: its rows of JSON
+  local program=$carried/programs/$1
+  shift
+  if [ ! -x "$program" ]; then
+    echo "$program was not built"
     return $([ -n "$smoke" ] && echo 77 || echo 1)
   fi
-  "$work/$1" | tee -a "$out/device.jsonl"
+  "$program" "$@" | tee -a "$out/device.jsonl"
   return "${PIPESTATUS[0]}"
+}
+engine() { # and once more with NaN
+  local small="cases=*-T3-B3-*" status=0
+  if [ -n "$smoke" ]; then
+    device_program check_device "$small-H4?" runs=1
+    return
+  fi
+  device_program check_device steps=100000 "seconds=$((PART_SECONDS * 3 / 4))" || status=$?
+  device_program check_device "$small" input=nan "seconds=$((PART_SECONDS / 4))" || status=$?
+  return "$status"
 }
 # By name: others import packages that need not be here.
 tests() {
@@ -184,13 +209,13 @@ tests() {
   return "$status"
 }
 # shellcheck disable=SC2086  # $smoke is one word or none
-python_part() { # MODULE FILE
+python_part() { # MODULE FILE OPTION...
   (cd "$work" && "$python" -m "benchmarks.gpu.$1" $smoke --out "$out/$2.jsonl" \
-    --budget "$PART_SECONDS")
+    --budget "$PART_SECONDS" "${@:3}")
 }
 
-export -f programs package has_cuda compute_capability build device_program tests python_part
-export root out python work smoke build
+export -f digest package has_cuda compute_capability build device_program engine tests python_part
+export root out python work carried smoke build
 {
   date
   uname -a
@@ -198,14 +223,32 @@ export root out python work smoke build
   git -C "$root" describe --always --dirty 2>/dev/null
 } >>"$log" 2>&1
 
-part build 35 bash -c build
-part conformance 8 bash -c 'device_program conformance'
-part micro 14 bash -c 'device_program micro'
-part tests 25 bash -c tests
-part graphs 14 bash -c 'python_part command_buffers checks'
-part soak 10 bash -c 'python_part soak checks'
-part sanitizers 22 bash -c 'python_part sanitizers checks'
-part peers 0 bash -c 'python_part peers peers'
+share_of() {
+  case $1 in
+    build) echo 30 ;; conformance) echo 5 ;; engine) echo 10 ;; sanitizers) echo 20 ;;
+    micro) echo 14 ;; plans) echo 16 ;; tests) echo 25 ;; graphs) echo 14 ;; peers) echo 30 ;;
+    soak) echo 10 ;;
+  esac
+}
+shares=0
+for part in ${parts//,/ }; do shares=$((shares + $(share_of "$part"))); done
+
+run() { # NAME COMMAND...: the last one has all the time that is left
+  local share
+  share=$(share_of "$1")
+  [ "$1" = "${parts##*,}" ] && share=0
+  part "$1" "$share" "${@:2}"
+}
+run build bash -c build
+run conformance bash -c 'device_program conformance'
+run engine bash -c engine
+run sanitizers bash -c 'python_part sanitizers checks --program "$carried/programs/check_device"'
+run micro bash -c 'device_program micro'
+run plans bash -c 'device_program plans "$PART_SECONDS" ${smoke#--}'
+run tests bash -c tests
+run graphs bash -c 'python_part command_buffers checks'
+run soak bash -c 'python_part soak checks'
+run peers bash -c 'python_part peers peers'
 
 (cd "$root" && timeout 60 "$python" -m benchmarks.gpu.summary "$out") >"$out/summary.md" 2>>"$log" ||
   failed=1

@@ -31,16 +31,37 @@ KERNELS = ("-Wno-unknown-pragmas",)  # they tell nvcc what to unroll
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
-    """The emulated targets, compiled where their sources have changed; registered."""
+def module() -> Path:
+    """The engine's host half and kernels over the fake runtime, as a shared library."""
     folders = "core", "cuda", "ffi", "tests/emulator", "tests/fake_cuda"
-    module = made_once(
+    return made_once(
         "emulated.so",
         sources(*(ROOT / folder for folder in folders)),
         (*OPTIONS, jax.ffi.include_dir()),
         _compile,
     )
-    loaded = ctypes.CDLL(str(module))
+
+
+def program(source: Path) -> Path:
+    """One that runs on a GPU, over the fake runtime (tests/native/fake_device.cc)."""
+    library = module()
+    options = *OPTIONS, "-g0", *KERNELS, f"-Wl,-rpath,{library.parent}"
+    tests = ROOT / "tests"
+    paths = f"-I{tests}/fake_cuda", f"-I{ROOT}", f"-I{tests}"
+    both = source, tests / "native/fake_device.cc"
+
+    def make(linked: Path) -> None:
+        _run("c++", *options, *paths, *both, library, "-o", linked)
+
+    folders = "core", "cuda", "tests/emulator", "tests/fake_cuda", "tests/native"
+    read = source, *sources(*(ROOT / folder for folder in folders))
+    return made_once(source.stem, read, (*options, library), make)
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The emulated targets, registered."""
+    loaded = ctypes.CDLL(str(module()))
     for name in ("Forward", "Backward"):
         handler = getattr(loaded, f"PrnnFake{name}")
         jax.ffi.register_ffi_target(
@@ -49,7 +70,7 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def _compile(module: Path) -> None:
+def _compile(library: Path) -> None:
     tests = ROOT / "tests"
     instances = "-xc++", ROOT / "cuda/instances.cu", "-xnone"
     jobs = [
@@ -65,7 +86,7 @@ def _compile(module: Path) -> None:
     # The fake runtime's header before any toolkit's.
     folders = tests / "fake_cuda", ROOT, tests
     paths = *(f"-I{folder}" for folder in folders), "-isystem", jax.ffi.include_dir()
-    with tempfile.TemporaryDirectory(dir=module.parent) as scratch:
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
 
         def compiled(job):
             number, source = job
@@ -75,7 +96,7 @@ def _compile(module: Path) -> None:
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             objects = list(pool.map(compiled, enumerate(jobs)))
-        _run("c++", "-shared", *objects, "-o", module)
+        _run("c++", "-shared", *objects, "-o", library)
 
 
 def _run(*command) -> None:

@@ -10,6 +10,7 @@ import threading
 import types
 from pathlib import Path
 
+import emulated
 import pytest
 
 from benchmarks.gpu import _rows, command_buffers, peers, sanitizers, soak, summary
@@ -33,66 +34,122 @@ def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_smoke_of_all_parts(tmp_path):
-    """Not the CUDA programs: their compiler takes long, and has a test of its own."""
+STAGES = {
+    1: ("conformance", "engine", "sanitizers"),
+    2: ("micro", "plans"),
+    3: ("tests", "graphs"),
+    4: ("peers",),
+    5: ("soak",),
+}
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory) -> Path:
+    """The programs as they are carried to a GPU: over the fake CUDA runtime.
+
+    Of conformance and micro there are rows alone: nvcc makes them, which has a test of
+    its own.
+    """
+    folder = tmp_path_factory.mktemp("work")
+    programs = folder / "carried/programs"
+    programs.mkdir(parents=True)
+    for name, source in {
+        "check_device": "tests/native/check_device.cc",
+        "plans": "benchmarks/gpu/plans.cc",
+    }.items():
+        shutil.copy(emulated.program(ROOT / source), programs / name)
+    for name, row in {
+        "conformance": {"part": "conformance", "check": "vote_all", "ok": True},
+        "micro": {"part": "micro", "what": "device", "name": "NVIDIA H200"},
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\necho '{json.dumps(row)}'\n")
+        (programs / name).chmod(0o755)
+    return folder
+
+
+def test_stages_add_up(tmp_path, work):
+    """Every stage on the fake CUDA runtime and the CPU, into one folder."""
     out = tmp_path / "results"
-    work = {"PRNN_CAMPAIGN_WORK": str(tmp_path / "work")}
-    chosen = "graphs,soak,sanitizers,peers"
-    done = campaign("--smoke", "--parts", chosen, "--out", str(out), **work)
-    log = (out / "log.txt").read_text()
-    statuses = {row["name"]: row["status"] for row in rows_of(out / "campaign.jsonl")}
-    assert statuses == dict.fromkeys(chosen.split(","), "ok"), log[-3000:]
-    assert done.returncode == 0, done.stderr
+    environment = {"PRNN_CAMPAIGN_WORK": str(work)}
+    ended = {}
+    for stage, parts in STAGES.items():
+        chosen = ["--parts", ",".join(parts)] if stage == 1 else ["--stage", str(stage)]
+        done = campaign("--smoke", *chosen, "--out", str(out), **environment)
+        ended |= dict.fromkeys(parts, "ok")
+        found = {row["name"]: row["status"] for row in rows_of(out / "campaign.jsonl")}
+        assert found == ended, (out / "log.txt").read_text()[-3000:]
+        assert done.returncode == 0, done.stderr
+        assert (out / "summary.md").read_text() in done.stdout
     assert len(list(out.iterdir())) <= 8
     text = (out / "summary.md").read_text()
-    assert text in done.stdout
-    assert "| peers | ok |" in text
+    assert text.startswith("# GPU campaign: NVIDIA H200\n")
+    assert all(f"| {part} | ok |" in text for part in ended)
     assert "Nothing was found." in text
     assert "| rnn | 8 | 2 | float32 | train |" in text
+    assert "| forward | bfloat16 | grid |" in text
     parts = {row["part"] for row in rows_of(out / "checks.jsonl")}
     assert parts == {"command_buffers", "soak", "sanitizers"}
+    rows = rows_of(out / "device.jsonl")
+    assert sum(row["part"] == "conformance" for row in rows) == 1
+    assert (
+        sum(row.get("check") == "all" for row in rows if row["part"] == "engine") == 1
+    )
 
 
-# Makes one program that fails, and does not make the other.
-FAILING_NVCC = """\
-#!/bin/sh
-case "$*" in *micro*) echo no such architecture >&2; exit 1 ;; esac
-while [ "$1" != -o ]; do shift; done
-cat >"$2" <<'END'
-#!/bin/sh
-echo '{"part": "conformance", "check": "vote_all", "ok": false}'
-exit 3
-END
-chmod +x "$2"
-"""
+def test_a_part_run_again_replaces_its_rows(tmp_path, work):
+    out = tmp_path / "results"
+    for _ in range(2):
+        chosen = "--smoke", "--parts", "conformance,micro", "--out", str(out)
+        campaign(*chosen, PRNN_CAMPAIGN_WORK=str(work))
+    assert len(rows_of(out / "device.jsonl")) == 2
+    assert len(rows_of(out / "campaign.jsonl")) == 2
 
 
-def test_a_part_that_fails_costs_itself_only(tmp_path):
+def test_a_part_that_fails_costs_itself_only(tmp_path, work):
     """And the campaign says so, and fails."""
-    broken = tmp_path / "bin"
-    broken.mkdir()
-    (broken / "nvcc").write_text(FAILING_NVCC)
-    (broken / "nvcc").chmod(0o755)
-    out, work = tmp_path / "results", {"PRNN_CAMPAIGN_WORK": str(tmp_path / "work")}
-    path = f"{broken}{os.pathsep}{os.environ['PATH']}"
-    chosen = "build,conformance,micro,graphs"
+    broken = tmp_path / "work"
+    shutil.copytree(work, broken)
+    programs = broken / "carried/programs"
+    row = {"part": "conformance", "check": "vote_all", "ok": False}
+    text = f"#!/bin/sh\necho '{json.dumps(row)}'\nexit 3\n"
+    (programs / "conformance").write_text(text)
+    (programs / "micro").unlink()
+    out = tmp_path / "results"
+    chosen = "conformance,sanitizers,micro,graphs"
     arguments = ["--no-build", "--parts", chosen, "--out", str(out)]
-    done = campaign(*arguments, PATH=path, JAX_PLATFORMS="cpu", **work)
+    environment = {"PRNN_CAMPAIGN_WORK": str(broken), "JAX_PLATFORMS": "cpu"}
+    done = campaign(*arguments, **environment)
     assert done.returncode == 1
     ended = [(row["name"], row["status"]) for row in rows_of(out / "campaign.jsonl")]
     statuses = "failed", "failed", "failed", "no GPU"
     assert ended == list(zip(chosen.split(","), statuses, strict=True))
     log = (out / "log.txt").read_text()
-    assert "no such architecture" in log
-    assert "micro was not built" in log
-    text = (out / "summary.md").read_text()
-    assert "| conformance | failed |" in text
-    assert "vote_all" in text
+    assert "programs/micro was not built" in log
+    assert "compute-sanitizer is not on PATH" in log
+    summary_text = (out / "summary.md").read_text()
+    assert "| conformance | failed |" in summary_text
+    assert "vote_all" in summary_text
+
+
+def test_a_fault_of_the_engine_is_told(tmp_path, work):
+    """By both parts that run its kernels without JAX."""
+    out = tmp_path / "results"
+    parts = "--smoke", "--parts", "engine,sanitizers", "--out", str(out)
+    environment = {"PRNN_CAMPAIGN_WORK": str(work), "PRNN_FAKE_FAULT": "truncate"}
+    done = campaign(*parts, **environment)
+    assert done.returncode == 1
+    statuses = [row["status"] for row in rows_of(out / "campaign.jsonl")]
+    assert statuses == ["failed", "failed"]
+    assert "roundings" in (out / "summary.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--parts", "micro,nonsense"], "no part is named nonsense"), (["--x"], "--out")],
+    [
+        (["--parts", "micro,nonsense"], "no part is named nonsense"),
+        (["--stage", "6"], "stages are 1 to 5"),
+        (["--x"], "--out"),
+    ],
 )
 def test_arguments_that_do_not_fit_are_refused(arguments, message, tmp_path):
     done = campaign(*arguments, OUT=str(tmp_path / "none"))
@@ -207,7 +264,7 @@ def test_what_is_captured_is_told_by_the_thunks():
 
 SANITIZER = """\
 ========= COMPUTE-SANITIZER
-case lstm float32 H33 B3
+{"part": "engine", "check": "all", "ok": true, "cases": 46}
 ========= Invalid __global__ read of size 16 bytes
 =========     at void prnn::recurrence<prnn::Lstm>(prnn::Task)+0x230
 ========= Uninitialized __global__ memory read of size 4 bytes
@@ -221,19 +278,32 @@ def test_reports_about_our_kernels_are_told_from_others():
     assert report.startswith("Invalid __global__ read")
 
 
+GOOD = re.sub("(?s)= Inv.*(?== ERROR)", "", SANITIZER).replace(": 2", ": 0")
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "good"),
+    [
+        (GOOD, 0, True),
+        (SANITIZER, 0, False),
+        (GOOD, 3, False),
+        (GOOD, None, False),  # cut off
+        (GOOD.replace("true", "false"), 0, False),
+        (GOOD.replace(": 0", ": 1"), 0, False),
+        (GOOD.partition("= ERROR")[0], 0, False),  # without the tool's summary
+        ("========= ERROR SUMMARY: 0 errors", 0, False),  # without the program's
+    ],
+)
+def test_a_tool_is_good_with_both_summaries(log, status, good):
+    assert sanitizers.verdict(log, status, has_tool=True)["ok"] is good
+
+
 def test_the_most_telling_points_come_first():
     every, quick = list(peers.points()), list(peers.points(quick=True))
     assert len(every) == len(set(every)) == 3 * 8 * 6 * len(peers.DTYPES) * 2
     assert every[: len(quick)] == quick
     assert {(p.cell, p.hidden, p.batch) for p in quick} == set(peers.FIRST)
     assert {p.dtype for p in quick} == {"bfloat16"}
-
-
-def test_sanitizers_see_every_size_cell_and_dtype():
-    cases = sanitizers.cases()
-    assert len(cases) == 9
-    for n, m in ((0, 1), (0, 2), (1, 2)):
-        assert len({(case[n], case[m]) for case in cases}) == 9
 
 
 def test_a_summary_of_rows_that_say_little(tmp_path, capsys):

@@ -111,6 +111,48 @@ def constants(rows: list[Row]) -> list[str]:
     return [*lines, "```"]
 
 
+def plans(rows: list[Row]) -> list[str]:
+    """Measured against modelled µs per step; and what the planner should have taken."""
+    found = [row for row in rows if row["part"] == "plans" and "step_us" in row]
+    if not found:
+        return []
+    by_kind, by_point = collections.defaultdict(list), collections.defaultdict(list)
+    for row in found:
+        if row["step_us"] > 0:
+            by_kind[row["pass"], row["products"], row["exchange"]].append(
+                row["step_us"] / row["modelled_us"]
+            )
+            point = [row[k] for k in ("cell", "pass", "products", "hidden", "batch")]
+            by_point[tuple(point)].append(row)
+    lines = [
+        [*kind, len(v), *(f"{f(v):.2f}" for f in (min, statistics.median, max))]
+        for kind, v in sorted(by_kind.items())
+    ]
+    header = "pass", "products", "exchange", "plans", "least", "median", "most"
+    missed = []
+    for point, candidates in by_point.items():
+        best = min(candidates, key=lambda row: row["step_us"])
+        chosen = [row for row in candidates if row["is_chosen"]]
+        if chosen and chosen[0]["step_us"] > 1.1 * best["step_us"]:
+            missed.append((chosen[0]["step_us"] / best["step_us"], point, best))
+    missed.sort(key=lambda entry: -entry[0])
+    text = [
+        f"- {', '.join(map(str, point))}: {times:.2f}× the time of {best['exchange']} "
+        f"{best['rows']} x {best['columns']}, {best['step_us']:.2f} us"
+        for times, point, best in missed[:20]
+    ]
+    right = len(by_point) - len(missed)
+    return [
+        "## Plans: measured / modelled time of a step",
+        "",
+        *table(header, lines),
+        "",
+        f"The fastest plan, or one within a tenth, is chosen for {right} of "
+        f"{len(by_point)} points.",
+        *text,
+    ]
+
+
 def peers(rows: list[Row], limit: int = 60) -> list[str]:
     """µs per step of all contenders, a line for each point."""
     names = "native", "scan", "cudnn", "torch", "torch graph"
@@ -151,7 +193,7 @@ def peers(rows: list[Row], limit: int = 60) -> list[str]:
 def others(rows: list[Row]) -> list[str]:
     """Rows of the parts that have few."""
     lines = []
-    for part in ("command_buffers", "sanitizers", "soak"):
+    for part in ("engine", "command_buffers", "sanitizers", "soak"):
         found = [row for row in rows if row["part"] == part]
         if found:
             lines += [f"## {part}", ""]
@@ -176,7 +218,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (folder,) = sys.argv[1:] if arguments is None else arguments
     rows = read(Path(folder))
     device = next((r["name"] for r in rows if r.get("what") == "device"), "no GPU")
-    sections = [parts(rows), failures(rows), others(rows), constants(rows), peers(rows)]
+    sections = [parts(rows), failures(rows), others(rows), constants(rows)]
+    sections += [plans(rows), peers(rows)]
     print(f"# GPU campaign: {device}\n")
     for section in sections:
         if section:

@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "fake_cuda/state.h"
@@ -250,6 +251,23 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t
   return enqueue_on_memory(call, stream, to != nullptr, [=] { std::memset(to, value, bytes); });
 }
 
+constexpr std::align_val_t kDeviceAlignment{256};
+cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  *memory = bytes == 0 ? nullptr : ::operator new(bytes, kDeviceAlignment);
+  return cudaSuccess;
+}
+cudaError_t cudaFree(void* memory) {
+  ::operator delete(memory, kDeviceAlignment);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* to, int value, std::size_t bytes) {
+  if (bytes > 0) std::memset(to, value, bytes);
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
   Call call("cudaMemcpyAsync");

@@ -12,7 +12,6 @@
 //   fault=NAME       a mistake of emulator/faults.h
 //
 // What is compiled: cuda_cases.h.
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "native/cuda_cases.h"
+#include "native/cuda_compare.h"
 #include "native/cuda_data.h"
 #include "native/cuda_naive.h"
 
@@ -30,79 +30,6 @@ namespace {
 
 using emulator::Options;
 using emulator::Statistics;
-
-// ---- comparison ----
-
-// Engine and naive run round the same numbers to the same formats, but of sums that were added in
-// another order, and in float: seldom, one rounds to its neighbour, and that shows in the next
-// steps. Where a derivative jumps (ReLU), both look at the same y. Seen at most, over all cases:
-//
-//            worst   mean
-//   bf16      0.17  0.0002   one rounding is at most 1
-//   f16       0.50  0.011
-//   tf32      0.15  0.041    float where it is stored: only what is multiplied is rounded so
-//   f32        3.3  2.4      nothing but sums; 3.3e-7 of a float near 1
-struct Bound {
-  double spacing;  // of numbers from 1 to 2
-  double worst;    // in spacings of the array's largest number
-  double mean;     // in spacings of the number itself, or of a 16th of the largest
-};
-constexpr Bound bound_of(Number number) {
-  switch (number) {
-    case Number::kBfloat16:
-      return {0x1p-7, 1, 0.01};
-    case Number::kFloat16:
-      return {0x1p-10, 1, 0.03};
-    case Number::kTf32:
-      return {0x1p-10, 0.4, 0.1};
-    case Number::kFloat32:
-      return {0x1p-23, 8, 6};
-  }
-  return {};
-}
-
-// How two arrays differ; empty where they do not, but for roundings.
-template <Number kNumber, class T>
-std::string difference(const std::vector<T>& got, const std::vector<T>& want) {
-  double largest = 0;
-  for (const T& v : want)
-    if (const double w = to_float(v); !std::isnan(w)) largest = std::max(largest, std::fabs(w));
-  const Bound bound = bound_of(kNumber);
-  double worst = 0, sum = 0;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    const double g = to_float(got[i]), w = to_float(want[i]);
-    if (std::isnan(g) != std::isnan(w))
-      return std::string("has ") + (std::isnan(g) ? "a NaN" : "no NaN") + " at " +
-             std::to_string(i) + " of " + std::to_string(want.size());
-    if (std::isnan(w) || g == w) continue;
-    const double error = std::fabs(g - w) / bound.spacing;
-    worst = std::max(worst, error / largest);
-    sum += error / std::max(std::fabs(w), largest / 16);
-  }
-  const double mean = sum / static_cast<double>(std::max<std::size_t>(want.size(), 1));
-  if (worst <= bound.worst && mean <= bound.mean) return "";
-  char text[120];
-  std::snprintf(text, sizeof text, "differs by up to %.3g, on average %.3g roundings", worst, mean);
-  return text;
-}
-
-template <class T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
-}
-
-// What is wrong with results; empty if nothing is. `same`: of another schedule.
-template <Number kNumber, class T>
-std::string wrong(const char* what, const std::vector<std::vector<T>>& got,
-                  const std::vector<std::vector<T>>& want,
-                  const std::vector<std::vector<T>>& same) {
-  for (std::size_t r = 0; r < got.size(); ++r) {
-    const std::string result = what + std::to_string(r) + " ";
-    if (const std::string d = difference<kNumber>(got[r], want[r]); !d.empty()) return result + d;
-    if (!same_bits(got[r], same[r])) return result + "depends on the schedule";
-  }
-  return "";
-}
 
 // ---- runs ----
 
@@ -169,7 +96,7 @@ std::optional<std::string> run_case(const Case& c, const Plan& plan, const Asked
                           });
   if (!compiled) return {};
 
-  Data<Value> data(c, cell_spec(c.cell), asked.input == "nan");
+  Data<Value> data(c, cell_spec(c.cell), asked.input == "nan" ? Values::kWithNan : Values::kRandom);
   const auto inputs = copies(data.inputs);
   struct Results {
     std::vector<std::vector<Value>> arrays;

@@ -1,4 +1,5 @@
-// The arrays of a native call on a GPU, of the exact size, with inputs drawn from a seed.
+// The arrays of a native call on a GPU, of the exact size, with inputs drawn from a seed. They lie
+// in a Memory: the host's, or a device's (device_memory.h).
 #pragma once
 #include <cmath>
 #include <cstring>
@@ -11,48 +12,75 @@
 
 namespace prnn {
 
+struct HostMemory {
+  static constexpr std::align_val_t kAlignment{64};
+  static void* allocate(std::size_t bytes) { return ::operator new(bytes, kAlignment); }
+  static void free(void* p) { ::operator delete(p, kAlignment); }
+  static void write(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  static void read(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  static void set(void* to, int byte, std::size_t bytes) { std::memset(to, byte, bytes); }
+};
+
 // An array of the exact size, so that a sanitizer sees what lies beyond; filled with NaN first.
-template <class T>
+template <class T, class Memory = HostMemory>
 class Array {
  public:
   explicit Array(std::int64_t n)
-      : n_(n), data_(new (std::align_val_t{64}) T[static_cast<std::size_t>(n)]) {
+      : n_(n), data_(Memory::allocate(static_cast<std::size_t>(n) * sizeof(T))) {
     forget();
   }
-  T* get() const { return data_.get(); }
+  T* get() const { return static_cast<T*>(data_.get()); }
   std::int64_t size() const { return n_; }
   std::size_t bytes() const { return static_cast<std::size_t>(n_) * sizeof(T); }
-  std::vector<T> copy() const { return {get(), get() + n_}; }
-  void forget() { std::memset(static_cast<void*>(get()), 0xff, bytes()); }
+  std::vector<T> copy() const {
+    std::vector<T> out(static_cast<std::size_t>(n_));
+    Memory::read(out.data(), get(), bytes());
+    return out;
+  }
+  void forget() { Memory::set(get(), 0xff, bytes()); }
+  T* clear() {
+    Memory::set(get(), 0, bytes());
+    return get();
+  }
   // With value(i), rounded.
   template <class F>
   T* fill(F&& value) {
-    for (std::int64_t i = 0; i < n_; ++i) get()[i] = rounded(value(i));
+    std::vector<T> values;
+    for (std::int64_t i = 0; i < n_; ++i) values.push_back(rounded(value(i)));
+    Memory::write(get(), values.data(), bytes());
     return get();
   }
 
  private:
   static T rounded(float v) {
     if constexpr (std::is_same_v<T, float>) return v;
+    if constexpr (std::is_integral_v<T>) return static_cast<T>(v);
     if constexpr (std::is_same_v<T, Bfloat16>) return Format<Number::kBfloat16>::from_float(v);
     if constexpr (std::is_same_v<T, Float16>) return Format<Number::kFloat16>::from_float(v);
   }
   struct Free {
-    void operator()(T* p) const { ::operator delete[](p, std::align_val_t{64}); }
+    void operator()(void* p) const { Memory::free(p); }
   };
   std::int64_t n_;
-  std::unique_ptr<T[], Free> data_;
+  std::unique_ptr<void, Free> data_;
 };
 
-template <class T>
-std::vector<std::vector<T>> copies(const std::vector<Array<T>>& arrays) {
+template <class T, class Memory>
+std::vector<std::vector<T>> copies(const std::vector<Array<T, Memory>>& arrays) {
   std::vector<std::vector<T>> out;
-  for (const Array<T>& array : arrays) out.push_back(array.copy());
+  for (const Array<T, Memory>& array : arrays) out.push_back(array.copy());
   return out;
 }
 
+// What is in a call's inputs.
+enum class Values {
+  kRandom,
+  kWithNan,  // in one row of the batch, of the bits that also mean "unwritten"
+  kZero,     // soon written: for measurements
+};
+
 // The controls of a call, such that each rule comes up.
-template <class T>
+template <class T, class Memory>
 class ControlArrays {
  public:
   ControlArrays(const Case& c, std::mt19937& random) {
@@ -62,12 +90,11 @@ class ControlArrays {
     const auto time = static_cast<unsigned>(s.time);
     if (!which.empty())
       // The first rows all end early; of later ones, those of one group are empty.
-      for (std::int64_t b = 0; b < s.batch; ++b)
-        for (std::int64_t g = 0; g < s.groups; ++g)
-          lengths.push_back(b < 8 ? below(time - 1) : g == 1 ? 0 : below(time + 1));
+      lengths.emplace_back(s.batch * s.groups).fill([&](std::int64_t i) {
+        return i / s.groups < 8 ? below(time - 1) : i % s.groups == 1 ? 0 : below(time + 1);
+      });
     if (which != "all") return;
-    for (std::int64_t i = 0; i < s.batch * s.time * s.groups; ++i)
-      resets.push_back(static_cast<std::uint8_t>(below(3) == 0));
+    resets.emplace_back(s.batch * s.time * s.groups).fill([&](auto) { return below(3) == 0; });
     const std::int64_t state = s.batch * s.groups * s.hidden;
     const std::int64_t states = numbers(cell_spec(c.cell)).states;
     // Powers of two, so that it is the same where they enter a product.
@@ -77,37 +104,40 @@ class ControlArrays {
   }
   // Of the rest, reset_to is an input like state_0.
   void give(Shape& shape, Controls<void>& to) const {
-    if (!lengths.empty()) shape.lengths = lengths.data();
-    if (!resets.empty()) to.resets = resets.data();
+    if (!lengths.empty()) shape.lengths = lengths[0].get();
+    if (!resets.empty()) to.resets = resets[0].get();
     if (!mask.empty()) to.mask = mask[0].get();
     if (!zoneout.empty()) to.zoneout = zoneout[0].get();
   }
 
  private:
-  std::vector<std::int32_t> lengths;
-  std::vector<std::uint8_t> resets;
-  std::vector<Array<T>> mask, zoneout;  // one, or none
+  // One of each, or none.
+  std::vector<Array<std::int32_t, Memory>> lengths;
+  std::vector<Array<std::uint8_t, Memory>> resets;
+  std::vector<Array<T, Memory>> mask, zoneout;
 };
 
 // All arrays of a call.
-template <class T>
+template <class T, class Memory = HostMemory>
 struct Data {
   std::mt19937 random{7};
-  std::vector<Array<T>> inputs, results;
-  std::vector<Array<float>> sums;  // results that are floats in any format
-  ControlArrays<T> controls;
-  std::vector<Array<T>> workspace;  // one
+  std::vector<Array<T, Memory>> inputs, results;
+  std::vector<Array<float, Memory>> sums;  // results that are floats in any format
+  ControlArrays<T, Memory> controls;
+  std::vector<Array<T, Memory>> workspace;  // one
   CudaCall call;
 
-  Data(const Case& c, const CellSpec& cell, bool with_nan)
+  Data(const Case& c, const CellSpec& cell, Values values)
       : controls(c, random), call{c.pass, cell, c.number, c.shape, {}, {}, nullptr} {
     const CellNumbers numbers = prnn::numbers(cell);
     const Shape& s = c.shape;
     const std::int64_t state = s.batch * s.groups * s.hidden, sequence = state * s.time;
     const bool is_lean = std::string_view(c.controls) == "lengths";
     const auto input = [&](std::int64_t n, float scale) {
+      auto& array = inputs.emplace_back(n);
+      if (values == Values::kZero) return array.clear();
       std::uniform_real_distribution<float> uniform(-scale, scale);
-      return inputs.emplace_back(n).fill([&](auto) { return uniform(random); });
+      return array.fill([&](auto) { return uniform(random); });
     };
     // The n-th state. What divides is not near 0, but it may be 0 in the beginning.
     const auto input_state = [&](int n, bool is_first) {
@@ -118,10 +148,9 @@ struct Data {
         return !divides ? v : is_first && v < -0.4f ? 0.0f : 0.5f + std::fabs(v);
       });
     };
-    // In one row of the batch, where there are others.
-    const auto with_one_nan = [&](T* values) {
-      if (with_nan) std::memset(static_cast<void*>(values), 0xff, sizeof(T));
-      return values;
+    const auto with_one_nan = [&](T* array) {
+      if (values == Values::kWithNan) Memory::set(array, 0xff, sizeof(T));
+      return array;
     };
     const auto output = [&](std::int64_t n) { return results.emplace_back(n).get(); };
     const float weight = 1.5f / std::sqrt(static_cast<float>(s.hidden));
@@ -172,8 +201,8 @@ struct Data {
     call.workspace = workspace.emplace_back(bytes / static_cast<std::int64_t>(sizeof(T))).get();
   }
   void forget() {
-    for (Array<T>& result : results) result.forget();
-    for (Array<float>& sum : sums) sum.forget();
+    for (auto& result : results) result.forget();
+    for (auto& sum : sums) sum.forget();
     workspace[0].forget();
   }
 };
