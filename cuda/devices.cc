@@ -11,6 +11,8 @@ namespace {
 //   [guide]    CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
 //              the tuning guides: shared memory that a block can opt in to
 //   [sheet]    the vendor's data sheet or white paper
+//   [compiled] counted in the machine code of nvcc 13.0 for sm_90a:
+//              python cuda/step_time.py MODULE --constants --only "sm_90a.*bfloat16"
 //   [study]    numbers others measured, collected in the design study this engine follows
 //   [recalled] from memory, not looked up; [assumed] a guess that fits what is known
 constexpr std::int64_t kShared80 = 163 * 1024, kShared89 = 99 * 1024, kShared90 = 227 * 1024;
@@ -114,10 +116,10 @@ constexpr ModelConstants kModelled = {
     .polled_again = 1.3,        // [assumed]
     .shared_bytes = 128,        // [guide]
     .conversions = 64,          // [recalled] for compute capability 9.0; earlier ones have 16
-    .reduce = 80,               // [study], counted in machine code
-    .pointwise = 230,           // [study], counted in machine code
-    .pointwise_more = 40,       // [study], counted in machine code
-    .issue = 120,               // [study], counted in machine code
+    .reduce = 154,              // [compiled]
+    .pointwise = 868,           // [compiled]
+    .pointwise_more = 864,      // [compiled]
+    .issue = 282,               // [compiled]
     .issue_per_product = 0.15,  // [assumed]
     .overlapped = 0.2,          // [assumed]
     .stage_latency = 500,       // [assumed]: between L2 and memory

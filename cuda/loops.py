@@ -9,11 +9,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: where it is, its predicate ("" if none), and the rest."""
+    """One instruction: where it is, its predicate ("" if none), and the rest.
+
+    `control` are the upper 64 bits of its code, which say how it is scheduled.
+    """
 
     address: int
     predicate: str
     text: str
+    control: int = 0
 
     @functools.cached_property
     def opcode(self) -> str:
@@ -125,6 +129,13 @@ class Graph:
                 break
             loop = best
         return frozenset(loop) | self._called_from(loop)
+
+    def inner_loops(self, loop: frozenset[int]) -> set[int]:
+        """What is passed more than once in a turn of a loop."""
+        rest = loop - {self.entry(loop)}
+        within = {a: [b for b in self.edges[a] if b in rest] for a in rest}
+        found = (p for p in _strongly_connected(within) if len(p) > 1)
+        return {at for part in found for at in part}
 
     def _called_from(self, loop: set[int]) -> frozenset[int]:
         seen, todo = set(), [self.calls[a] for a in loop if a in self.calls]

@@ -6,6 +6,7 @@ nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 
 import collections
 import ctypes
+import dataclasses
 import functools
 import os
 import re
@@ -74,16 +75,17 @@ class Kernel:
         have some of them, and one around it takes job after job.
         """
         matrix = {i.address for i in self.instructions if i.opcode.startswith("HMMA")}
-        return self._graph.loop_around(matrix)
+        return self.graph.loop_around(matrix)
 
     @functools.cached_property
-    def _graph(self) -> Graph:
+    def graph(self) -> Graph:
+        """Where its instructions go next."""
         return Graph.of(self.instructions)
 
     @functools.cached_property
     def awaited_prefetches(self) -> list[str]:
         """What reads a value that a turn fetches for the next, before its products."""
-        pairs = used_too_soon(self.instructions, self._graph, self.loop, "HMMA")
+        pairs = used_too_soon(self.instructions, self.graph, self.loop, "HMMA")
         return [f"{load.text}: {reader.text}" for load, reader in pairs]
 
     def count(self, what: str, *, inside: bool) -> int:
@@ -265,6 +267,9 @@ def parse_sass(text: str) -> dict[tuple[str, str], tuple[Instruction, ...]]:
             predicate = (code[2] or "").strip()
             predicate = "" if predicate in ("@PT", "@UPT") else predicate
             current.append(Instruction(int(code[1], 16), predicate, code[3]))
+        elif current and (word := re.match(r"\s*/\* 0x([0-9a-f]{16}) \*/", line)):
+            control = int(word[1], 16)
+            current[-1] = dataclasses.replace(current[-1], control=control)
     return {key: tuple(code) for key, code in found.items()}
 
 

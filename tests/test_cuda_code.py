@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,7 @@ LINT = ROOT / "cuda/lint.py"
 sys.path.append(str(ROOT / "cuda"))
 lint = importlib.import_module("lint")
 machine_code = importlib.import_module("machine_code")
+step_time = importlib.import_module("step_time")
 
 
 def require_disassembler() -> None:
@@ -52,6 +55,28 @@ def test_every_exchange_is_built(built):
     engines = [kernel for kernel in built if kernel.is_recurrence]
     exchanges = {kernel.exchange for kernel in engines}
     assert exchanges >= {"block", "cluster", "grid"}, [k.name for k in engines]
+
+
+def nvcc_version() -> str:
+    nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc") or ""
+    done = subprocess.run([nvcc, "--version"], capture_output=True, text=True)
+    return re.search(r"release [\d.]+, V([\d.]+)", done.stdout)[1]
+
+
+def test_no_step_takes_more_cycles_than_recorded(built):
+    """Modelled; `step_time.py --record` after a change that is for the better."""
+    record = json.loads(step_time.RECORD.read_text())
+    if nvcc_version() != record["nvcc"]:
+        pytest.skip(f"recorded for nvcc {record['nvcc']}, this is {nvcc_version()}")
+    recorded = record["cycles"]
+    architectures = {name.split()[0] for name in recorded}
+    kernels = [k for k in built if k.is_recurrence and k.architecture in architectures]
+    if not kernels:
+        pytest.skip(f"not built for {architectures}")
+    cycles = {step_time.title(k): step_time.parts(k)["all"] for k in kernels}
+    assert cycles.keys() == recorded.keys()
+    longer = {k: (n, recorded[k]) for k, n in cycles.items() if n > recorded[k]}
+    assert longer == {}
 
 
 # ---- the lint ------------------------------------------------------------------------
