@@ -145,16 +145,22 @@ std::optional<std::string> run_case(const Case& c, const Plan& plan, const Asked
   return "";
 }
 
+template <Number kNumber>
+std::optional<std::string> run_if_selected(const Case& c, const Plan& plan, const Asked& asked) {
+  if constexpr (is_any_selected<kNumber>()) return run_case<kNumber>(c, plan, asked);
+  return {};
+}
+
 std::optional<std::string> run_case(const Case& c, const Plan& plan, const Asked& asked) {
   switch (c.number) {
     case Number::kBfloat16:
-      return run_case<Number::kBfloat16>(c, plan, asked);
+      return run_if_selected<Number::kBfloat16>(c, plan, asked);
     case Number::kFloat16:
-      return run_case<Number::kFloat16>(c, plan, asked);
+      return run_if_selected<Number::kFloat16>(c, plan, asked);
     case Number::kTf32:
-      return run_case<Number::kTf32>(c, plan, asked);
+      return run_if_selected<Number::kTf32>(c, plan, asked);
     case Number::kFloat32:
-      return run_case<Number::kFloat32>(c, plan, asked);
+      return run_if_selected<Number::kFloat32>(c, plan, asked);
   }
   return {};
 }

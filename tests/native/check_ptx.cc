@@ -138,17 +138,23 @@ std::string run_case(const Case& c, const Plan& plan, Runs& runs) {
   return error;
 }
 
+template <Number kNumber>
+std::string run_if_selected(const Case& c, const Plan& plan, Runs& runs) {
+  if constexpr (is_any_selected<kNumber>()) return run_case<kNumber>(c, plan, runs);
+  return "";
+}
+
 std::string run_case(const Case& c, const Plan& plan, Runs& runs) {
   try {
     switch (c.number) {
       case Number::kBfloat16:
-        return run_case<Number::kBfloat16>(c, plan, runs);
+        return run_if_selected<Number::kBfloat16>(c, plan, runs);
       case Number::kFloat16:
-        return run_case<Number::kFloat16>(c, plan, runs);
+        return run_if_selected<Number::kFloat16>(c, plan, runs);
       case Number::kTf32:
-        return run_case<Number::kTf32>(c, plan, runs);
+        return run_if_selected<Number::kTf32>(c, plan, runs);
       case Number::kFloat32:
-        return run_case<Number::kFloat32>(c, plan, runs);
+        return run_if_selected<Number::kFloat32>(c, plan, runs);
     }
     return "";
   } catch (const std::runtime_error& e) {  // the emulator's and the interpreter's

@@ -48,21 +48,26 @@ struct Name {  // std::string is constant to few compilers yet
 };
 // "lstm-forward-bf16-grid0": cell, pass, number format, and the instance by its exchange and its
 // place in the list.
-constexpr Name name_of(std::string_view cell, PassKind pass, Number number,
-                       std::span<const Instance> list, const Instance& instance) {
+constexpr Name name_of(std::string_view cell, PassKind pass, Number number, Exchange exchange,
+                       int place) {
   constexpr const char* kNumbers[] = {"bf16", "f16", "tf32", "f32"};
   constexpr const char* kExchanges[] = {"block", "cluster", "grid"};
-  char place = '0';
-  for (const Instance& other : list) {
-    if (other == instance) break;
-    ++place;
-  }
+  const char digit = static_cast<char>('0' + place);
   Name name;
   name += cell;
   name += pass == PassKind::kForward ? "-forward-" : "-backward-";
   (name += kNumbers[static_cast<int>(number)]) += "-";
-  name += kExchanges[static_cast<int>(instance.exchange)];
-  return name += {&place, 1};
+  name += kExchanges[static_cast<int>(exchange)];
+  return name += {&digit, 1};
+}
+constexpr Name name_of(std::string_view cell, PassKind pass, Number number,
+                       std::span<const Instance> list, const Instance& instance) {
+  int place = 0;
+  for (const Instance& other : list) {
+    if (other == instance) break;
+    ++place;
+  }
+  return name_of(cell, pass, number, instance.exchange, place);
 }
 
 template <class Activation>
@@ -80,6 +85,18 @@ constexpr bool is_selected() {
   const char* cell = cell_name(static_cast<const Cell*>(nullptr));
   return matches(PRNN_COMPILED,
                  name_of(cell, pass, kNumber, instances_of<Pass>(), {kExchange, kTile}));
+}
+
+// Whether any instance of a number format may be: where none is, nothing of it need be compiled.
+template <Number kNumber>
+constexpr bool is_any_selected() {
+  constexpr int kMostInstances = 5;
+  for (const char* cell : {"rnn", "lstm", "slstm", "gru"})
+    for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
+      for (const Exchange exchange : {Exchange::kBlock, Exchange::kCluster, Exchange::kGrid})
+        for (int place = 0; place < kMostInstances; ++place)
+          if (matches(PRNN_COMPILED, name_of(cell, pass, kNumber, exchange, place))) return true;
+  return false;
 }
 
 constexpr int kPlanned = -1;  // in place of an instance: what the planner takes on an H200
