@@ -31,7 +31,7 @@ set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 out=${OUT:-gpu_results} budget=540 smoke="" build=1 parts="" stage=""
 stages=(build,conformance,engine,sanitizers micro,plans tests,graphs peers soak)
-all=$(IFS=,; echo "${stages[*]}")
+all=build,conformance,engine,sanitizers,micro,plans,tests,graphs,soak,peers
 while [ $# -gt 0 ]; do
   case $1 in
     --out) out=$2; shift ;;
@@ -94,7 +94,6 @@ forget() { # FIELD VALUE
 part() {
   local name=$1 share=$2 limit status seconds start
   shift 2
-  case ",$parts," in *",$name,"*) ;; *) return ;; esac
   forget name "$name"
   case $name in graphs) forget part command_buffers ;; *) forget part "$name" ;; esac
   limit=$(left)
@@ -223,32 +222,30 @@ export root out python work carried smoke build
   git -C "$root" describe --always --dirty 2>/dev/null
 } >>"$log" 2>&1
 
-share_of() {
+share_of() { # what a part may take of the time that parts share
   case $1 in
-    build) echo 30 ;; conformance) echo 5 ;; engine) echo 10 ;; sanitizers) echo 20 ;;
-    micro) echo 14 ;; plans) echo 16 ;; tests) echo 25 ;; graphs) echo 14 ;; peers) echo 30 ;;
-    soak) echo 10 ;;
+    build | peers) echo 30 ;; tests) echo 25 ;; sanitizers) echo 20 ;; plans) echo 16 ;;
+    micro | graphs) echo 14 ;; engine | soak) echo 10 ;; conformance) echo 5 ;;
+  esac
+}
+command_of() {
+  case $1 in
+    build | engine | tests) echo "$1" ;;
+    conformance | micro) echo "device_program $1" ;;
+    plans) echo "device_program plans \$PART_SECONDS ${smoke#--}" ;;
+    graphs) echo "python_part command_buffers checks" ;;
+    soak) echo "python_part soak checks" ;;
+    sanitizers) echo "python_part sanitizers checks --program '$carried/programs/check_device'" ;;
+    peers) echo "python_part peers peers" ;;
   esac
 }
 shares=0
-for part in ${parts//,/ }; do shares=$((shares + $(share_of "$part"))); done
-
-run() { # NAME COMMAND...: the last one has all the time that is left
-  local share
-  share=$(share_of "$1")
-  [ "$1" = "${parts##*,}" ] && share=0
-  part "$1" "$share" "${@:2}"
-}
-run build bash -c build
-run conformance bash -c 'device_program conformance'
-run engine bash -c engine
-run sanitizers bash -c 'python_part sanitizers checks --program "$carried/programs/check_device"'
-run micro bash -c 'device_program micro'
-run plans bash -c 'device_program plans "$PART_SECONDS" ${smoke#--}'
-run tests bash -c tests
-run graphs bash -c 'python_part command_buffers checks'
-run soak bash -c 'python_part soak checks'
-run peers bash -c 'python_part peers peers'
+for name in ${parts//,/ }; do shares=$((shares + $(share_of "$name"))); done
+for name in ${parts//,/ }; do
+  share=$(share_of "$name")
+  [ "$name" = "${parts##*,}" ] && share=0  # the last one has all that is left
+  part "$name" "$share" bash -c "$(command_of "$name")"
+done
 
 (cd "$root" && timeout 60 "$python" -m benchmarks.gpu.summary "$out") >"$out/summary.md" 2>>"$log" ||
   failed=1

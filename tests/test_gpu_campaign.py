@@ -331,6 +331,16 @@ def test_a_summary_of_rows_that_say_little(tmp_path, capsys):
         {**point, "who": "torch", "step_us": 2.5},
         {**point, "who": "scan", "error": "out of memory"},
     ]
+    plan = {"cell": "lstm", "pass": "forward", "products": "bfloat16", "hidden": 768}
+    plan |= {"part": "plans", "batch": 16, "exchange": "grid", "columns": 8}
+    rows += [
+        {"part": "micro", "what": "clock", "constant": "clock_ghz", "value": 2.0}
+        | {"unit": "GHz", "predicted": 1.9, "verdict": "as predicted"},
+        {**plan, "rows": 64, "rounds": 2, "step_us": 1.5, "modelled_us": 1.0}
+        | {"is_chosen": False},
+        {**plan, "rows": 32, "rounds": 1, "step_us": 3.0, "modelled_us": 1.5}
+        | {"is_chosen": True},
+    ]
     text = "\n".join(map(json.dumps, rows)) + '\n{"part": "mic'  # cut off
     (tmp_path / "rows.jsonl").write_text(text)
     assert summary.main([str(tmp_path)]) == 0
@@ -341,7 +351,13 @@ def test_a_summary_of_rows_that_say_little(tmp_path, capsys):
     assert "vote_all" in printed
     assert "not relied on: nan." in printed
     assert ".grid_exchange = 700.2," in printed
-    assert "| 1.25 | error |  | 2.5 |  | 2.00× |" in printed
+    # 2 · 16 · 768 · 4 · 768 operations in 1.25 us.
+    assert "| 1.25 | error |  | 2.5 |  | 2.00× | 60.4 |" in printed
+    assert "| forward | bfloat16 | grid | 2 | 1.50 | 1.75 | 2.00 |" in printed
+    # 0.5 us of two rounds and 1.5 us of one, at 2 GHz; the median.
+    assert "in cycles at 2.00 GHz: grid +1750 (of 2)" in printed
+    assert "is chosen for 0 of 1 points" in printed
+    assert "2.00× the time of grid 64 x 8, 1.50 us" in printed
     assert "torch: 2.00× (least 2.00×, 1)" in printed
 
 

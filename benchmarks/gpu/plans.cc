@@ -10,9 +10,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "cuda/launch.h"
 #include "native/cuda_data.h"
-#include "native/device_memory.h"
+#include "native/gpu.h"
 
 namespace prnn {
 namespace {
@@ -48,53 +47,32 @@ std::vector<Point> points(const Sizes& sizes) {
   return out;
 }
 
-class Gpu {
- public:
-  Gpu() {
-    require(cudaSetDevice(0), "cudaSetDevice");
-    require(read_device(0, device_));
-    require(watchdog_.prepare(2));
-    require(order_.prepare());
-    require(cudaStreamCreate(&stream_), "cudaStreamCreate");
+// The least time of a call of so many steps, in µs.
+template <class Value>
+double call_us(Gpu& gpu, const Point& p, const Plan& plan, std::int64_t time, int repeats) {
+  const Shape shape{time, p.batch, 1, p.hidden, false, false, false};
+  const Case c{p.cell, p.pass, p.number, kPlanned, shape, plan.teams};
+  const Data<Value, DeviceMemory> data(c, cell_spec(p.cell), Values::kZero);
+  gpu.prepare(data.call, plan);
+  gpu.run(data.call, plan);  // the first loads the kernel
+  double least = 1e30;
+  for (int n = 0; n < repeats; ++n) {
+    const auto began = Clock::now();
+    gpu.run(data.call, plan);
+    least = std::min(least, us_since(began));
   }
-  Gpu(const Gpu&) = delete;
-  const Device& device() const { return device_; }
-
-  // The least time of a call of so many steps, in µs.
-  template <class Value>
-  double call_us(const Point& p, const Plan& plan, std::int64_t time, int repeats) {
-    const Shape shape{time, p.batch, 1, p.hidden, false, false, false};
-    const Case c{p.cell, p.pass, p.number, kPlanned, shape, plan.teams};
-    Data<Value, DeviceMemory> data(c, cell_spec(p.cell), Values::kZero);
-    data.call.watchdog = watchdog_.of_kernels();
-    require(prepare(data.call, plan, device_));
-    double least = 1e30;
-    for (int n = 0; n <= repeats; ++n) {
-      const auto began = Clock::now();
-      require(launch(data.call, plan, stream_, order_));
-      const cudaError_t error = cudaStreamSynchronize(stream_);
-      if (error != cudaSuccess) require(watchdog_.given_up());
-      require(error, "the kernel failed");
-      if (n > 0) least = std::min(least, us_since(began));  // the first loads the kernel
-    }
-    return least;
+  return least;
+}
+double call_us(Gpu& gpu, const Point& p, const Plan& plan, std::int64_t time, int repeats) {
+  switch (p.number) {
+    case Number::kBfloat16:
+      return call_us<Bfloat16>(gpu, p, plan, time, repeats);
+    case Number::kFloat16:
+      return call_us<Float16>(gpu, p, plan, time, repeats);
+    default:
+      return call_us<float>(gpu, p, plan, time, repeats);
   }
-  double call_us(const Point& p, const Plan& plan, std::int64_t time, int repeats) {
-    switch (value_bytes(p.number)) {
-      case 2:
-        return p.number == Number::kBfloat16 ? call_us<Bfloat16>(p, plan, time, repeats)
-                                             : call_us<Float16>(p, plan, time, repeats);
-      default:
-        return call_us<float>(p, plan, time, repeats);
-    }
-  }
-
- private:
-  Device device_;
-  HostWatchdog watchdog_;
-  GridOrder order_;
-  cudaStream_t stream_ = nullptr;
-};
+}
 
 const char* products(Number number) { return number == Number::kTf32 ? "tf32" : name(number); }
 
@@ -110,8 +88,8 @@ int run(double seconds, const Sizes& sizes) {
     for (const Candidate& candidate : planning.candidates) {
       if (!candidate.plan) continue;
       const Plan& plan = *candidate.plan;
-      const double short_us = gpu.call_us(p, plan, sizes.short_time, sizes.repeats);
-      const double long_us = gpu.call_us(p, plan, sizes.long_time, sizes.repeats);
+      const double short_us = call_us(gpu, p, plan, sizes.short_time, sizes.repeats);
+      const double long_us = call_us(gpu, p, plan, sizes.long_time, sizes.repeats);
       const double steps = static_cast<double>(sizes.long_time - sizes.short_time);
       const double step_us = (long_us - short_us) / steps;
       const bool is_best =

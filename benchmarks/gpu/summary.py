@@ -141,11 +141,24 @@ def plans(rows: list[Row]) -> list[str]:
         f"{best['rows']} x {best['columns']}, {best['step_us']:.2f} us"
         for times, point, best in missed[:20]
     ]
+    # What the model leaves out of a step, or has too much; of one round, in cycles.
+    clock = next((r["value"] for r in rows if r.get("constant") == "clock_ghz"), 1.9)
+    over = collections.defaultdict(list)
+    for row in found:
+        us = (row["step_us"] - row["modelled_us"]) / row["rounds"]
+        over[row["exchange"]].append(1e3 * clock * us)
+    cycles = ", ".join(
+        f"{exchange} {statistics.median(v):+.0f} (of {len(v)})"
+        for exchange, v in sorted(over.items())
+    )
     right = len(by_point) - len(missed)
     return [
         "## Plans: measured / modelled time of a step",
         "",
         *table(header, lines),
+        "",
+        f"Measured less modelled, medians in cycles at {clock:.2f} GHz: {cycles}. "
+        "What all share is the model's pointwise or issue, the rest the exchange's.",
         "",
         f"The fastest plan, or one within a tenth, is chosen for {right} of "
         f"{len(by_point)} points.",
@@ -169,11 +182,12 @@ def peers(rows: list[Row], limit: int = 60) -> list[str]:
         ours = found.get("native", ("", None))[1]
         rivals = [v for who, (_, v) in found.items() if who != "native" and v]
         best = f"{min(rivals) / ours:.2f}×" if ours and rivals else ""
-        lines.append([*point, *(found.get(n, ("", 0))[0] for n in names), best])
+        rate = f"{_tflops(*point) / ours:.1f}" if ours else ""
+        lines.append([*point, *(found.get(n, ("", 0))[0] for n in names), best, rate])
         for who, (_, value) in found.items():
             if ours and value and who != "native":
                 ratios[who].append(value / ours)
-    header = ["cell", "H", "B", "dtype", "mode", *names, "best other / ours"]
+    header = ["cell", "H", "B", "dtype", "mode", *names, "best other / ours", "TFLOP/s"]
     means = [
         f"{who}: {statistics.geometric_mean(v):.2f}× (least {min(v):.2f}×, {len(v)})"
         for who, v in ratios.items()
@@ -186,8 +200,17 @@ def peers(rows: list[Row], limit: int = 60) -> list[str]:
         *table(header, lines[:limit]),
         *([f"... and {more} more points"] if more > 0 else []),
         "",
-        f"Times as fast as, geometric mean: {compared}.",
+        f"Times as fast as, geometric mean: {compared}. TFLOP/s are ours, of the "
+        "recurrent products alone; the peak of an H100 or H200 is 990 in 16 bits.",
     ]
+
+
+def _tflops(cell: str, hidden: int, batch: int, dtype: str, mode: str) -> float:
+    """Millions of operations of a step's recurrent products: by µs, TFLOP/s."""
+    del dtype
+    gates = {"lstm": 4, "gru": 3, "rnn": 1}[cell]
+    passes = 3 if mode == "train" else 1  # the weights' gradients, too
+    return 2e-6 * passes * batch * hidden * gates * hidden
 
 
 def others(rows: list[Row]) -> list[str]:

@@ -20,12 +20,11 @@
 #include <memory>
 #include <string_view>
 
-#include "cuda/launch.h"
 #include "native/cuda_cases.h"
 #include "native/cuda_compare.h"
 #include "native/cuda_data.h"
 #include "native/cuda_naive.h"
-#include "native/device_memory.h"
+#include "native/gpu.h"
 
 namespace prnn {
 namespace {
@@ -74,44 +73,15 @@ void run_naively(const CudaCall& call, const Plan& plan) {
                           });
 }
 
-class Gpu {
- public:
-  explicit Gpu(double patience) {
-    require(cudaSetDevice(0), "cudaSetDevice");
-    require(read_device(0, device_));
-    require(watchdog_.prepare(patience));
-    require(order_.prepare());
-    require(cudaStreamCreate(&stream_), "cudaStreamCreate");
-  }
-  Gpu(const Gpu&) = delete;
-  const Device& device() const { return device_; }
-
-  // Why it cannot run here; empty if it can.
-  std::string refusal(const Plan& plan) const {
-    const auto blocks = static_cast<std::size_t>(plan.blocks);
-    if (plan.exchange == Exchange::kCluster && device_.clusters[blocks] == 0)
-      return "the device has no such clusters";
-    if (plan.exchange == Exchange::kGrid && plan.grid() > device_.sms) return "too many blocks";
-    if (plan.shared_bytes > device_.shared_bytes) return "too much shared memory";
-    return "";
-  }
-  void prepare(const CudaCall& call, const Plan& plan) const {
-    require(prnn::prepare(call, plan, device_));
-  }
-  void run(CudaCall call, const Plan& plan) {
-    call.watchdog = watchdog_.of_kernels();
-    require(launch(call, plan, stream_, order_));
-    const cudaError_t error = cudaStreamSynchronize(stream_);
-    if (error != cudaSuccess) require(watchdog_.given_up());
-    require(error, "the kernel failed");
-  }
-
- private:
-  Device device_;
-  HostWatchdog watchdog_;
-  GridOrder order_;
-  cudaStream_t stream_ = nullptr;
-};
+// Why it cannot run there; empty if it can.
+std::string refusal(const Device& device, const Plan& plan) {
+  const auto blocks = static_cast<std::size_t>(plan.blocks);
+  if (plan.exchange == Exchange::kCluster && device.clusters[blocks] == 0)
+    return "the device has no such clusters";
+  if (plan.exchange == Exchange::kGrid && plan.grid() > device.sms) return "too many blocks";
+  if (plan.shared_bytes > device.shared_bytes) return "too much shared memory";
+  return "";
+}
 
 // What is wrong; empty if nothing is.
 template <Number kNumber>
@@ -204,7 +174,7 @@ int run_all(const Asked& asked) {
     const std::size_t end = of.name.find_first_of("0123456789", exchange);
     return counts[of.name.substr(number, end - number)];
   };
-  const auto leaves = [&](const Chosen& of) { return !gpu.refusal(of.plan).empty(); };
+  const auto leaves = [&](const Chosen& of) { return !refusal(gpu.device(), of.plan).empty(); };
   for (const Chosen& of : chosen)
     if (leaves(of)) ++count_of(of).left_out;
   chosen.erase(std::remove_if(chosen.begin(), chosen.end(), leaves), chosen.end());
