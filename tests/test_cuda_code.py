@@ -58,7 +58,9 @@ def test_every_exchange_is_built(built):
 
 
 def nvcc_version() -> str:
-    nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc") or ""
+    nvcc = os.environ.get("CUDACXX") or shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("needs the nvcc that the kernels were built with, on PATH")
     done = subprocess.run([nvcc, "--version"], capture_output=True, text=True)
     return re.search(r"release [\d.]+, V([\d.]+)", done.stdout)[1]
 

@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "emulator/numbers.h"
@@ -30,25 +31,11 @@ void of(Frame& frame, const Instruction& i) {
   apply<T, f>(frame, i, std::make_index_sequence<kArguments>{});
 }
 
-// Of twice the width.
+// Of twice the width, for 16 and 32 bits.
 template <class T>
-struct Wide;
-template <>
-struct Wide<std::int32_t> {
-  using Type = std::int64_t;
-};
-template <>
-struct Wide<std::uint32_t> {
-  using Type = std::uint64_t;
-};
-template <>
-struct Wide<std::int16_t> {
-  using Type = std::int32_t;
-};
-template <>
-struct Wide<std::uint16_t> {
-  using Type = std::uint32_t;
-};
+using Wide = std::conditional_t<std::is_signed_v<T>,
+                                std::conditional_t<sizeof(T) == 2, std::int32_t, std::int64_t>,
+                                std::conditional_t<sizeof(T) == 2, std::uint32_t, std::uint64_t>>;
 
 template <std::integral T>
 struct Integer {
@@ -87,14 +74,14 @@ void shift(Frame& frame, const Instruction& i) {
 
 template <class T>
 void mul_hi(Frame& frame, const Instruction& i) {
-  using W = typename Wide<T>::Type;
+  using W = Wide<T>;
   const W product = W{read<T>(frame, i.operands[1])} * W{read<T>(frame, i.operands[2])};
   write(frame, i.operands[0], static_cast<T>(product >> (8 * sizeof(T))));
 }
 // The product in twice the bits, plus a third operand where there is one.
 template <class T>
 void mul_wide(Frame& frame, const Instruction& i) {
-  using W = typename Wide<T>::Type;
+  using W = Wide<T>;
   W out = W{read<T>(frame, i.operands[1])} * W{read<T>(frame, i.operands[2])};
   if (i.operands.size() > 3) out = Integer<W>::add(out, read<W>(frame, i.operands[3]));
   write(frame, i.operands[0], out);
