@@ -24,6 +24,7 @@
 #include "native/cuda_compare.h"
 #include "native/cuda_data.h"
 #include "native/cuda_naive.h"
+#include "native/options.h"
 
 namespace prnn {
 namespace {
@@ -165,37 +166,23 @@ std::optional<std::string> run_case(const Case& c, const Plan& plan, const Asked
   return {};
 }
 
-bool read(const std::string& argument, Asked& asked) {
-  const std::size_t equals = argument.find('=');
-  if (equals == std::string::npos) return false;
-  const std::string option = argument.substr(0, equals), value = argument.substr(equals + 1);
-  if (option == "cases")
-    asked.cases = value;
-  else if (option == "input")
-    asked.input = value;
-  else if (option == "fill")
-    asked.fill = value;
-  else if (option == "fault")
-    asked.fault = value;
-  else if (option == "schedules")
-    asked.schedules = std::atoi(value.c_str());
-  else if (option == "resident")
-    asked.resident = std::atoi(value.c_str());
-  else
-    return false;
-  return true;
-}
-
 }  // namespace
 }  // namespace prnn
 
 int main(int argc, char** argv) {
   prnn::Asked asked;
-  for (int i = 1; i < argc; ++i)
-    if (!prnn::read(argv[i], asked)) {
-      std::printf("no option is '%s'\n", argv[i]);
-      return 2;
-    }
+  const auto text = [](std::string& to) { return [&to](const std::string& v) { to = v; }; };
+  const auto number = [](int& to) {
+    return [&to](const std::string& v) { to = std::atoi(v.c_str()); };
+  };
+  if (!prnn::read_options(argc, argv,
+                          {{"cases", text(asked.cases)},
+                           {"input", text(asked.input)},
+                           {"fill", text(asked.fill)},
+                           {"fault", text(asked.fault)},
+                           {"schedules", number(asked.schedules)},
+                           {"resident", number(asked.resident)}}))
+    return 2;
   int failed = 0, ran = 0;
   for (const prnn::Case& c : prnn::cases()) {
     const prnn::Plan plan = prnn::plan_of(c);

@@ -18,13 +18,14 @@
 #include <chrono>
 #include <map>
 #include <memory>
-#include <string_view>
+#include <string>
 
 #include "native/cuda_cases.h"
 #include "native/cuda_compare.h"
 #include "native/cuda_data.h"
 #include "native/cuda_naive.h"
 #include "native/gpu.h"
+#include "native/options.h"
 
 namespace prnn {
 namespace {
@@ -208,38 +209,25 @@ int run_all(const Asked& asked) {
   return failed != 0 || ran == 0;
 }
 
-bool read(std::string_view argument, Asked& asked) {
-  const std::size_t equals = argument.find('=');
-  if (equals == std::string_view::npos) return false;
-  const std::string_view option = argument.substr(0, equals);
-  const std::string value(argument.substr(equals + 1));
-  if (option == "cases")
-    asked.cases = value;
-  else if (option == "input")
-    asked.input = value;
-  else if (option == "steps")
-    asked.steps = std::atoll(value.c_str());
-  else if (option == "runs")
-    asked.runs = std::atoi(value.c_str());
-  else if (option == "patience")
-    asked.patience = std::atof(value.c_str());
-  else if (option == "seconds")
-    asked.seconds = std::atof(value.c_str());
-  else
-    return false;
-  return true;
-}
-
 }  // namespace
 }  // namespace prnn
 
 int main(int argc, char** argv) {
   prnn::Asked asked;
-  for (int i = 1; i < argc; ++i)
-    if (!prnn::read(argv[i], asked)) {
-      std::printf("no option is '%s'\n", argv[i]);
-      return 2;
-    }
+  const auto text = [](std::string& to) { return [&to](const std::string& v) { to = v; }; };
+  const auto number = [](auto& to) {
+    return [&to](const std::string& v) {
+      to = static_cast<std::remove_reference_t<decltype(to)>>(std::atof(v.c_str()));
+    };
+  };
+  if (!prnn::read_options(argc, argv,
+                          {{"cases", text(asked.cases)},
+                           {"input", text(asked.input)},
+                           {"steps", number(asked.steps)},
+                           {"runs", number(asked.runs)},
+                           {"patience", number(asked.patience)},
+                           {"seconds", number(asked.seconds)}}))
+    return 2;
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 77;
   return prnn::run_all(asked);
