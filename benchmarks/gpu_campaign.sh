@@ -8,6 +8,7 @@
 #   stage 1  build        the package with CUDA for this GPU, and the programs
 #            conformance  every function of cuda/ptx.h against its definition
 #            engine       every kernel against a naive run on the host, without JAX
+#            segments     cycles of each part of a step, by the clock
 #            sanitizers   the same under memcheck, racecheck, synccheck, initcheck
 #   stage 2  micro        the constants of the planner's model
 #            plans        every plan that the planner considers, timed
@@ -30,8 +31,8 @@ set -uo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 out=${OUT:-gpu_results} budget=540 smoke="" build=1 parts="" stage=""
-stages=(build,conformance,engine,sanitizers micro,plans tests,graphs peers soak)
-all=build,conformance,engine,sanitizers,micro,plans,tests,graphs,soak,peers
+stages=(build,conformance,engine,segments,sanitizers micro,plans tests,graphs peers soak)
+all=build,conformance,engine,segments,sanitizers,micro,plans,tests,graphs,soak,peers
 while [ $# -gt 0 ]; do
   case $1 in
     --out) out=$2; shift ;;
@@ -225,13 +226,14 @@ export root out python work carried smoke build
 share_of() { # what a part may take of the time that parts share
   case $1 in
     build | peers) echo 30 ;; tests) echo 25 ;; sanitizers) echo 20 ;; plans) echo 16 ;;
-    micro | graphs) echo 14 ;; engine | soak) echo 10 ;; conformance) echo 5 ;;
+    micro | graphs) echo 14 ;; engine | soak) echo 10 ;; conformance | segments) echo 5 ;;
   esac
 }
 command_of() {
   case $1 in
     build | engine | tests) echo "$1" ;;
     conformance | micro) echo "device_program $1" ;;
+    segments) echo "device_program segments ${smoke#--}" ;;
     plans) echo "device_program plans \$PART_SECONDS ${smoke#--}" ;;
     graphs) echo "python_part command_buffers checks" ;;
     soak) echo "python_part soak checks" ;;

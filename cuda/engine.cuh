@@ -64,6 +64,14 @@ class PartialSums {
   float* sums_;
 };
 
+// Parts of a job, in order: what comes before its first step, and those of a step.
+enum class Segment { kBefore, kFetch, kArrive, kProduct, kReduce, kCell };
+
+// Told when each of them ends. What is shipped asks nothing (benchmarks/gpu/segments.cu does).
+struct NoProbe {
+  PRNN_DEVICE void ended(Segment) const {}
+};
+
 template <class Pass, Number kNumber, Exchange kExchange, Tile kTile>
 class Engine {
  public:
@@ -78,7 +86,8 @@ class Engine {
         bias_(reinterpret_cast<float*>(ptx::shared() + static_cast<int>(layout(task).bias))),
         first_unit_(ptx::ctaid() % task.blocks * kUnits) {}
 
-  PRNN_DEVICE void run() {
+  template <class Probe = NoProbe>
+  PRNN_DEVICE void run(Probe&& probe = {}) {
     const Shape& shape = task_.pass.shape;
     const int slices = static_cast<int>(ceil_div(shape.batch, kTile.columns()));
     const std::int64_t jobs = shape.groups * slices;
@@ -94,7 +103,7 @@ class Engine {
         load_bias(group);
       }
       exchange_.begin(job);
-      run(job);
+      run(job, probe);
     }
     exchange_.end();
   }
@@ -152,7 +161,8 @@ class Engine {
     }
   }
 
-  PRNN_DEVICE void run(const Job& job) {
+  template <class Probe>
+  PRNN_DEVICE void run(const Job& job, Probe& probe) {
     const Pass& pass = task_.pass;
     Carry carry[kElements];
     Fetched fetched[kElements] = {};
@@ -169,9 +179,10 @@ class Engine {
       if constexpr (Pass::kStartsPublished) publish(job, at, -1, {carry[e][0]});
     }
     if (Pass::kStartsPublished) exchange_.leave(-1);
+    probe.ended(Segment::kBefore);
 
 #pragma unroll 1
-    for (int s = job.first_step; s < job.end_step; ++s) step(job, s, carry, fetched);
+    for (int s = job.first_step; s < job.end_step; ++s) step(job, s, carry, fetched, probe);
 
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
@@ -192,8 +203,9 @@ class Engine {
       }
   }
 
+  template <class Probe>
   PRNN_DEVICE void step(const Job& job, int s, Carry (&carry)[kElements],
-                        Fetched (&fetched)[kElements]) {
+                        Fetched (&fetched)[kElements], Probe& probe) {
     const Pass& pass = task_.pass;
     // A step ahead: these come from memory, which takes longer than a step.
     Fetched next[kElements] = {};
@@ -203,13 +215,17 @@ class Engine {
       if (at.exists && s + 1 < job.end_step)
         next[e] = pass.fetch(job.group, s + 1, at.row, at.unit, Io{});
     }
+    probe.ended(Segment::kFetch);
 
     float sums[kTile.m_tiles][kTile.n_tiles][4] = {};
     exchange_.arrive(s);
     ptx::bar_warp_sync();  // mma wants the warp together
+    probe.ended(Segment::kArrive);
     if (job.reads(s)) weights_.multiply(exchange_, s, sums);
+    probe.ended(Segment::kProduct);
     sums_.write(s, place_, sums);
     ptx::bar_sync();  // every warp's partial sums are there
+    probe.ended(Segment::kReduce);
 
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
@@ -225,6 +241,7 @@ class Engine {
       fetched[e] = next[e];
     }
     exchange_.leave(s);
+    probe.ended(Segment::kCell);
   }
 
   // To the team, padding included, and to the pass's output. All lanes of a warp at once. What is

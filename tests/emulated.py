@@ -43,18 +43,24 @@ def module() -> Path:
 
 
 def program(source: Path) -> Path:
-    """One that runs on a GPU, over the fake runtime (tests/native/fake_device.cc)."""
+    """One that runs on a GPU, over the fake runtime (tests/native/fake_device.cc).
+
+    With the kernels that are beside it, if there are any.
+    """
     library = module()
     options = *OPTIONS, "-g0", *KERNELS, f"-Wl,-rpath,{library.parent}"
     tests = ROOT / "tests"
     paths = f"-I{tests}/fake_cuda", f"-I{ROOT}", f"-I{tests}"
-    both = source, tests / "native/fake_device.cc"
+    kernels = source.with_suffix(".cu")
+    parts = [source, tests / "native/fake_device.cc"]
+    if kernels.exists():
+        parts += ["-xc++", kernels, "-xnone"]
 
     def make(linked: Path) -> None:
-        _run("c++", *options, *paths, *both, library, "-o", linked)
+        _run("c++", *options, *paths, *parts, library, "-o", linked)
 
     folders = "core", "cuda", "tests/emulator", "tests/fake_cuda", "tests/native"
-    read = source, *sources(*(ROOT / folder for folder in folders))
+    read = sources(source.parent, *(ROOT / folder for folder in folders))
     return made_once(source.stem, read, (*options, library), make)
 
 

@@ -35,7 +35,7 @@ def rows_of(path: Path) -> list[dict]:
 
 
 STAGES = {
-    1: ("conformance", "engine", "sanitizers"),
+    1: ("conformance", "engine", "segments", "sanitizers"),
     2: ("micro", "plans"),
     3: ("tests", "graphs"),
     4: ("peers",),
@@ -56,6 +56,7 @@ def work(tmp_path_factory) -> Path:
     for name, source in {
         "check_device": "tests/native/check_device.cc",
         "plans": "benchmarks/gpu/plans.cc",
+        "segments": "benchmarks/gpu/segments.cc",
     }.items():
         shutil.copy(emulated.program(ROOT / source), programs / name)
     for name, row in {
@@ -87,6 +88,7 @@ def test_stages_add_up(tmp_path, work):
     assert "Nothing was found." in text
     assert "| rnn | 8 | 2 | float32 | train |" in text
     assert "| forward | bfloat16 | grid |" in text
+    assert "| backward | 40 | 3 | cluster |" in text
     parts = {row["part"] for row in rows_of(out / "checks.jsonl")}
     assert parts == {"command_buffers", "soak", "sanitizers"}
     rows = rows_of(out / "device.jsonl")

@@ -166,6 +166,34 @@ def plans(rows: list[Row]) -> list[str]:
     ]
 
 
+def segments(rows: list[Row]) -> list[str]:
+    """Where a step's time goes."""
+    found = [row for row in rows if row["part"] == "segments" and "pass" in row]
+    if not found:
+        return []
+    parts = "fetch", "arrive", "product", "reduce", "cell"
+    names = "pass", "hidden", "batch", "exchange", "rows", "columns", "blocks"
+    lines = [
+        [
+            *(row[name] for name in names),
+            *(round(row[part]) for part in (*parts, "before")),
+            round(sum(row[part] for part in parts)),
+            row["modelled"],
+        ]
+        for row in found
+    ]
+    header = *names, *parts, "before", "step", "modelled"
+    return [
+        "## Cycles of a step, LSTM in bfloat16",
+        "",
+        *table(header, lines),
+        "",
+        "Of each block's first thread, medians over the blocks; looks at the clock "
+        "included. In `product` is the wait for what others publish; `before` is once a "
+        "call: loading weights, and the first meeting.",
+    ]
+
+
 def peers(rows: list[Row], limit: int = 60) -> list[str]:
     """µs per step of all contenders, a line for each point."""
     names = "native", "scan", "cudnn", "torch", "torch graph"
@@ -242,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = read(Path(folder))
     device = next((r["name"] for r in rows if r.get("what") == "device"), "no GPU")
     sections = [parts(rows), failures(rows), others(rows), constants(rows)]
-    sections += [plans(rows), peers(rows)]
+    sections += [segments(rows), plans(rows), peers(rows)]
     print(f"# GPU campaign: {device}\n")
     for section in sections:
         if section:

@@ -23,9 +23,18 @@ class Gpu {
     require(prnn::prepare(call, plan, device_));
   }
   // And waits for it.
-  void run(CudaCall call, const Plan& plan) {
+  void run(const CudaCall& call, const Plan& plan) {
+    require(launch(watched(call), plan, stream_, order_));
+    wait();
+  }
+
+  // For launches of others on the stream.
+  cudaStream_t stream() const { return stream_; }
+  CudaCall watched(CudaCall call) const {
     call.watchdog = watchdog_.of_kernels();
-    require(launch(call, plan, stream_, order_));
+    return call;
+  }
+  void wait() const {
     const cudaError_t error = cudaStreamSynchronize(stream_);
     if (error != cudaSuccess) require(watchdog_.given_up());
     require(error, "the kernel failed");
