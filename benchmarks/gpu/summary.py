@@ -189,8 +189,8 @@ def segments(rows: list[Row]) -> list[str]:
         *table(header, lines),
         "",
         "Of each block's first thread, medians over the blocks; looks at the clock "
-        "included. In `product` is the wait for what others publish; `before` is once a "
-        "call: loading weights, and the first meeting.",
+        "included. In `product` is the wait for what others publish; `before` is once "
+        "a call: loading weights, and the first barrier.",
     ]
 
 
