@@ -4,7 +4,7 @@
 .DELETE_ON_ERROR:
 
 BIN = .venv/bin
-CXX_FILES = $(wildcard core/*.h cpu/*.h cpu/*.cc cuda/*.h cuda/*.cuh cuda/*.cc cuda/*.cu \
+CXX_FILES = $(wildcard core/*.h cpu/*.h cpu/*.cc cpu/*/*.h cpu/*/*.cc cuda/*.h cuda/*.cuh cuda/*.cc cuda/*.cu \
     ffi/*.h ffi/*.cc tests/native/*.h tests/native/*.cc benchmarks/cpu/*.cc benchmarks/gpu/*.h \
     benchmarks/gpu/*.cc benchmarks/gpu/*.cu benchmarks/gpu/*.cuh benchmarks/gpu/conformance/*.cuh \
     tests/emulator/*.h tests/emulator/*.cc tests/fake_cuda/*.h tests/fake_cuda/*.cc \

@@ -59,7 +59,8 @@ def measure(point: Point, limits: Limits, budget_s: float) -> dict:
     step_us = harness.Spread.of(timing.seconds, 1e6 / point.time)
     plan = plan_of(point)
     sizes = point.hidden_size * point.wide, point.batch, limits
-    planned = _limits.limit(*sizes, plan.threads, plan.split)
+    split = "rows" if plan.partition == "batch" else "units"
+    planned = _limits.limit(*sizes, plan.threads, split)
     machine = _limits.machine_limit(*sizes)
     return {
         **dataclasses.asdict(point),

@@ -1,9 +1,9 @@
 // A phase of a step: products of rows with panels of weights, and then the steps they are for.
 #pragma once
-#include "cpu/in_place.h"
 #include "cpu/packing.h"
 #include "cpu/product.h"
 #include "cpu/steps.h"
+#include "cpu/unpacked.h"
 
 namespace prnn::PRNN_ISA {
 
@@ -109,7 +109,7 @@ PRNN_HD Panel take_panel(const Pass& pass, const Blocking& blocking, float* pack
   const std::int64_t n = step % 2 == 0 ? part.first_panel + i : part.last_panel - 1 - i;
   const Units units = units_of(pass.shape, blocking, kPhase, Pass::products(kPhase), n);
   if constexpr (requires { Pass::kPacksInTurn; })
-    if (blocking.places > 0) {
+    if (blocking.source == WeightSource::kPackedPerPanel) {
       const Panel panel{packed, units};
       pack_panels(pass, group, kPhase, &panel, 1);
       return panel;
@@ -149,8 +149,8 @@ template <int kPhase, class Pass>
 void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
                    std::int64_t step) {
   if constexpr (requires { pass.weight_rows(0, 0); })
-    if (blocking.in_place)
-      return InPlace<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
+    if (blocking.source == WeightSource::kUnpacked)
+      return Unpacked<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
   if constexpr (requires { pass.output(0, 0); })
     if (pass.rows_are_alike(step) && pass.shape.hidden % kWidth == 0)
       return put_products<kPhase>(pass, blocking, packed, part, step);
@@ -162,7 +162,7 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
       run.count = 0;
     };
     for (std::int64_t i = 0; i < part.last_panel - part.first_panel; ++i) {
-      if (blocking.places > 0) advance_run();
+      if (blocking.source == WeightSource::kPackedPerPanel) advance_run();
       const Panel panel = take_panel<kPhase>(pass, blocking, packed, g, step, part, i);
       if (!run.has_room_for(panel.units, depth, rows)) advance_run();
       run.panels[run.count++] = panel;

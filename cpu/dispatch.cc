@@ -4,10 +4,6 @@
 #include "cpu/environment.h"
 #include "cpu/run.h"
 
-#if PRNN_HAS_X86_ISAS
-#include <cpuid.h>
-#endif
-
 namespace prnn {
 
 namespace portable {
@@ -44,18 +40,6 @@ const Isa* find_isa(const char* name) {
     return &avx2::kIsa;
 #endif
   return std::strcmp(name, "portable") == 0 ? &portable::kIsa : nullptr;
-}
-
-bool halves_wide_vectors() {
-#if PRNN_HAS_X86_ISAS
-  // Zen 4: of the family that begins with Zen 3, which has no such vectors.
-  constexpr unsigned kZen3And4 = 0x19;
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return false;
-  return (eax >> 8 & 0xf) + (eax >> 20 & 0xff) == kZen3And4;
-#else
-  return false;
-#endif
 }
 
 const Isa& best_isa() {

@@ -1,5 +1,6 @@
 #include "cpu/environment.h"
 
+#include "cpu/plan/rates.h"
 #include "cpu/run.h"
 
 namespace prnn {
@@ -9,6 +10,19 @@ std::string environment_error() {
     if (setting.is_wrong())
       return std::string("prnn_jax: ") + setting.variable + " must be " + setting.expected +
              ", got \"" + std::getenv(setting.variable) + "\"; correct it or unset it.";
+  if (const char* way = std::getenv("PRNN_CPU_PLAN"); way != nullptr && *way && !wanted_way()) {
+    std::string known;
+    for (const WantedWay& each : kWays)
+      known += (known.empty() ? "" : ", ") + std::string(each.name);
+    return "prnn_jax: PRNN_CPU_PLAN must be one of " + known + ", got \"" + way +
+           "\"; correct it or unset it.";
+  }
+  if (const char* path = rates_path())
+    if (const RatesFile file = read_rates(path); !file.error.empty())
+      return std::string(
+                 "prnn_jax: PRNN_CPU_RATES must be a file that benchmarks/calibrate.py "
+                 "wrote, got \"") +
+             path + "\", which " + file.error + "; correct it or unset it.";
   const char* const wanted = wanted_isa();
   if (wanted == nullptr || find_isa(wanted) != nullptr) return {};
   std::string known;

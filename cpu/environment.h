@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <string_view>
+
+#include "cpu/problem.h"
 
 namespace prnn {
 
@@ -43,6 +46,31 @@ inline constexpr Setting kSharedCacheBytes{
 inline const char* wanted_isa() {
   const char* const name = std::getenv("PRNN_CPU_ISA");
   return name == nullptr || *name == '\0' ? nullptr : name;
+}
+
+// A file of the processor's rates (cpu/plan/rates.h); null where it is not given.
+inline const char* rates_path() {
+  const char* const path = std::getenv("PRNN_CPU_RATES");
+  return path == nullptr || *path == '\0' ? nullptr : path;
+}
+
+// The ways in which calls are to be run where that can be, whatever they cost.
+struct WantedWay {
+  const char* name;
+  std::optional<WeightSource> source;
+  std::optional<Partition> partition;
+};
+inline constexpr WantedWay kWays[] = {
+    {"packed", WeightSource::kPacked, {}}, {"unpacked", WeightSource::kUnpacked, {}},
+    {"batch", {}, Partition::kBatch},      {"hidden", {}, Partition::kHidden},
+    {"columns", {}, Partition::kColumns},
+};
+// Null where none is given, or none of these.
+inline const WantedWay* wanted_way() {
+  const char* const name = std::getenv("PRNN_CPU_PLAN");
+  for (const WantedWay& way : kWays)
+    if (name != nullptr && std::string_view(way.name) == name) return &way;
+  return nullptr;
 }
 
 // What is wrong with any of these, in the words of who set it; empty if nothing is.

@@ -114,9 +114,9 @@ void multiply_columns(const Problem& problem, const Blocking& blocking, float* p
   visit_pass(problem, [&](const auto& pass) {
     using Pass = std::remove_cvref_t<decltype(pass)>;
     if constexpr (requires { pass.weight_rows(0, 0); }) {
-      if (phase == 0) InPlace<0, Pass>{pass, blocking, packed, part, step}.multiply_columns();
+      if (phase == 0) Unpacked<0, Pass>{pass, blocking, packed, part, step}.multiply_columns();
       if constexpr (Pass::kPhases > 1)
-        if (phase == 1) InPlace<1, Pass>{pass, blocking, packed, part, step}.multiply_columns();
+        if (phase == 1) Unpacked<1, Pass>{pass, blocking, packed, part, step}.multiply_columns();
     }
   });
 }

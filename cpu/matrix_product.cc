@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cpu/caches.h"
+#include "cpu/plan/machine.h"
 
 namespace prnn {
 namespace {
@@ -23,8 +23,8 @@ std::int64_t panels_of(const MatrixProduct& product) {
 // come from a third-level cache, and go to pages which the processor has to look up, that takes a
 // tenth less than one panel at a time.
 constexpr std::int64_t kMostPanels = 8;
-std::int64_t panels_at_once() {
-  const std::int64_t fit = cache_bytes_per_thread() / 2 / (4 * kDepth * kPanelColumns);
+std::int64_t panels_at_once(const Isa& isa) {
+  const std::int64_t fit = this_machine(isa.width).cache_bytes / 2 / (4 * kDepth * kPanelColumns);
   return std::clamp<std::int64_t>(fit, 1, kMostPanels);
 }
 
@@ -81,7 +81,7 @@ class Cut {
         threads_(threads),
         vectors_(ceil_div(product.columns, isa.width)) {
     if (vectors_ >= 2 * threads) {
-      const std::int64_t at_once = panels_at_once() * kPanelColumns / isa.width;
+      const std::int64_t at_once = panels_at_once(isa) * kPanelColumns / isa.width;
       pieces_ = std::min(vectors_, ceil_div(vectors_, at_once * threads) * threads);
     } else {
       pieces_ = panels_of(product);

@@ -55,7 +55,7 @@ std::int64_t prepared_words(const Problem& p) {
 
 void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out) {
   prefer_huge_pages(out, 4 * prepared_words(problem));
-  const CpuPlan plan = prnn::plan(isa, problem, pool.threads());
+  const CpuPlan plan = prnn::plan(this_machine(isa.width), isa, problem, pool.threads());
   Prepared header = header_for(isa, problem);
   header.steps = plan.blocking.layout;
   header.projection = plan.projection.layout;

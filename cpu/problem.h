@@ -37,7 +37,7 @@ inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 8;
 inline constexpr int kPackedTogether = 8;
 
 // Rows that are multiplied at once by weights that are not packed.
-inline constexpr int kInPlaceRows = 4;
+inline constexpr int kUnpackedRows = 4;
 
 // Multiplies some rows, `depth` floats each, by a strip of packed weights (cpu/product.h).
 using Product = void (*)(const float* strip, const float* const* rows, std::int64_t depth,
@@ -54,10 +54,26 @@ struct LeftOver {
   bool along_k;
 };
 
+// Where a product's weights come from.
+enum class WeightSource {
+  kPacked,          // all of them, before the first step
+  kPrepacked,       // packed before the call (cpu/prepared.h)
+  kPackedPerPanel,  // a panel when its turn comes, each time
+  kUnpacked,        // as they lie in memory; panels are of one vector
+};
+
+// How a step's work is divided among threads.
+enum class Partition {
+  kBatch,    // each takes rows of the batch (or groups) through all steps
+  kHidden,   // each takes some of the units in every step; a barrier after every phase
+  kColumns,  // the same, but for products: of those each takes columns, in a task of its own
+};
+
 // What panels are cut for: so many rows of the batch that a thread works on at a time, and so many
 // threads that share the units of a step.
 struct Layout {
   std::int64_t rows, threads;
+  bool operator==(const Layout&) const = default;
 };
 
 // The packed weights of each phase are cut into panels of nearly equal size.
@@ -73,15 +89,10 @@ struct Blocking {
   std::int64_t panel_words;  // of the largest panel
   int phases, weights_per_word;
   const Products* products;
-  bool is_packed;  // before the call (cpu/prepared.h)
-  bool in_place;   // weights are not packed, and panels are of one vector
-  // And threads share the columns of a phase's products, so many vectors per group; its units when
-  // all are there.
-  bool by_columns;
-  std::int64_t columns[kMaxPhases];
-  // Or, if this is not 0, panels are packed when their turn comes: so many threads at most have a
-  // place each, for one panel after the other.
-  std::int64_t places;
+  WeightSource source;
+  Partition partition;
+  std::int64_t columns[kMaxPhases];  // vectors of products per group
+  std::int64_t places;  // kPackedPerPanel: so many threads at most have one, for a panel at a time
 };
 
 // Some of the work of one step: what one thread does.

@@ -75,7 +75,8 @@ void prepare_results(const Problem& p, const CpuPlan& plan, float* workspace) {
   const CellNumbers n = numbers(p.cell);
   const std::int64_t value = p.dtype == Dtype::kFloat32 ? 4 : 2;
   const std::int64_t sequence = value * p.shape.time * state_floats(p.shape);
-  if (!plan.blocking.in_place) prefer_huge_pages(workspace, 4 * workspace_floats(p));
+  if (plan.blocking.source != WeightSource::kUnpacked)
+    prefer_huge_pages(workspace, 4 * workspace_floats(p));
   if (p.kind == Kind::kForward) {
     prefer_huge_pages(p.forward.y, sequence);
     prefer_huge_pages(p.forward.saved, sequence * kept_values(p));
@@ -110,7 +111,7 @@ bool keeps_far(const Isa& isa, const Problem& p, const CpuPlan& plan) {
   const bool is_whole = isa.width == kLine && p.shape.hidden % kLine == 0 &&
                         reinterpret_cast<std::intptr_t>(forward.saved) % (4 * kLine) == 0;
   const std::int64_t bytes = 4 * p.shape.time * state_floats(p.shape) * kept_values(p);
-  return is_whole && bytes > plan.threads * plan.cache_bytes;
+  return is_whole && bytes > plan.choice.threads * this_machine(isa.width).cache_bytes;
 }
 
 // All steps of some rows. With a projection, each piece of it before the steps it is made for.
@@ -142,10 +143,14 @@ void run_one_step(const Work& steps, const Work* projection, const Packing& pack
   if (projection) projection->widen({0, steps.problem.shape.groups, 0, rows, 0, 0}, 0);
   const auto share = [&](const auto& body) { parallel_for(pool, threads, threads, body); };
   const auto multiply = [&](const Work& work, int phase, std::int64_t member) {
-    if (work.blocking.by_columns) work.multiply_columns(0, phase, rows, member, threads);
+    if (work.blocking.partition == Partition::kColumns)
+      work.multiply_columns(0, phase, rows, member, threads);
   };
   // What a thread makes of the one step's a_x is what it needs: the same units of each gate.
-  const bool in_one = projection && projection->blocking.in_place && steps.blocking.in_place &&
+  const auto is_unpacked = [](const Work& work) {
+    return work.blocking.source == WeightSource::kUnpacked;
+  };
+  const bool in_one = projection && is_unpacked(*projection) && is_unpacked(steps) &&
                       steps.problem.shape.hidden % steps.isa.width == 0;
   const auto project_own = [&](std::int64_t member) {
     const std::int64_t panels = steps.blocking.panels[0];
@@ -155,14 +160,17 @@ void run_one_step(const Work& steps, const Work* projection, const Packing& pack
                                  projection->packed);
   };
   if (projection && !in_one) {
-    if (projection->blocking.by_columns)
+    if (projection->blocking.partition == Partition::kColumns)
       share([&](std::int64_t member) { multiply(*projection, 0, member); });
     share(
         [&](std::int64_t member) { projection->advance(0, 0, rows, member, threads, shares, 0); });
   }
   for (int phase = 0; phase < steps.blocking.phases; ++phase) {
     const bool projects = in_one && phase == 0;
-    if (steps.blocking.by_columns || (projects && projection->blocking.by_columns))
+    const auto by_columns = [](const Work& work) {
+      return work.blocking.partition == Partition::kColumns;
+    };
+    if (by_columns(steps) || (projects && by_columns(*projection)))
       share([&](std::int64_t member) {
         if (projects) multiply(*projection, 0, member);
         multiply(steps, phase, member);
@@ -197,7 +205,9 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
     projection->widen({0, steps.problem.shape.groups, first, end, 0, 0}, piece);
   };
   const std::int64_t of_widening = projection && widens(projection->problem) ? 1 : 0;
-  const auto turns_of = [](const Work& work) { return work.blocking.by_columns ? 2 : 1; };
+  const auto turns_of = [](const Work& work) {
+    return work.blocking.partition == Partition::kColumns ? 2 : 1;
+  };
   const auto take_share = [&](std::int64_t n, const Work& work, std::int64_t step,
                               std::int64_t turn, std::int64_t all, std::int64_t member,
                               std::int64_t members) {
@@ -206,7 +216,7 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
       return work.multiply_columns(step, phase, all, member, members);
     work.advance(step, phase, all, member, members, shares, n);
   };
-  const bool cuts = projection && projection->blocking.is_packed;
+  const bool cuts = projection && projection->blocking.source == WeightSource::kPrepacked;
   const std::int64_t panels = cuts ? projection->blocking.panels[0] : 0;
   const std::int64_t cut_turns = std::clamp<std::int64_t>(panels / threads, 1, kFirstTurns);
   const auto project_part = [&](std::int64_t part, std::int64_t member, std::int64_t members) {
@@ -252,11 +262,14 @@ std::int64_t workspace_floats(const Problem& p) {
          carry_floats(p) + 2 * kRoomToAlign + projection;
 }
 
-void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
+void run(const Isa& isa, const Problem& problem, ThreadPool& pool, float* workspace) {
+  if (state_floats(problem.shape) == 0) return;
+  if (problem.shape.time == 0) return hand_on_states(problem);
+  run(isa, problem, plan(this_machine(isa.width), isa, problem, pool.threads()), pool, workspace);
+}
+
+void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool, float* workspace) {
   const Shape& shape = problem.shape;
-  if (state_floats(shape) == 0) return;
-  if (shape.time == 0) return hand_on_states(problem);
-  const CpuPlan plan = prnn::plan(isa, problem, pool.threads());
   float* const packed = aligned(workspace);
   Work steps{isa, problem, plan.blocking, packed};
   steps.blocking.products = products_of(isa, problem.dtype);
@@ -283,23 +296,23 @@ void run(const Isa& isa, Problem problem, ThreadPool& pool, float* workspace) {
     projection.problem.projection.steps = forward.made_steps = plan.projection_steps;
     forward.made_a_x = a_x;
   }
-  if (plan.blocking.is_packed) {
+  if (plan.blocking.source == WeightSource::kPrepacked) {
     steps.packed = prepared_steps(problem);
     projection.packed = prepared_projection(problem);
   }
 
   prepare_results(problem, plan, workspace);
-  const Packing packing(steps, made, plan.threads);
+  const Packing packing(steps, made, plan.choice.threads);
   const std::int64_t count = shape.time + (problem.kind == Kind::kBackward ? 1 : 0);
-  if (plan.split == Split::kUnits && count == 1)
-    return run_one_step(steps, made, packing, pool, plan.threads);
-  if (plan.split == Split::kUnits)
-    return run_units(steps, made, packing, count, pool, plan.threads);
+  if (plan.choice.partition != Partition::kBatch && count == 1)
+    return run_one_step(steps, made, packing, pool, plan.choice.threads);
+  if (plan.choice.partition != Partition::kBatch)
+    return run_units(steps, made, packing, count, pool, plan.choice.threads);
   packing.pack_all(pool);
-  const std::int64_t slices = ceil_div(shape.batch, plan.rows_per_part);
-  parallel_for(pool, plan.threads, shape.groups * slices, [&](std::int64_t i) {
-    const std::int64_t group = i / slices, row = i % slices * plan.rows_per_part;
-    const std::int64_t end = std::min(shape.batch, row + plan.rows_per_part);
+  const std::int64_t slices = ceil_div(shape.batch, plan.choice.rows);
+  parallel_for(pool, plan.choice.threads, shape.groups * slices, [&](std::int64_t i) {
+    const std::int64_t group = i / slices, row = i % slices * plan.choice.rows;
+    const std::int64_t end = std::min(shape.batch, row + plan.choice.rows);
     run_rows(steps, made, {group, group + 1, row, end, 0, 0}, count);
   });
 }

@@ -31,7 +31,7 @@ struct Work {
     return std::min(panels, std::max(kEnoughLots, ceil_div(panels, kPackedTogether)));
   }
   std::int64_t packed_each(std::int64_t members) const {
-    if (blocking.is_packed || blocking.in_place || blocking.places > 0) return 0;
+    if (blocking.source != WeightSource::kPacked) return 0;
     return problem.shape.groups * (lots_each(0, members) + lots_each(1, members));
   }
   // Packs the n-th of a member's lots.
@@ -62,7 +62,7 @@ struct Work {
   void advance(std::int64_t step, int phase, std::int64_t rows, std::int64_t member,
                std::int64_t members, Shares& shares, std::int64_t turn) const {
     float* place = packed;
-    if (blocking.places > 0) {
+    if (blocking.source == WeightSource::kPackedPerPanel) {
       if (member >= blocking.places) return;
       members = std::min(members, blocking.places);
       place += member * blocking.panel_words;
@@ -81,7 +81,7 @@ struct Work {
   // So many that one is worth the trouble.
   std::int64_t lots_of_turn(int phase, std::int64_t rows, std::int64_t members) const {
     constexpr std::int64_t kMostLots = 8, kWorthTaking = 1 << 20;
-    if (blocking.in_place) return 1;
+    if (blocking.source == WeightSource::kUnpacked) return 1;
     const std::int64_t weights = blocking.group_words * blocking.weights_per_word;
     const std::int64_t work = weights * problem.shape.groups * rows / members / blocking.phases;
     const std::int64_t most = std::min(kMostLots, blocking.panels[phase] / members);

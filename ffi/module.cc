@@ -68,47 +68,6 @@ std::vector<std::string> failures_on_cuda() {
 #endif
 }
 
-std::optional<Dtype> dtype_named(const std::string& name) {
-  if (name == "float32") return Dtype::kFloat32;
-  if (name == "bfloat16") return Dtype::kBfloat16;
-  if (name == "float16") return Dtype::kFloat16;
-  return std::nullopt;
-}
-
-// How the CPU engine would run a call with `threads` threads.
-nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch,
-                  std::int64_t groups, std::int64_t hidden, bool backward, int threads,
-                  const std::string& dtype, std::int64_t input_size) {
-  Problem p{};
-  p.cell.kind = cell_kind(cell).value();
-  p.dtype = dtype_named(dtype).value();
-  p.shape = {time, batch, groups, hidden, false, false, false};
-  p.kind = backward ? Kind::kBackward : Kind::kForward;
-  p.projection.input_size = input_size;
-  const Isa& isa = best_isa();
-  const CpuPlan plan = prnn::plan(isa, p, threads);
-  nb::dict out;
-  out["instruction_set"] = isa.name;
-  out["vector_width"] = isa.width;
-  out["split"] = plan.split == Split::kUnits ? "units" : "rows";
-  out["threads"] = plan.threads;
-  out["rows_per_block"] = plan.blocking.rows;
-  out["units_per_panel"] = plan.blocking.vectors[0] * isa.width;
-  out["in_place"] = plan.blocking.in_place;
-  out["weight_bytes"] = plan.weight_bytes;
-  out["weight_bits"] = 32 / plan.blocking.weights_per_word;
-  out["weights_stay"] = plan.weights_stay;
-  out["weights_come"] = plan.weights_come;
-  out["cache_bytes"] = plan.cache_bytes;
-  out["projected_steps"] = plan.projection_steps;
-  out["projection_weights"] = nb::none();
-  if (plan.projection.in_place)
-    out["projection_weights"] = "in place";
-  else if (projects(p))
-    out["projection_weights"] = plan.projection.places > 0 ? "packed in turn" : "packed";
-  return out;
-}
-
 using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using FloatResult = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -137,8 +96,7 @@ NB_MODULE(_prnn, m) {
   m.def("cuda_targets", cuda_targets);
   m.def("cuda_failures", failures_on_cuda);
   bind_planner(m);
-  m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a, "backward"_a,
-        "threads"_a, "dtype"_a = "float32", "input_size"_a = 0);
+  bind_cpu_planner(m);
   m.def("has_isa", [](const std::string& name) { return find_isa(name.c_str()) != nullptr; });
   bind_map<&Isa::sigmoid>(m, "sigmoid");
   bind_map<&Isa::tanh>(m, "tanh");

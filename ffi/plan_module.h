@@ -1,4 +1,4 @@
-// The CUDA engine's planner, as Python sees it.
+// The engines' planners, as Python sees them.
 #pragma once
 #include <nanobind/nanobind.h>
 
@@ -6,5 +6,8 @@ namespace prnn {
 
 // Adds cuda_plan, cuda_largest_hidden, and the devices known to the module.
 void bind_planner(nanobind::module_& m);
+
+// And cpu_plan, instruction_set, cpu_workers, cpu_rates and known_processors.
+void bind_cpu_planner(nanobind::module_& m);
 
 }  // namespace prnn

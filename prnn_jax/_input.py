@@ -5,7 +5,6 @@ here: the product by XLA, for all that is not the CPU engine, and what its gradi
 made of.
 """
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -98,16 +97,9 @@ def is_native_faster(rows: int, weights: int, dtype) -> bool:
         or any(rows <= n and weights <= most for n, most in MAX_ROWS.items())
         or (
             rows >= weights * ROWS_PER_WEIGHT
-            and (weights <= MAX_WITHOUT_AVX512 or "avx512" in _instruction_set())
+            and (weights <= MAX_WITHOUT_AVX512 or "avx512" in native.instruction_set())
         )
     )
-
-
-@functools.cache
-def _instruction_set() -> str:
-    """Of the CPU engine here."""
-    plan = native.cpu_plan("lstm", 1, 1, 1, 1, False, 1, "float32", 0)
-    return plan["instruction_set"]
 
 
 def _side_by_side(w: Array) -> Array:

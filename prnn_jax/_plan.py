@@ -60,17 +60,19 @@ class Plan:
       reasons: why this engine, and why cut this way.
       instruction_set: of the CPU engine: "avx512_bf16", "avx512", "avx2" or
         "portable".
-      split: how the CPU engine spreads work: "rows" of the batch, or hidden "units"
-        (threads meet after every step).
+      partition: how the CPU engine divides work among threads: "batch", each takes rows
+        through all steps; "hidden", each takes units of every step, with a barrier
+        after it; "columns", the same, but products by their columns.
       threads: how many may work on a call.
       rows_per_block: rows of the batch multiplied at once.
       units_per_panel: hidden units whose weights are read together.
-      in_place: whether weights are read where they are, and not packed first.
+      weights: "packed" before the first step, "prepacked" before the call, or
+        "unpacked": read as they lie in memory.
       projected_steps: of a layer, as many steps of the input projection as the CPU
         engine makes at a time.
-      projection_weights: how that reads its weights: "in place", "packed" as a whole
-        before all steps, or "packed in turn", a panel at a time for each of its pieces;
-        "by XLA" where that is faster, for all steps before the call.
+      projection_weights: how that reads its weights: as `weights`, or "packed per
+        panel", one at a time for each of its chunks; "by XLA" where that is faster, for
+        all steps before the call.
       weight_bytes: recurrent weights of one group.
       weight_bits: of a weight as the CPU engine reads it.
       device: of the CUDA engine, and all that follows: the GPU planned for.
@@ -87,7 +89,8 @@ class Plan:
       shared_k_blocks: those in shared memory.
       shared_bytes: shared memory of a block, all told.
       step_us: modelled time of one step of the whole batch.
-      step_parts_us: what it consists of, for one round; product and load overlap.
+      step_parts_us: what it consists of, for one round; on a GPU product and load
+        overlap, on a CPU reading and multiplying.
       call_us: modelled time of the call, the loading of the weights included.
       candidates: all that is compiled for such a call, a line each: what it would take,
         or why it cannot.
@@ -97,11 +100,11 @@ class Plan:
     platform: str
     reasons: tuple[str, ...]
     instruction_set: str | None = None
-    split: str | None = None
+    partition: str | None = None
     threads: int | None = None
     rows_per_block: int | None = None
     units_per_panel: int | None = None
-    in_place: bool | None = None
+    weights: str | None = None
     projected_steps: int | None = None
     projection_weights: str | None = None
     weight_bytes: int | None = None
@@ -126,11 +129,13 @@ class Plan:
         if self.instruction_set:
             lines += [
                 f"instruction set: {self.instruction_set}",
-                f"threads: {self.threads}, split by {self.split}",
+                f"threads: {self.threads}, {self.partition}-parallel",
                 f"block: {self.rows_per_block} rows x {self.units_per_panel} units",
-                f"{'weights, not' if self.in_place else 'weights,'} packed: "
+                f"weights, {self.weights}: "
                 f"{(self.weight_bytes or 0) / 1024:.0f} KiB per group, "
                 f"{self.weight_bits} bits each",
+                f"modelled: {self.step_us:.2f} us per step, "
+                f"{self.call_us:.1f} us in all",
             ]
         if self.projected_steps:
             lines += [
@@ -251,7 +256,6 @@ def _on_cpu(
     reason: str,
 ) -> Plan:
     batch, groups = sizes["batch"], sizes["groups"]
-    threads = len(os.sched_getaffinity(0))
     inputs = sizes.get("input_size", 0)
     weights = inputs * groups * call.table.gates * sizes["hidden_size"]
     rows = batch * sizes["time"]
@@ -263,48 +267,31 @@ def _on_cpu(
         groups,
         sizes["hidden_size"],
         training,
-        threads,
+        _threads(),
         jnp.dtype(dtype).name,
         0 if is_by_xla else inputs,
     )
     if is_by_xla:
         plan["projection_weights"] = "by XLA"
-    cache = plan["cache_bytes"]
-    weights = f"{plan['weight_bytes'] / 1024:.0f} KiB of packed weights"
-    if plan["projected_steps"]:
-        weights += " and those of the projection"
-    if plan["in_place"]:
-        why = "weights are read where they are: to pack them would cost more"
-    elif plan["split"] == "units":
-        why = f"{weights} are too many for each thread's {cache // 1024} KiB of cache"
-        if plan["weights_stay"]:
-            why = f"{batch * groups} rows are too few for {threads} threads"
-    elif plan["threads"] == 1 and threads > 1:
-        why = "a step is too short for more than one thread"
-    elif plan["weights_come"]:
-        why = f"{weights} come from a shared cache while rows are multiplied"
-    else:
-        why = f"{weights} stay in each thread's {cache // 1024} KiB of cache"
+    same = (
+        *("instruction_set", "partition", "threads", "rows_per_block"),
+        *("units_per_panel", "weights", "projected_steps", "projection_weights"),
+        *("weight_bytes", "weight_bits", "step_us", "call_us"),
+    )
     return Plan(
         "native",
         platform,
-        (reason, why),
-        **{
-            name: plan[name]
-            for name in (
-                "instruction_set",
-                "split",
-                "threads",
-                "rows_per_block",
-                "units_per_panel",
-                "in_place",
-                "projected_steps",
-                "projection_weights",
-                "weight_bytes",
-                "weight_bits",
-            )
-        },
+        (reason, plan["reason"], f"the model's rates are {plan['rates']}"),
+        **{name: plan[name] for name in same},
+        step_parts_us=tuple(plan["parts_us"].items()),
+        candidates=tuple(plan["table"]),
     )
+
+
+def _threads() -> int:
+    """Of a call on the CPU: the engine's own and the caller's, or XLA's."""
+    cores, workers = len(os.sched_getaffinity(0)), native.cpu_workers()
+    return min(cores, 1 + workers) if workers else cores
 
 
 def _on_cuda(

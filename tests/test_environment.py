@@ -11,6 +11,8 @@ VARIABLES = {
     "PRNN_CPU_WORKERS": "a whole number of threads from 0 to 65536",
     "PRNN_CPU_CACHE_BYTES": "a whole number of bytes from 1 to 2^40",
     "PRNN_CPU_SHARED_CACHE_BYTES": "a whole number of bytes from 0",
+    "PRNN_CPU_PLAN": "one of packed, unpacked, batch, hidden, columns",
+    "PRNN_CPU_RATES": "a file that benchmarks/calibrate.py wrote",
 }
 WRONG = [
     ("PRNN_CPU_ISA", "sse9"),
@@ -25,6 +27,8 @@ WRONG = [
     ("PRNN_CPU_CACHE_BYTES", " 1"),
     ("PRNN_CPU_SHARED_CACHE_BYTES", "32 MiB"),
     ("PRNN_CPU_SHARED_CACHE_BYTES", "-5"),
+    ("PRNN_CPU_PLAN", "rows"),
+    ("PRNN_CPU_RATES", "/no/such/file"),
 ]
 
 ERROR = """

@@ -54,10 +54,10 @@ def test_is_as_accurate_as_the_scan(case):
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("split", ["rows", "units"])
+@pytest.mark.parametrize("partition", ["batch", "hidden"])
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_table_covers_both_splits(cell, split, backward):
-    def splits(case):
+def test_the_table_covers_both_partitions(cell, partition, backward):
+    def partition_of(case):
         plan = _ffi.native.cpu_plan(
             case.table.engine,
             case.time,
@@ -67,10 +67,10 @@ def test_the_table_covers_both_splits(cell, split, backward):
             backward,
             2,  # threads
         )
-        return plan["split"]
+        return plan["partition"]
 
     cases = [case for case in CASES if case.cell == cell and case.time * case.rows > 0]
-    assert split in map(splits, cases)
+    assert partition in map(partition_of, cases)
 
 
 @pytest.mark.parametrize("cell", CELLS)

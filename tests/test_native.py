@@ -83,6 +83,9 @@ def test_threads_are_free_of_races(sanitizer, argument, tmp_path, monkeypatch):
     assert ran.stderr == "", report
 
 
+PLAN = "describe", "machine", "machines", "planner", "rates"
+
+
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
 def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     """The portable engine; tests/test_isa.py runs the others, without sanitizers."""
@@ -93,8 +96,9 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     sources += [
         ROOT / f"cpu/{name}.cc"
         for name in (
-            *("isa", "caches", "plan", "run", "prepared"),
-            *("matrix_product", "dispatch", "environment", "threads"),
+            *("isa", "run", "prepared", "matrix_product", "dispatch", "environment"),
+            *(f"plan/{name}" for name in PLAN),
+            "threads",
         )
     ]
     # Without optimization AddressSanitizer's program is made in half the time.
@@ -102,9 +106,7 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     options = level, "-g", "-pthread", flag, "-fno-sanitize-recover=all"
     options += checks_as_calls(tmp_path)
     compile_cxx(*options, "-DPRNN_ISA=portable", *sources, "-o", program)
-    # With no cache to speak of, threads share what they would each have done.
-    for cache_bytes, arguments in ((1 << 20, ()), (1, ("sharing",))):
-        monkeypatch.setenv("PRNN_CPU_CACHE_BYTES", str(cache_bytes))
+    for arguments in ((), ("ways",)):
         ran = run(program, *arguments)
         report = f"{ran.stdout}\n{ran.stderr}"
         assert ran.returncode == 0, report

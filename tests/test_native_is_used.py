@@ -158,7 +158,7 @@ def test_explain_tells_the_native_engine(cell, training):
     )
     assert plan.engine == "native"
     assert plan.instruction_set in ("avx512_bf16", "avx512", "avx2", "portable")
-    assert plan.split in ("rows", "units")
+    assert plan.partition in ("batch", "hidden", "columns")
     assert plan.threads >= 1
     text = str(plan)
     for part in ("engine: native on cpu", plan.instruction_set, "because"):

@@ -1,7 +1,6 @@
 """The engine makes its own a_x, some steps at a time: pieces that come out even, or do
 not, rows that end within one, and both ways of sharing the work."""
 
-import json
 import math
 
 import jax
@@ -14,7 +13,6 @@ from support import (
     assert_bitwise_equal,
     named,
     oracle,
-    run_python,
     scan,
 )
 
@@ -78,10 +76,10 @@ def test_explain_tells():
 @pytest.mark.parametrize(
     ("time", "batch", "hidden", "input_size", "way"),
     [
-        (3, 1, 300, 64, "in place"),
+        (3, 1, 300, 64, "unpacked"),
         (100, 2, 32, 8, "packed"),
-        (30, 1, 32, 8, "packed in turn"),  # all of them once
-        (20, 2, 1024, 1024, "packed in turn"),  # too many to keep
+        (30, 1, 32, 8, "packed per panel"),  # all of them once
+        (20, 2, 1024, 1024, "packed per panel"),  # too many to keep
         (100, 2, 1024, 1024, "by XLA"),  # and of more rows
     ],
 )
@@ -92,66 +90,12 @@ def test_explain_tells_how_weights_are_read(time, batch, hidden, input_size, way
     assert prnn_jax.explain("lstm", **sizes).projection_weights is None
 
 
-def test_rows_are_shared_while_all_weights_stay_in_a_cache():
-    def plan(share: float, input_share: float) -> dict:
-        """For weights that take so much of the cache, and theirs of the projection."""
-        hidden = int((share * cache / 16) ** 0.5) // 16 * 16
-        input_size = int(hidden * input_share / share)
-        sizes = 64, 16, 1, hidden
-        return _ffi.native.cpu_plan("lstm", *sizes, False, 2, "float32", input_size)
-
-    some = _ffi.native.cpu_plan("lstm", 9, 1, 1, 8, False, 1, "float32", 0)
-    cache = some["cache_bytes"]
-    assert plan(0.7, 0)["split"] == "rows"
-    assert plan(0.9, 0)["split"] == "units"
-    assert plan(0.6, 0.4)["split"] == "rows"  # the projection's are read less often
-    assert plan(0.6, 0.8)["split"] == "units"
-    assert plan(0.6, 0.4)["weights_stay"]
-    assert not plan(0.6, 0.8)["weights_stay"]
-
-
-SHARED_CACHE = """
-import json
-import prnn_jax
-from prnn_jax import _ffi
-
-def split(rows, hidden, input_size=0):
-    sizes = 64, rows, 1, hidden
-    plan = _ffi.native.cpu_plan("lstm", *sizes, False, 2, "float32", input_size)
-    return plan["split"]
-
-# As many as this processor multiplies while weights come.
-rows = next(rows for rows in range(2, 34, 2) if split(rows, 500) == "rows")
-plan = prnn_jax.explain("lstm", batch=rows, time=64, hidden_size=500)
-print(json.dumps({
-    "rows": rows,
-    "more": split(rows + 2, 500),
-    "with an input": split(rows, 500, 500),
-    "large": split(rows, 600),
-    "plan": str(plan),
-}))
-"""
-
-
-def test_rows_are_shared_if_weights_come_fast_enough_from_a_shared_cache():
-    printed = run_python(
-        SHARED_CACHE,
-        PRNN_CPU_CACHE_BYTES=str(1 << 20),
-        PRNN_CPU_SHARED_CACHE_BYTES=str(16 << 20),
-        PRNN_CPU_WORKERS="1",
-    )
-    plans = json.loads(printed)
-    assert "come from a shared cache" in plans.pop("plan")
-    assert plans.pop("rows") in (8, 32)  # of fewer, threads share the units
-    assert plans == {"more": "rows", "with an input": "rows", "large": "units"}
-
-
 @pytest.mark.parametrize(
     "case",
     [
         Case("lstm", 17, (16,), 256, 24),
         Case("gru", 17, (16,), 171, 24, bidirectional=True, controls=("lengths",)),
-        Case("lstm", 1, (1,), 256, 24, bidirectional=True),  # in place
+        Case("lstm", 1, (1,), 256, 24, bidirectional=True),  # unpacked
         Case("gru", 2, (3,), 171, 24, bidirectional=True),
     ],
     ids=str,
@@ -169,7 +113,7 @@ def test_bits_do_not_depend_on_how_weights_are_packed(case, monkeypatch):
     some = slice(first, first + x.shape[-1])
     many_x[..., some], many_w[..., some, :] = x, w
     many = {**few, "x": many_x, "w_ih": many_w}
-    assert math.prod(many_w.shape) > 2 << 20  # cpu/plan.cc's kMostKept
+    assert math.prod(many_w.shape) > 2 << 20  # cpu/plan/planner.cc's kMostKept
     assert Program.of(case.run, many).count("dot") == 0
     forward = case.forward()
     assert_bitwise_equal(forward(many), forward(few))

@@ -32,9 +32,23 @@ struct Result {
   bool is_complete;  // written everywhere
 };
 
+// As the planner would; or in the n-th of the ways that there are, if there are so many.
+constexpr int kPlanned = -1;
+void run(const prnn::Problem& p, prnn::ThreadPool& pool, float* workspace, int way) {
+  const prnn::Isa& isa = prnn::best_isa();
+  const prnn::Choices all = prnn::choices(isa, p, pool.threads());
+  if (way >= all.count || p.shape.time * p.shape.batch == 0) way = kPlanned;
+  // Its products of pairs are summed otherwise.
+  const bool has_dot_products = std::string(isa.name) == "avx512_bf16";
+  if (way != kPlanned && p.dtype == Dtype::kBfloat16 && has_dot_products) way = kPlanned;
+  if (way == kPlanned) return prnn::run(isa, p, pool, workspace);
+  const prnn::Machine& machine = prnn::this_machine(isa.width);
+  prnn::run(isa, p, prnn::plan_of(machine, isa, p, all.all[way]), pool, workspace);
+}
+
 // Forward and backward pass of one call, and a layer of the same: y first.
 std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, int threads,
-                        std::int64_t inputs = 7) {
+                        std::int64_t inputs = 7, int way = kPlanned) {
   const prnn::CellNumbers n = prnn::numbers(cell);
   const std::int64_t rows = s.batch * s.groups, state = rows * s.hidden, sequence = state * s.time;
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.hidden));
@@ -93,9 +107,9 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   }
   const auto workspace = [&] { return buffers.unwritten_floats(prnn::workspace_floats(p)); };
   p.kind = prnn::Kind::kForward;
-  prnn::run(prnn::best_isa(), p, pool, workspace());
+  run(p, pool, workspace(), way);
   p.kind = prnn::Kind::kBackward;
-  prnn::run(prnn::best_isa(), p, pool, workspace());
+  run(p, pool, workspace(), way);
 
   // A layer: the same with an a_x of its own making.
   prnn::Problem layer = p;
@@ -111,7 +125,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   for (int i = 0; i < n.states; ++i) layer.forward.state_n[i] = buffers.unwritten(state);
   const auto run_layer = [&] {
     auto* const workspace = buffers.unwritten_floats(prnn::workspace_floats(layer));
-    prnn::run(prnn::best_isa(), layer, pool, workspace);
+    run(layer, pool, workspace, way);
   };
   run_layer();
   // And again, with its weights packed for calls of other sizes.
@@ -276,7 +290,7 @@ void check_large_projections() {
 
 }  // namespace
 
-// With an argument, only what depends on who does what: for a second run with other caches.
+// With an argument, only what depends on who does what: every way that the planner considers.
 int main(int argc, char**) {
   const bool all = argc == 1;
   if (all) check_products();
@@ -307,6 +321,12 @@ int main(int argc, char**) {
             fail("a result was not written", s, n, kind);
           if (alone[i].bytes != shared[i].bytes)
             fail("results depend on the number of threads", s, n, kind);
+        }
+        for (int way = 0; !all && way < prnn::Choices::kMost; ++way) {
+          const auto other = run(cell, s, kind, 3, 7, way);
+          for (std::size_t i = 0; i < alone.size(); ++i)
+            if (alone[i].bytes != other[i].bytes)
+              fail("results depend on the way, " + std::to_string(way), s, n, kind);
         }
         if (all && kind.bent) {
           const auto wild = run(cell, s, {kind.dtype, true, true}, 1);

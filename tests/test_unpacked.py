@@ -1,4 +1,4 @@
-"""Calls of few steps read the weights where they are, and round no differently."""
+"""Calls of few steps read weights that are not packed, and round no differently."""
 
 import functools
 import json
@@ -14,35 +14,18 @@ import prnn_jax
 from prnn_jax import _ffi
 
 
-def most_steps(rows: int, hidden_size: int = 192) -> int:
-    """That run in place; one more does not."""
-    sizes = 1, 1, 1, hidden_size
-    plan = _ffi.native.cpu_plan("lstm", *sizes, False, 1, "float32", 0)
-    if plan["vector_width"] > 8:
-        return {1: 6, 2: 4, 3: 2, 4: 2}[rows]
-    return (4 if hidden_size < 256 else 6) // rows
+def most_steps(
+    cell: str, rows: int, hidden: int, dtype: str = "float32", groups: int = 1
+) -> int:
+    """That read weights as they lie in memory; one more does not. At least 1."""
+    engine = Case(cell, 1, (rows,), hidden).table.engine
 
+    def is_unpacked(steps: int) -> bool:
+        sizes = steps, rows, groups, hidden
+        plan = _ffi.native.cpu_plan(engine, *sizes, False, 2, dtype, 0)
+        return plan["weights"] == "unpacked"
 
-def explain(time: int, batch: int, hidden_size: int = 192, **options):
-    return prnn_jax.explain(
-        "lstm", time=time, batch=batch, hidden_size=hidden_size, **options
-    )
-
-
-def test_explain_tells():
-    assert "weights, not packed" in str(explain(1, 1))
-    for rows in (1, 2, 3, 4):
-        steps = most_steps(rows)
-        assert explain(steps, rows).in_place
-        assert explain(steps + 1, rows).in_place is False
-    for packed in (
-        explain(7, 1),
-        explain(1, 5),
-        explain(1, 1, training=True),  # the backward pass
-        explain(1, 1, hidden_size=3),
-    ):
-        assert packed.in_place is False
-        assert "weights, packed" in str(packed)
+    return next((n for n in range(1, 24) if not is_unpacked(n + 1)), 24)
 
 
 def recurrence(case: Case, dtype: str):
@@ -84,13 +67,11 @@ def first_steps(sequence, steps: int):
 def test_bits_are_those_of_a_longer_call(cell, rows, dtype):
     # Runs of 64 and the rest of one; vectors, a unit left over, and several.
     hidden = {1: 69, 2: 193, 3: 64, 4: 97}[rows]
-    steps = most_steps(rows)
+    steps = most_steps(cell, rows, hidden, dtype)
     case = Case(cell, steps + 1, (rows,), hidden, state=True)
     run, a_x, state_0, _ = recurrence(case, dtype)
     y, _ = run(a_x, state_0, {})
-    is_exact = (
-        dtype == "float32" or explain(steps, rows).instruction_set != "avx512_bf16"
-    )
+    is_exact = dtype == "float32" or _ffi.native.instruction_set() != "avx512_bf16"
     together, state_n = run(a_x[:, :steps], state_0, {})
     assert_same(together, y[:, :steps], is_exact)
     state, one_by_one = state_0, []
@@ -115,7 +96,7 @@ def assert_same(a, b, is_exact: bool) -> None:
 @pytest.mark.parametrize("share", [(0, 0.75), (1, 0.5)])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "gru_reset_before", "rnn_tanh_skip"])
 def test_controls_bend_both_alike(cell, share):
-    steps = most_steps(2)
+    steps = max(most_steps(cell, 2, 37, groups=2), 2)
     case = Case(
         cell,
         steps + 1,
@@ -135,18 +116,14 @@ def test_controls_bend_both_alike(cell, share):
     assert_bitwise_equal(again, (y[:, :steps], state))
 
 
-FAR = """
+WAYS = """
 import hashlib
 import json
 import jax
 import numpy as np
 import prnn_jax
 from cases import CONTROLS, Case
-from test_in_place import recurrence
-
-def is_in_place(time, batch):
-    sizes = {"time": time, "batch": batch, "hidden_size": 96}
-    return prnn_jax.explain("lstm", **sizes).in_place
+from test_unpacked import recurrence
 
 def bits(cell, rows, steps):
     controls = {"heads": 2, "state": True, "controls": CONTROLS}
@@ -157,28 +134,24 @@ def bits(cell, rows, steps):
         digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()
 
+plan = prnn_jax.explain("lstm", time=5, batch=3, hidden_size=96, groups=2)
 cells = ["lstm", "gru", "gru_reset_before", "rnn_tanh_skip"]
 rows_and_steps = [(1, 11), (2, 23), (3, 5)]
 print(json.dumps({
-    "in place": [is_in_place(*sizes) for sizes in [(50, 2), (5, 3), (6, 3), (3, 5)]],
+    "way": [plan.weights, plan.partition],
     "bits": [bits(cell, *sizes) for cell in cells for sizes in rows_and_steps],
 }))
 """
 
 
-def test_far_weights_are_read_in_place_for_more_steps():
-    def run(cache: int, shared_cache: int) -> dict:
-        environment = {
-            "PRNN_CPU_CACHE_BYTES": str(cache),
-            "PRNN_CPU_SHARED_CACHE_BYTES": str(shared_cache),
-        }
-        return json.loads(run_python(FAR, **environment))
+def test_every_way_that_is_asked_for_gives_the_same_bits():
+    def run(way: str) -> dict:
+        return json.loads(run_python(WAYS, PRNN_CPU_PLAN=way, PRNN_CPU_WORKERS="1"))
 
-    near, far, hardly = run(1 << 20, 0), run(1 << 20, 1 << 18), run(1 << 12, 1 << 12)
-    assert near["in place"] == [False] * 4
-    assert far["in place"] == [False, True, False, False]
-    assert hardly["in place"] == [True, True, False, False]
-    assert near["bits"] == far["bits"] == hardly["bits"]
+    found = {way: run(way) for way in ("packed", "unpacked", "batch", "columns")}
+    for way, entry in found.items():
+        assert way in entry["way"]
+    assert len({json.dumps(entry["bits"]) for entry in found.values()}) == 1
 
 
 def test_the_projection_of_few_rows():
@@ -200,14 +173,12 @@ def test_the_projection_of_few_rows():
 @pytest.mark.parametrize("cell", ["lstm", "gru_reset_before", "rnn_tanh_skip"])
 def test_bits_of_a_layer_that_no_cache_holds(cell, rows, dtype):
     """Threads share the columns of its products, and not only the units."""
-    steps = most_steps(rows, 1041)
+    steps = min(most_steps(cell, rows, 1041, dtype), 4)
     case = Case(cell, steps + 1, (rows,), 1041, state=True)
     run, a_x, state_0, _ = recurrence(case, dtype)
     y, _ = run(a_x, state_0, {})
     together, _ = run(a_x[:, :steps], state_0, {})
-    is_exact = (
-        dtype == "float32" or explain(steps, rows).instruction_set != "avx512_bf16"
-    )
+    is_exact = dtype == "float32" or _ffi.native.instruction_set() != "avx512_bf16"
     assert_same(together, y[:, :steps], is_exact)
 
 

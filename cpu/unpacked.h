@@ -23,8 +23,8 @@ struct Sums {
 
   PRNN_HD Sums(float* at, int products, std::int64_t units, std::int64_t block = 0,
                std::int64_t blocks = 1)
-      : totals(at + block * kInPlaceRows * products * units),
-        run(at + blocks * kInPlaceRows * products * units),
+      : totals(at + block * kUnpackedRows * products * units),
+        run(at + blocks * kUnpackedRows * products * units),
         products(products),
         units(units) {}
   PRNN_HD std::int64_t at(int row, int product) const { return (row * products + product) * units; }
@@ -43,7 +43,7 @@ struct Tile {
   int depth, vectors;
   bool holds_rows;
 };
-constexpr Tile tile_in_place(int rows) {
+constexpr Tile tile_unpacked(int rows) {
   if (rows == 1) return {8, 1, true};
   if (kRegisters < 32 && rows > 2) return {8, 2, false};
   return {4, 1, true};
@@ -54,7 +54,7 @@ template <int kRows, int kDepth, class T>
 PRNN_HD void add_lines(const T* lines, std::int64_t stride, const float* const* rows,
                        std::int64_t first_k, std::int64_t count, float* sum,
                        std::int64_t row_stride) {
-  constexpr Tile kTile = tile_in_place(kRows);
+  constexpr Tile kTile = tile_unpacked(kRows);
   const auto read = [&](int r, int k) { return rows[r][first_k + k] - FloatVector{}; };
   FloatVector held[kRows][kDepth];
   if constexpr (kTile.holds_rows)
@@ -102,9 +102,9 @@ PRNN_HD void add_lines(const T* lines, std::int64_t stride, const float* const* 
 
 // The totals of a range of each product of a group's phase.
 template <int kRows, class Pass>
-void multiply_rows_in_place(const Pass& pass, std::int64_t group, int phase, const Range* ranges,
+void multiply_rows_unpacked(const Pass& pass, std::int64_t group, int phase, const Range* ranges,
                             const float* const* rows, const Sums& sums) {
-  constexpr int kDepth = tile_in_place(kRows).depth;
+  constexpr int kDepth = tile_unpacked(kRows).depth;
   const auto weights = pass.weight_rows(group, phase);
   const std::int64_t depth = pass.depth(phase), row_stride = sums.at(1, 0);
   for (int product = 0; product < sums.products; ++product) {
@@ -144,7 +144,7 @@ void multiply_rows_in_place(const Pass& pass, std::int64_t group, int phase, con
 
 // The totals of the last units of a product, of which there are `count`, along k.
 template <class Pass>
-void multiply_along_k_in_place(const Pass& pass, std::int64_t group, int phase, int product,
+void multiply_along_k_unpacked(const Pass& pass, std::int64_t group, int phase, int product,
                                int count, const float* const* rows, int row_count,
                                const Sums& sums) {
   const auto weights = pass.weight_rows(group, phase);
@@ -163,9 +163,9 @@ void multiply_along_k_in_place(const Pass& pass, std::int64_t group, int phase, 
 
 // The totals of a range of each product. The last `along_k` units of all are taken along k.
 template <class Pass>
-void multiply_in_place(const Pass& pass, std::int64_t group, int phase, const Range* all,
+void multiply_unpacked(const Pass& pass, std::int64_t group, int phase, const Range* all,
                        int along_k, const float* const* rows, int row_count, const Sums& sums) {
-  static_assert(kInPlaceRows == 4);
+  static_assert(kUnpackedRows == 4);
   Range ranges[kMaxVectors];
   for (int product = 0; product < sums.products; ++product) {
     Range& range = ranges[product] = all[product];
@@ -173,7 +173,7 @@ void multiply_in_place(const Pass& pass, std::int64_t group, int phase, const Ra
     range.end -= along_k;
   }
   const auto multiply = [&](auto rows_at_once) __attribute__((always_inline)) {
-    multiply_rows_in_place<rows_at_once.value>(pass, group, phase, ranges, rows, sums);
+    multiply_rows_unpacked<rows_at_once.value>(pass, group, phase, ranges, rows, sums);
   };
   switch (row_count) {
     case 1:
@@ -190,13 +190,13 @@ void multiply_in_place(const Pass& pass, std::int64_t group, int phase, const Ra
   }
   for (int product = 0; product < sums.products; ++product)
     if (ranges[product].end < all[product].end)
-      multiply_along_k_in_place(pass, group, phase, product, along_k, rows, row_count, sums);
+      multiply_along_k_unpacked(pass, group, phase, product, along_k, rows, row_count, sums);
 }
 
 // What a part does with weights that are not packed: the products of ranges of units or columns,
 // and the steps of units.
 template <int kPhase, class Pass>
-struct InPlace {
+struct Unpacked {
   static constexpr int kGates = Pass::products(kPhase);
   const Pass& pass;
   const Blocking& blocking;
@@ -211,15 +211,15 @@ struct InPlace {
   // Where threads share the columns, all rows' totals wait for their steps.
   Sums sums(std::int64_t group, std::int64_t block) const {
     float* const at = packed + group * blocking.group_words;
-    if (!blocking.by_columns) return {at, kGates, vectors() * kWidth};
-    const std::int64_t blocks = ceil_div(part.last_row - part.first_row, kInPlaceRows);
+    if (blocking.partition != Partition::kColumns) return {at, kGates, vectors() * kWidth};
+    const std::int64_t blocks = ceil_div(part.last_row - part.first_row, kUnpackedRows);
     return {at, kGates, vectors() * kWidth, block, blocks};
   }
 
   void multiply(std::int64_t group, const Range* ranges, const Sums& sums,
                 const RowBlock& block) const {
     const LeftOver left = blocking.left_over[kPhase];
-    multiply_in_place(pass, group, kPhase, ranges, left.along_k ? left.units : 0, block.inputs,
+    multiply_unpacked(pass, group, kPhase, ranges, left.along_k ? left.units : 0, block.inputs,
                       block.count, sums);
   }
   void take(std::int64_t group, const Sums& sums, RowBlock& block) const {
@@ -251,7 +251,7 @@ struct InPlace {
         block.inputs[block.count] = pass.input(group, kPhase, step, b);
         block.rows[block.count++] = b;
       }
-      if (block.count < kInPlaceRows && (block.count == 0 || b + 1 < part.last_row)) continue;
+      if (block.count < kUnpackedRows && (block.count == 0 || b + 1 < part.last_row)) continue;
       f(blocks++, block);
       block.count = 0;
     }
@@ -263,7 +263,7 @@ struct InPlace {
     for (Range& r : ranges) r = range(part.first_panel, part.last_panel);
     for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
       visit_blocks(g, [&](std::int64_t n, RowBlock& block) {
-        if (!blocking.by_columns) multiply(g, ranges, sums(g, 0), block);
+        if (blocking.partition != Partition::kColumns) multiply(g, ranges, sums(g, 0), block);
         take(g, sums(g, n), block);
       });
       take_others(g, sums(g, 0));
