@@ -66,7 +66,7 @@ inline Mailbox mailbox_of(const CudaCall& call) {
   return out;
 }
 
-// Bytes of workspace a call needs, whatever its plan: prnn_jax/_ffi.py has the same arithmetic.
+// Bytes of workspace a call needs, whatever its plan.
 inline std::int64_t workspace_bytes(const CudaCall& call) { return mailbox_of(call).bytes; }
 
 }  // namespace prnn

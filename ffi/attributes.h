@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/cells.h"
+#include "core/dtype.h"
 #include "core/shape.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -24,6 +25,12 @@ struct CallAttributes {
   std::int64_t max_sms;  // GPU: streaming multiprocessors a call may take; 0: all
 };
 
+inline std::optional<Dtype> dtype_named(std::string_view name) {
+  if (name == "float32") return Dtype::kFloat32;
+  if (name == "bfloat16") return Dtype::kBfloat16;
+  if (name == "float16") return Dtype::kFloat16;
+  return std::nullopt;
+}
 inline std::optional<CellKind> cell_kind(std::string_view name) {
   if (name == "rnn_tanh") return CellKind::kRnnTanh;
   if (name == "rnn_relu") return CellKind::kRnnRelu;

@@ -18,13 +18,6 @@ using namespace nb::literals;
 namespace prnn {
 namespace {
 
-std::optional<Dtype> dtype_named(const std::string& name) {
-  if (name == "float32") return Dtype::kFloat32;
-  if (name == "bfloat16") return Dtype::kBfloat16;
-  if (name == "float16") return Dtype::kFloat16;
-  return std::nullopt;
-}
-
 // How the CPU engine would run a call with `threads` threads on this processor, or one named.
 nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch,
                   std::int64_t groups, std::int64_t hidden, bool backward, int threads,

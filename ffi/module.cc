@@ -97,6 +97,7 @@ NB_MODULE(_prnn, m) {
   m.def("cuda_failures", failures_on_cuda);
   bind_planner(m);
   bind_cpu_planner(m);
+  bind_workspaces(m);
   m.def("has_isa", [](const std::string& name) { return find_isa(name.c_str()) != nullptr; });
   bind_map<&Isa::sigmoid>(m, "sigmoid");
   bind_map<&Isa::tanh>(m, "tanh");

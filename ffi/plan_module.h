@@ -10,4 +10,7 @@ void bind_planner(nanobind::module_& m);
 // And cpu_plan, instruction_set, cpu_workers, cpu_rates and known_processors.
 void bind_cpu_planner(nanobind::module_& m);
 
+// And sizes of workspaces and of prepacked arrays.
+void bind_workspaces(nanobind::module_& m);
+
 }  // namespace prnn

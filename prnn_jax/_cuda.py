@@ -13,8 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from prnn_jax._call import Call, Sizes
-from prnn_jax._controls import Controls
+from prnn_jax._call import Call
 from prnn_jax._native import native
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -142,24 +141,3 @@ def _refusal(cell, which, number, groups, hidden, device: str, max_sms) -> str:
         cell, which, number, 1, 1, groups, hidden, json.loads(device), max_sms
     )
     return "" if planning["best"] is not None else planning["reason"]
-
-
-def workspace_bytes(
-    call: Call, sizes: Sizes, controls: Controls, dtype, *, backward: bool
-) -> int:
-    """As cuda/call.h's mailbox_of: through what the blocks of a grid exchange values.
-
-    Arithmetic on shapes alone: programs can be compiled and exported on any host.
-    """
-    bytes_each = jnp.dtype(dtype).itemsize
-    per_granule = 16 // bytes_each
-    padded = -(-sizes.hidden // per_granule) * per_granule
-    rows = sizes.batch * sizes.groups * padded * bytes_each
-    total = 0 if backward else rows  # the initial h
-    # What is exchanged is the output itself, unless its rows are no whole granules, it
-    # is not what the next step multiplies, or its order is a row's own.
-    turns = controls.lengths is not None and (call.reverse or call.bidirectional)
-    changes = not backward and controls.changes_product_input
-    if padded != sizes.hidden or turns or changes:
-        total += sizes.time * rows * (call.table.gates if backward else 1)
-    return total

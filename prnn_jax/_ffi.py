@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.sharding import PartitionSpec
 
-from prnn_jax import _cuda, _scan
+from prnn_jax import _cuda, _scan, _workspace
 from prnn_jax._batching import batched
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
@@ -153,7 +153,7 @@ def _forward_native(
     if values:
         saved = (_result(like, sizes.sequence(call, values)),)
     projects = isinstance(source, Input)
-    workspace = _workspace(
+    workspace = _workspace_of(
         call,
         sizes,
         controls,
@@ -184,7 +184,7 @@ def _backward_native(call: Call, primals, kept, cotangents, *, platform="cpu"):
     dreset_to = ()
     if controls.reset_to is not None:
         dreset_to = tuple(_result(y, sizes.state, jnp.float32) for _ in state_0)
-    workspace = _workspace(call, sizes, controls, y, platform, backward=True)
+    workspace = _workspace_of(call, sizes, controls, y, platform, backward=True)
     results = da, da_h, dstate_0, dreset_to, workspace
     da_x, da_h, dstate_0, dreset_to, _ = _ffi_call("prnn_backward", platform, results)(
         call, controls, w_hh, y, *saved, *state_0, dy, *dstate_n
@@ -205,7 +205,7 @@ def prepare(
       source: whose x is not looked at.
     """
     w_ih, b_ih = source.w, source.b
-    words = _prepared_words(call, w_hh, w_ih.shape[0])
+    words = _workspace.prepacked_words(call, w_hh, w_ih.shape[0])
     result = jax.ShapeDtypeStruct((words,), jnp.uint32)
 
     def native_call(*arrays):
@@ -229,7 +229,8 @@ def _is_prepared_for(call: Call, source: Input, w_hh: Array) -> bool:
     """Not where this is a part of the groups, or more of them than were prepared."""
     if source.prepared is None:
         return False
-    return source.prepared.shape == (_prepared_words(call, w_hh, source.w.shape[0]),)
+    words = _workspace.prepacked_words(call, w_hh, source.w.shape[0])
+    return source.prepared.shape == (words,)
 
 
 def _ffi_call(
@@ -251,7 +252,7 @@ def _ffi_call(
     return run
 
 
-def _workspace(
+def _workspace_of(
     call: Call,
     sizes: Sizes,
     controls: Controls,
@@ -268,58 +269,10 @@ def _workspace(
     """
     options = call, sizes, controls, like.dtype
     if platform == "cuda":
-        size = _cuda.workspace_bytes(*options, backward=backward)
+        size = _workspace.cuda_bytes(*options, backward=backward)
         return _result(like, (size,), jnp.uint8)
-    size = _workspace_floats(*options, backward=backward)
-    if input_size:
-        size += _projection_floats(call, sizes, like.dtype, input_size)
+    size = _workspace.cpu_floats(*options, backward=backward, input_size=input_size)
     return _result(like, (size,), jnp.float32)
-
-
-def _workspace_floats(
-    call: Call, sizes: Sizes, controls: Controls, dtype, *, backward: bool
-) -> int:
-    """As cpu/run.cc's workspace_floats: packed weights and what steps pass on.
-
-    Arithmetic on shapes alone: programs can be compiled and exported on any host.
-    """
-    gates, hidden = call.table.gates, sizes.hidden
-    units = -(-hidden // 16) * 16
-    per_word = 2 if dtype == jnp.bfloat16 else 1
-    room_to_align = 32
-    total = sizes.groups * units * gates * (1 - hidden // -per_word) + 2 * room_to_align
-
-    def own(values: int):  # as core/shape.h's own_floats
-        return sizes.batch * sizes.groups * (-(-values * hidden // 32) * 32)
-
-    if call.table.product_inputs:
-        total += own(3)
-    if dtype != jnp.float32 or (controls.mask is not None and not backward):
-        total += 2 * own(gates if backward else 1)  # what is multiplied, in float32
-    return total + own(call.table.states - (not backward))
-
-
-def _prepared_words(call: Call, w_hh: Array, input_size: int) -> int:
-    """As cpu/prepared.cc's prepared_words."""
-    groups, hidden, _ = w_hh.shape
-    gates, per_word = call.table.gates, 2 if w_hh.dtype == jnp.bfloat16 else 1
-    units, columns = (-(-n // 16) * 16 for n in (hidden, gates * hidden))
-    of_steps = gates * units * (1 - hidden // -per_word)
-    return 32 + groups * (of_steps + columns * (1 - input_size // -per_word))
-
-
-def _projection_floats(call: Call, sizes: Sizes, dtype, input_size: int) -> int:
-    """What a call needs besides that makes its own a_x."""
-    columns = call.table.gates * sizes.hidden
-    placed, rows = -(-columns // 16) * 16, 128
-    if sizes.groups * placed * (1 + input_size) > 2 << 20:  # as cpu/plan.cc's kMostKept
-        placed, rows = min(placed, max(placed // 64 * 16, 512)), 256
-    weights = sizes.groups * placed * (1 + input_size) + 32
-    steps = 1  # as cpu/plan.cc's most_projection_steps
-    while steps < sizes.time and (steps < 16 or steps * sizes.batch < rows):
-        steps *= 2
-    widened = 0 if dtype == jnp.float32 else input_size
-    return weights + steps * sizes.batch * sizes.groups * (columns + widened)
 
 
 def _result(like: Array, shape: tuple[int, ...], dtype=None):

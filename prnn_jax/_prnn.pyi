@@ -21,6 +21,35 @@ def cpu_plan(
     cache_bytes: int = -1,
     shared_cache_bytes: int = -1,
 ) -> dict[str, Any]: ...
+def cpu_workspace_floats(
+    cell: str,
+    dtype: str,
+    time: int,
+    batch: int,
+    groups: int,
+    hidden: int,
+    backward: bool,
+    has_mask: bool,
+    input_size: int,
+) -> int: ...
+def cpu_prepared_words(
+    cell: str, dtype: str, groups: int, hidden: int, input_size: int
+) -> int: ...
+def products_workspace_floats(
+    products: list[tuple[bool, int, int, int, int]],
+) -> int: ...
+def cuda_workspace_bytes(
+    cell: str,
+    dtype: str,
+    time: int,
+    batch: int,
+    groups: int,
+    hidden: int,
+    backward: bool,
+    has_lengths: bool,
+    is_reversed: bool,
+    changes_input: bool,
+) -> int: ...
 def instruction_set() -> str: ...
 def cpu_workers() -> int: ...
 def cpu_rates() -> dict[str, float]: ...

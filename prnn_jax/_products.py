@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
+from prnn_jax import _workspace
 from prnn_jax._call import Call
 from prnn_jax._sharding import sharding_of_sum, varying_axes
 
@@ -202,7 +203,7 @@ def _native(over_rows, over_columns, before: Array | None = None):
         (result(*a.shape[1:], b.shape[2]), result(*b.shape[1:])) for a, b in over_rows
     ]
     products = [result(*a.shape[:2], len(b)) for a, b in over_columns]
-    workspace = result(_workspace_floats(over_rows, over_columns))
+    workspace = result(_workspace.products_floats(over_rows, over_columns))
     leaves, structure = jax.tree.flatten((sums, products, workspace))
     kinds = [1] * len(over_rows) + [0] * len(over_columns)
     out = jax.ffi.ffi_call("prnn_products", leaves)(
@@ -211,16 +212,3 @@ def _native(over_rows, over_columns, before: Array | None = None):
     )
     sums, products, _ = jax.tree.unflatten(structure, out)
     return sums, products
-
-
-def _workspace_floats(over_rows, over_columns) -> int:
-    """As cpu/matrix_product.cc has it."""
-    depths = [len(a) for a, _ in over_rows] + [a.shape[2] for a, _ in over_columns]
-    panel = 64 * (1 + min(512, max(depths)))
-    stride = [-(-min(512, len(a)) // 16) * 16 + 16 for a, _ in over_rows]
-    rows = [a.shape[2] + 1 for a, _ in over_rows]
-    transposed = [n * size for n, size in zip(rows, stride, strict=True)]
-    columns = [b.shape[2] for _, b in over_rows] + [len(b) for _, b in over_columns]
-    panels = -(-max(columns) // 64)
-    panels = min(panels + min(16, panels) - 1, 16 * 8)
-    return 16 + panels * panel + max(transposed, default=0)

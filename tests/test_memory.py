@@ -14,7 +14,7 @@ import pytest
 from cases import SMALL, Case
 from support import assert_bitwise_equal
 
-from prnn_jax import _ffi
+from prnn_jax import _ffi, _workspace
 from prnn_jax._call import Call
 from prnn_jax._controls import NONE
 from prnn_jax._input import Input
@@ -171,9 +171,9 @@ def test_programs_need_the_memory_they_should():
 
 
 def test_a_workspace_too_small_is_refused(monkeypatch):
-    asked = _ffi._workspace_floats
+    asked = _workspace.cpu_floats
     monkeypatch.setattr(
-        _ffi, "_workspace_floats", lambda *args, **kwargs: asked(*args, **kwargs) - 1
+        _workspace, "cpu_floats", lambda *args, **kwargs: asked(*args, **kwargs) - 1
     )
     # Sizes of no other test, lest a program compiled before be used.
     case = Case("lstm", 3, (2,), 11, 3)

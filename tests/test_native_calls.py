@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prnn_jax import _ffi, _products
+from prnn_jax import _ffi, _products, _workspace
 from prnn_jax._call import Call
 from prnn_jax._controls import Controls
 from prnn_jax._input import Input
@@ -82,7 +82,7 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
                 x = jnp.ones((*y.shape[:2], INPUTS))
                 source = Input(x, jnp.ones((INPUTS, GROUPS, gates * HIDDEN)), b_hh)
             if name == "prepared":
-                words = _ffi._prepared_words(call, w_hh, INPUTS)
+                words = _workspace.prepacked_words(call, w_hh, INPUTS)
                 x = jnp.ones((*y.shape[:2], INPUTS))
                 w_ih = jnp.ones((INPUTS, GROUPS, gates * HIDDEN))
                 source = Input(x, w_ih, b_hh, jnp.ones(words, jnp.uint32))
@@ -95,7 +95,7 @@ def preparation(call: Call) -> NativeCall:
     gates = call.table.gates
     w_hh = jnp.ones((GROUPS, HIDDEN, gates * HIDDEN))
     b_hh = jnp.ones((GROUPS, gates * HIDDEN))
-    words = _ffi._prepared_words(call, w_hh, INPUTS)
+    words = _workspace.prepacked_words(call, w_hh, INPUTS)
     return NativeCall(
         "prnn_prepare",
         jax.ShapeDtypeStruct((words,), jnp.uint32),

@@ -10,7 +10,7 @@ import pytest
 from cases import SMALL, Case
 from support import Program, assert_as_accurate, assert_bitwise_equal, run_python
 
-from prnn_jax import _products
+from prnn_jax import _products, _workspace
 from prnn_jax._products import Projection, Weights
 
 #: Rows of steps, groups, hidden, columns, input: around vectors, panels, and the depth
@@ -188,7 +188,7 @@ def native(*operands, results, over_rows=(1,)):
 
 def test_a_call_as_it_should_be():
     a = jnp.arange(6.0).reshape(2, 1, 3)
-    workspace = _products._workspace_floats([(a, a)], [])
+    workspace = _workspace.products_floats([(a, a)], [])
     c, sums, _ = native(a, a, results=[(1, 3, 3), (1, 3), (workspace,)])
     assert_bitwise_equal(c[0], a[:, 0].T @ a[:, 0])
     assert_bitwise_equal(sums[0], a[:, 0].sum(0))

@@ -175,6 +175,7 @@ Choices choices(const Isa& isa, const Problem& problem, const Blocking& whole, i
     out.all[out.count++] = {from, partition, by, rows};
   };
   add(source, Partition::kBatch, 1, shape.batch);
+  if (shape.batch * shape.groups == 0) return out;  // nothing to divide
   if (threads > 1) {
     const std::int64_t parts_of_group = std::min(shape.batch, ceil_div(threads, shape.groups));
     const std::int64_t rows = ceil_div(shape.batch, parts_of_group);
