@@ -322,7 +322,9 @@ int main(int argc, char**) {
           if (alone[i].bytes != shared[i].bytes)
             fail("results depend on the number of threads", s, n, kind);
         }
-        for (int way = 0; !all && way < prnn::Choices::kMost; ++way) {
+        // Both 16-bit formats are widened by the same code.
+        const bool is_float16 = kind.dtype == Dtype::kFloat16;
+        for (int way = 0; !all && !is_float16 && way < prnn::Choices::kMost; ++way) {
           const auto other = run(cell, s, kind, 3, 7, way);
           for (std::size_t i = 0; i < alone.size(); ++i)
             if (alone[i].bytes != other[i].bytes)
