@@ -298,6 +298,8 @@ def _options() -> list[Case]:
         Case("lstm", 2, (2,), 16),
         Case("lstm", 33, (1,), 129),
         Case("gru", 7, (17,), 129, bidirectional=True, state=True),
+        Case("gru", 8, (1,), 160),  # threads share the units, on any processor
+        Case("slstm", 8, (1,), 160),
         Case("rnn_tanh", 7, (1,), 257, 3),
         Case("lstm", 7, (5,), 257, reverse=True),
         Case("gru_reset_before", 7, (2,), 257, bidirectional=True, time_major=True),
