@@ -246,7 +246,7 @@ def _plan(plan: dict) -> str:
     if plan["engine"] != OURS:
         return plan["engine"]
     block = f"{plan['rows_per_block']}x{plan['units_per_panel']}"
-    return f"{plan['split']} on {plan['threads']}, {block}"
+    return f"{plan['partition']} on {plan['threads']}, {block}"
 
 
 def _print_summaries(entries: Sequence[dict]) -> None:

@@ -117,8 +117,14 @@ def test_is_as_the_scan(cell, extreme):
         strict=True,
     ):
         a, b, name = np.asarray(a), np.asarray(b), jax.tree_util.keystr(path)
-        np.testing.assert_array_equal(np.isnan(a), np.isnan(b), err_msg=name)
-        infinite = np.isinf(a) | np.isinf(b)
+        # Products beyond float32 of both signs: NaN where each is rounded, the infinity of the
+        # first where it is fused with its sum. Which of both the scan does is XLA's choice.
+        overflown = np.isnan(b) & np.isfinite(c) & np.isinf(a)
+        same = ~overflown
+        np.testing.assert_array_equal(
+            np.isnan(a[same]), np.isnan(b[same]), err_msg=name
+        )
+        infinite = (np.isinf(a) | np.isinf(b)) & same
         np.testing.assert_array_equal(a[infinite], b[infinite], err_msg=name)
         there = np.isfinite(a) & np.isfinite(c)
         largest = np.max(np.abs(c[there]), initial=0)
