@@ -5,15 +5,16 @@ nothing of derivatives (`_recurrence` does).
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
+from jax.custom_batching import sequential_vmap
 from jax.sharding import PartitionSpec
 
 from prnn_jax import _cuda, _scan, _workspace
 from prnn_jax._batching import batched
+from prnn_jax._by_platform import DEFAULT, by_platform
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls
@@ -21,7 +22,7 @@ from prnn_jax._input import Input, pre_activations
 from prnn_jax._native import native
 from prnn_jax._sharding import recurrent, varying_axes
 
-#: Platforms that have a native engine, as `lax.platform_dependent` names them.
+#: Platforms that have a native engine, as JAX names them where it lowers.
 PLATFORMS = ("cpu", "cuda") if native.cuda_targets() else ("cpu",)
 
 #: What the CPU engine takes.
@@ -78,37 +79,56 @@ def _backward_anywhere(call: Call, *args):
 
 
 def _forward_here(call: Call, *primals):
-    def on_a_x(run):
-        def call_with_a_x(source, *rest):
-            return run(call, pre_activations(call, source, rest[-1]), *rest)
-
-        return call_with_a_x
-
-    def native_call(platform):
-        run = functools.partial(_forward_native, platform=platform)
-        return functools.partial(run, call) if platform == "cpu" else on_a_x(run)
-
-    w_hh = primals[1]
-    platforms = _platforms(call, w_hh.dtype, w_hh.shape, backward=False)
-    scan_call = on_a_x(_scan.forward)
-    return _by_platform(call, platforms, native_call, scan_call, primals)
+    source, w_hh, _, state_0, controls = primals
+    results = _forward_results(call, source, w_hh, state_0, controls)
+    return _by_platform(call, _forward_on, w_hh, results, primals, backward=False)
 
 
 def _backward_here(call: Call, *args):
-    def native_call(platform):
-        def run(source, w_hh, b_hh, state_0, controls, kept, cotangents):
-            primals = w_hh, state_0, controls
-            return _backward_native(call, primals, kept, cotangents, platform=platform)
+    _, w_hh, _, state_0, controls, (y, _), _ = args
+    results = _backward_results(call, y, state_0, controls)
+    return _by_platform(call, _backward_on, w_hh, results, args, backward=True)
 
-        return run
 
-    def scan_call(source, *args):
-        primals = pre_activations(call, source, args[3]), *args[:4]
-        return _scan.backward(call, primals, args[-1])
+def _by_platform(call: Call, on, w_hh, results, args, *, backward: bool):
+    platforms = _platforms(call, w_hh.dtype, w_hh.shape, backward=backward)
+    if not platforms:
+        return on(DEFAULT)(call, *args)
+    if call.implementation != "native":
+        platforms.append(DEFAULT)
+    functions = {platform: on(platform) for platform in platforms}
+    return by_platform(functions, (call,), results, *args)
 
-    w_hh = args[1]
-    platforms = _platforms(call, w_hh.dtype, w_hh.shape, backward=True)
-    return _by_platform(call, platforms, native_call, scan_call, args)
+
+@functools.cache
+def _forward_on(platform: str):
+    """The forward pass of a platform, a function of the call and the primals."""
+    if platform == "cpu":
+        return _forward_native
+    run = _scan.forward
+    if platform != DEFAULT:
+        run = functools.partial(_forward_native, platform=platform)
+
+    def on_a_x(call, source, *rest):
+        return run(call, pre_activations(call, source, rest[-1]), *rest)
+
+    return on_a_x
+
+
+@functools.cache
+def _backward_on(platform: str):
+    """The backward pass of a platform, a function of the call and what it is given."""
+
+    def native_call(call, source, w_hh, b_hh, state_0, controls, kept, cotangents):
+        primals = w_hh, state_0, controls
+        return _backward_native(call, primals, kept, cotangents, platform=platform)
+
+    def scan_call(call, source, *args):
+        *weights, state_0, controls, _, cotangents = args
+        a_x = pre_activations(call, source, controls)
+        return _scan.backward(call, (a_x, *weights, state_0, controls), cotangents)
+
+    return scan_call if platform == DEFAULT else native_call
 
 
 def _platforms(call: Call, dtype, w_hh_shape, *, backward: bool) -> list[str]:
@@ -124,11 +144,36 @@ def _platforms(call: Call, dtype, w_hh_shape, *, backward: bool) -> list[str]:
     return able
 
 
-def _by_platform(call: Call, platforms, native_call, scan_call, args):
-    engines: Any = {platform: native_call(platform) for platform in platforms}
-    if call.implementation != "native":
-        engines["default"] = scan_call
-    return lax.platform_dependent(*args, **engines)
+# ---- what they return ----------------------------------------------------------------
+
+
+def _forward_results(call: Call, source, w_hh, state_0, controls: Controls):
+    """The types of y, the last state and the saved values."""
+    like, *_ = jax.tree.leaves(source)
+    sizes = _sizes(call, like, w_hh)
+    y = _result(like, sizes.sequence(call, 1))
+    state_n = tuple(_result(like, sizes.state) for _ in state_0)
+    values = call.saved(zoneout=controls.zoneout is not None)
+    saved = (_result(like, sizes.sequence(call, values)),) if values else ()
+    return y, state_n, saved
+
+
+def _backward_results(call: Call, y: Array, state_0, controls: Controls):
+    """The types of the gradients of a_x, a_h, the initial state and `reset_to`."""
+    sizes = Sizes.of(call, y, 1)
+    da = _result(y, sizes.sequence(call, call.table.gates))
+    dstate_0 = tuple(_result(y, sizes.state) for _ in state_0)
+    return da, da, dstate_0, None if controls.reset_to is None else dstate_0
+
+
+def _sizes(call: Call, like: Array, w_hh: Array) -> Sizes:
+    """Of a call whose sequences are as long as this one."""
+    return Sizes(
+        time=like.shape[call.time_axis],
+        batch=like.shape[call.batch_axis],
+        groups=w_hh.shape[0],
+        hidden=w_hh.shape[1],
+    )
 
 
 # ---- the calls -----------------------------------------------------------------------
@@ -141,21 +186,10 @@ def _forward_native(
         source = source._replace(prepared=None)
     given = jax.tree.leaves(source)
     like, *_ = given
-    sizes = Sizes(
-        time=like.shape[call.time_axis],
-        batch=like.shape[call.batch_axis],
-        groups=w_hh.shape[0],
-        hidden=w_hh.shape[1],
-    )
-    y = _result(like, sizes.sequence(call, 1))
-    state_n = tuple(_result(like, sizes.state) for _ in state_0)
-    saved, values = (), call.saved(zoneout=controls.zoneout is not None)
-    if values:
-        saved = (_result(like, sizes.sequence(call, values)),)
     projects = isinstance(source, Input)
     workspace = _workspace_of(
         call,
-        sizes,
+        _sizes(call, like, w_hh),
         controls,
         like,
         platform,
@@ -164,7 +198,7 @@ def _forward_native(
     )
     if projects:
         given[1] = _flat(given[1])
-    results = y, state_n, saved, workspace
+    results = *_forward_results(call, source, w_hh, state_0, controls), workspace
     is_prepared = isinstance(source, Input) and source.prepared is not None
     run = _ffi_call("prnn_forward", platform, results, projects, is_prepared)
     y, state_n, saved, _ = run(call, controls, *given, w_hh, b_hh, *state_0)
@@ -172,27 +206,20 @@ def _forward_native(
 
 
 def _backward_native(call: Call, primals, kept, cotangents, *, platform="cpu"):
-    cell = call.table
     w_hh, state_0, controls = primals
     y, saved = kept
     dy, dstate_n = cotangents
     sizes = Sizes.of(call, y, 1)
-    da = _result(y, sizes.sequence(call, cell.gates))
-    da_h = () if cell.same_gradient else (da,)
-    dstate_0 = tuple(_result(y, sizes.state) for _ in state_0)
+    da, _, dstate_0, dreset_to = _backward_results(call, y, state_0, controls)
+    da_h = () if call.table.same_gradient else (da,)
     # Summed over resets: in float32 whatever the dtype.
-    dreset_to = ()
-    if controls.reset_to is not None:
-        dreset_to = tuple(_result(y, sizes.state, jnp.float32) for _ in state_0)
+    dreset_to = tuple(_result(y, d.shape, jnp.float32) for d in dreset_to or ())
     workspace = _workspace_of(call, sizes, controls, y, platform, backward=True)
     results = da, da_h, dstate_0, dreset_to, workspace
     da_x, da_h, dstate_0, dreset_to, _ = _ffi_call("prnn_backward", platform, results)(
         call, controls, w_hh, y, *saved, *state_0, dy, *dstate_n
     )
-    if controls.reset_to is None:
-        dreset_to = None
-    else:
-        dreset_to = tuple(d.astype(y.dtype) for d in dreset_to)
+    dreset_to = tuple(d.astype(y.dtype) for d in dreset_to) or None
     return da_x, da_h[0] if da_h else da_x, dstate_0, dreset_to
 
 
@@ -207,17 +234,21 @@ def prepare(
     w_ih, b_ih = source.w, source.b
     words = _workspace.prepacked_words(call, w_hh, w_ih.shape[0])
     result = jax.ShapeDtypeStruct((words,), jnp.uint32)
+    functions = {"cpu": _prepare_native, DEFAULT: _prepare_nowhere}
+    static = call, words, batch, time
+    run = functools.partial(by_platform, functions, static, result)
+    return sequential_vmap(run)(_flat(w_ih), b_ih, w_hh, b_hh)
 
-    def native_call(*arrays):
-        attributes = call.attributes(w_hh.dtype, Controls())
-        run = jax.ffi.ffi_call("prnn_prepare", result, vmap_method="sequential")
-        return run(*arrays, call=attributes, batch=batch, time=time)
 
-    def of_no_use(*_):
-        return jnp.zeros(words, jnp.uint32)
+def _prepare_native(call: Call, words: int, batch: int, time: int, *arrays):
+    result = jax.ShapeDtypeStruct((words,), jnp.uint32)
+    attributes = call.attributes(arrays[0].dtype, Controls())
+    run = jax.ffi.ffi_call("prnn_prepare", result)
+    return run(*arrays, call=attributes, batch=batch, time=time)
 
-    engines: Any = {"cpu": native_call, "default": of_no_use}
-    return lax.platform_dependent(_flat(w_ih), b_ih, w_hh, b_hh, **engines)
+
+def _prepare_nowhere(call: Call, words: int, *_):
+    return jnp.zeros(words, jnp.uint32)
 
 
 def _flat(w_ih: Array) -> Array:

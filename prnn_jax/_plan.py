@@ -11,7 +11,7 @@ from prnn_jax import _checks, _cuda, _ffi, _input, _options
 from prnn_jax._call import Call
 from prnn_jax._native import native
 
-#: What the native engines take, by platform as `lax.platform_dependent` names it.
+#: What the native engines take, by platform as JAX names it where it lowers.
 _DTYPES = {"cpu": _ffi.CPU_DTYPES, "cuda": _cuda.DTYPES}
 
 _UNPROVEN = "the CUDA engine has been compiled and emulated, and never run on a GPU"

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.custom_batching import custom_vmap
 
 from prnn_jax import _workspace
+from prnn_jax._by_platform import DEFAULT, by_platform
 from prnn_jax._call import Call
 from prnn_jax._sharding import sharding_of_sum, varying_axes
 
@@ -108,12 +109,14 @@ def _has_one_cpu() -> bool:
 @functools.cache
 def _anywhere(precision):
     """Native on a CPU, outside of vmap."""
-    by_xla = functools.partial(_by_xla, precision, None)
+    static = precision, None
+    by_xla = functools.partial(_by_xla, *static)
 
     @custom_vmap
     def op(weights, projection):
-        branches = {"cpu": _by_engine, "default": by_xla}
-        return lax.platform_dependent(weights, projection, **branches)
+        functions = {"cpu": _by_engine, DEFAULT: _by_xla}
+        results = _results(weights, projection)
+        return by_platform(functions, static, results, weights, projection)
 
     @op.def_vmap
     def rule(size, mapped, *given):
@@ -122,6 +125,24 @@ def _anywhere(precision):
         return out, jax.tree.map(lambda _: True, out)
 
     return op
+
+
+def _results(weights, projection) -> Any:
+    """The types of what `gradients` returns."""
+
+    def result(*shape: int):
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    of_weights = []
+    for h, da in weights:
+        (groups, size), (_, columns) = h.shape[2:], da.shape[2:]
+        one = OfWeights(result(groups, size, columns), result(groups, columns))
+        of_weights.append(one)
+    if projection is None:
+        return tuple(of_weights), None
+    x, w, da = projection
+    of_x = OfProjection(result(*x.shape), result(*w.shape), result(*da.shape[2:]))
+    return tuple(of_weights), of_x
 
 
 # ---- by XLA --------------------------------------------------------------------------
@@ -162,8 +183,9 @@ def _group_products(h: Array, da: Array, precision, out_sharding) -> Array:
 # ---- by the CPU engine ---------------------------------------------------------------
 
 
-def _by_engine(weights, projection) -> Results:
+def _by_engine(precision, out_sharding, weights, projection) -> Results:
     """In two calls, for a layer whose input is data has no use for dx."""
+    del precision, out_sharding  # float32, on one device
     over_rows = [(_rows(h), _rows(da)) for h, da in weights]
     if projection is None:
         sums, _ = _native(over_rows, [])

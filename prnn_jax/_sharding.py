@@ -72,12 +72,11 @@ def _partitioned(run: Callable, call: Call, args, names, kinds: dict[int, Axes])
     if _explicit_spec(leaves[0]) is not None:
         return _by_shard_map(run, call, args, names, kinds)
 
-    outputs = jax.tree.structure(jax.eval_shape(run, *args))
+    results, outputs = jax.tree.flatten(jax.eval_shape(run, *args))
 
     def flat(*leaves):
         return tuple(jax.tree.leaves(run(*jax.tree.unflatten(structure, leaves))))
 
-    results = jax.eval_shape(flat, *leaves)
     result_names = [kinds[x.ndim] for x in results]
     rule, whole = _rule(call, names, result_names)
     operation = custom_partitioning(flat)

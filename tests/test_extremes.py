@@ -117,8 +117,8 @@ def test_is_as_the_scan(cell, extreme):
         strict=True,
     ):
         a, b, name = np.asarray(a), np.asarray(b), jax.tree_util.keystr(path)
-        # Products beyond float32 of both signs: NaN where each is rounded, the infinity of the
-        # first where it is fused with its sum. Which of both the scan does is XLA's choice.
+        # Products beyond float32 of both signs: NaN where each is rounded, the infinity
+        # of the first where it is fused with its sum. The scan does as XLA likes.
         overflown = np.isnan(b) & np.isfinite(c) & np.isinf(a)
         same = ~overflown
         np.testing.assert_array_equal(
