@@ -5,7 +5,7 @@
 
 #include "cpu/huge_pages.h"
 #include "cpu/prepared.h"
-#include "cpu/work.h"
+#include "cpu/stages.h"
 
 namespace prnn {
 namespace {
@@ -134,119 +134,24 @@ void run_rows(const Work& steps, const Work* projection, Part part, std::int64_t
   }
 }
 
-// The one step of a call, by threads that share its units. It is too short for a meeting.
-void run_one_step(const Work& steps, const Work* projection, const Packing& packing,
-                  ThreadPool& pool, int threads) {
-  const std::int64_t rows = steps.problem.shape.batch;
-  Shares shares(threads);
-  packing.pack_all(pool);
-  if (projection) projection->widen({0, steps.problem.shape.groups, 0, rows, 0, 0}, 0);
-  const auto share = [&](const auto& body) { parallel_for(pool, threads, threads, body); };
-  const auto multiply = [&](const Work& work, int phase, std::int64_t member) {
-    if (work.blocking.partition == Partition::kColumns)
-      work.multiply_columns(0, phase, rows, member, threads);
-  };
-  // What a thread makes of the one step's a_x is what it needs: the same units of each gate.
-  const auto is_unpacked = [](const Work& work) {
-    return work.blocking.source == WeightSource::kUnpacked;
-  };
-  const bool in_one = projection && is_unpacked(*projection) && is_unpacked(steps) &&
-                      steps.problem.shape.hidden % steps.isa.width == 0;
-  const auto project_own = [&](std::int64_t member) {
-    const std::int64_t panels = steps.blocking.panels[0];
-    for (int gate = 0; gate < numbers(steps.problem.cell).gates; ++gate)
-      projection->advance_panels(0, 0, rows, gate * panels + steps.first_panel(0, member, threads),
-                                 gate * panels + steps.first_panel(0, member + 1, threads),
-                                 projection->packed);
-  };
-  if (projection && !in_one) {
-    if (projection->blocking.partition == Partition::kColumns)
-      share([&](std::int64_t member) { multiply(*projection, 0, member); });
-    share(
-        [&](std::int64_t member) { projection->advance(0, 0, rows, member, threads, shares, 0); });
-  }
-  for (int phase = 0; phase < steps.blocking.phases; ++phase) {
-    const bool projects = in_one && phase == 0;
-    const auto by_columns = [](const Work& work) {
-      return work.blocking.partition == Partition::kColumns;
-    };
-    if (by_columns(steps) || (projects && by_columns(*projection)))
-      share([&](std::int64_t member) {
-        if (projects) multiply(*projection, 0, member);
-        multiply(steps, phase, member);
-      });
-    share([&](std::int64_t member) {
-      if (projects) project_own(member);
-      steps.advance(0, phase, rows, member, threads, shares, 1 + phase);
-    });
-  }
-}
-
-// All steps, by threads that share the units of each. They do in turn: the packing, a part of it at
-// a time, for some may arrive late; then for each piece of the projection what makes it, and the
-// phases of its steps. What is shared by columns takes a turn more. Where all is packed, the first
-// piece is made a part at a time.
+// All steps, by threads that share the units of each. One step is too short for a barrier: threads
+// are called for each of its stages.
 void run_units(const Work& steps, const Work* projection, const Packing& packing,
                std::int64_t count, ThreadPool& pool, int threads) {
-  constexpr std::int64_t kFirstTurns = 8;
   Shares shares(threads);
-  const std::int64_t rows = steps.problem.shape.batch, phases = steps.blocking.phases;
-  const std::int64_t at_a_time = projection ? projection->problem.projection.steps : count;
-  const std::int64_t packing_turns = std::min(kFirstTurns, packing.each());
-  const auto pack = [&](std::int64_t turn, std::int64_t member, std::int64_t members) {
-    const std::int64_t first = packing.each() * turn / packing_turns;
-    const std::int64_t end = packing.each() * (turn + 1) / packing_turns;
-    for (std::int64_t of = member; of < threads; of += members)
-      for (std::int64_t n = first; n < end; ++n) packing.pack(n, of);
-  };
-  const auto widen = [&](std::int64_t piece, std::int64_t member, std::int64_t members) {
-    const std::int64_t all = rows * at_a_time, first = all * member / members;
-    const std::int64_t end = all * (member + 1) / members;
-    projection->widen({0, steps.problem.shape.groups, first, end, 0, 0}, piece);
-  };
-  const std::int64_t of_widening = projection && widens(projection->problem) ? 1 : 0;
-  const auto turns_of = [](const Work& work) {
-    return work.blocking.partition == Partition::kColumns ? 2 : 1;
-  };
-  const auto take_share = [&](std::int64_t n, const Work& work, std::int64_t step,
-                              std::int64_t turn, std::int64_t all, std::int64_t member,
-                              std::int64_t members) {
-    const int phase = static_cast<int>(turn / turns_of(work));
-    if (turn % turns_of(work) + 1 < turns_of(work))
-      return work.multiply_columns(step, phase, all, member, members);
-    work.advance(step, phase, all, member, members, shares, n);
-  };
-  const bool cuts = projection && projection->blocking.source == WeightSource::kPrepacked;
-  const std::int64_t panels = cuts ? projection->blocking.panels[0] : 0;
-  const std::int64_t cut_turns = std::clamp<std::int64_t>(panels / threads, 1, kFirstTurns);
-  const auto project_part = [&](std::int64_t part, std::int64_t member, std::int64_t members) {
-    const std::int64_t first = panels * part / cut_turns;
-    const std::int64_t count = panels * (part + 1) / cut_turns - first;
-    projection->advance_panels(0, 0, rows * at_a_time, first + count * member / members,
-                               first + count * (member + 1) / members, projection->packed);
-  };
-  const std::int64_t of_projection = projection ? turns_of(*projection) + of_widening : 0;
-  const std::int64_t of_step = phases * turns_of(steps);
-  const std::int64_t turns = of_projection + at_a_time * of_step;  // of a piece
-  const auto take_turn = [&](std::int64_t n, std::int64_t member, std::int64_t members) {
-    if (n < packing_turns) return pack(n, member, members);
-    n -= packing_turns;
-    if (cuts && n >= of_widening) {
-      if (n < of_widening + cut_turns) return project_part(n - of_widening, member, members);
-      n -= cut_turns - 1;
-    }
-    const std::int64_t piece = n / turns, turn = n % turns;
-    if (turn < of_widening) return widen(piece, member, members);
-    if (turn < of_projection)
-      return take_share(n, *projection, piece, turn - of_widening, rows * at_a_time, member,
-                        members);
-    const std::int64_t of_steps = turn - of_projection;
-    take_share(n, steps, piece * at_a_time + of_steps / of_step, of_steps % of_step, rows, member,
-               members);
-  };
-  const std::int64_t pieces = ceil_div(count, at_a_time);
-  const std::int64_t first_turns = packing_turns + cut_turns - 1;
-  parallel_steps(pool, threads, first_turns + pieces * of_projection + count * of_step, take_turn);
+  if (count > 1) {
+    const Stages stages = Stages::of_call(steps, projection, packing, shares, count, threads);
+    parallel_steps(pool, threads, stages.count(),
+                   [&](std::int64_t n, int thread, int of) { stages.take(n, thread, of); });
+    return;
+  }
+  const Shape& shape = steps.problem.shape;
+  packing.pack_all(pool);
+  if (projection) projection->widen({0, shape.groups, 0, shape.batch, 0, 0}, 0);
+  const Stages stages = Stages::of_one_step(steps, projection, shares);
+  for (std::int64_t n = 0; n < stages.count(); ++n)
+    parallel_for(pool, threads, threads,
+                 [&](std::int64_t thread) { stages.take(n, thread, threads); });
 }
 
 }  // namespace
@@ -304,8 +209,6 @@ void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool,
   prepare_results(problem, plan, workspace);
   const Packing packing(steps, made, plan.choice.threads);
   const std::int64_t count = shape.time + (problem.kind == Kind::kBackward ? 1 : 0);
-  if (plan.choice.partition != Partition::kBatch && count == 1)
-    return run_one_step(steps, made, packing, pool, plan.choice.threads);
   if (plan.choice.partition != Partition::kBatch)
     return run_units(steps, made, packing, count, pool, plan.choice.threads);
   packing.pack_all(pool);
