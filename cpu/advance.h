@@ -10,7 +10,7 @@ namespace prnn::PRNN_ISA {
 // Products wait for their steps until there are some: steps of a row that are taken together share
 // what it takes to make out where the row lies. So many rows wait at most, and so many floats,
 // which the first-level cache holds besides weights.
-inline constexpr int kMostWaitingRows = 16, kMostWaitingFloats = 256 * kWidth;
+inline constexpr int kMostPendingRows = 16, kMostPendingFloats = 256 * kWidth;
 // Where more rows are multiplied, one lot after the other, the weights are to be near still: words.
 inline constexpr std::int64_t kNearWords = 16 << 10;
 
@@ -27,8 +27,8 @@ struct PanelRun {
     const std::int64_t all = lanes() + units.lanes();
     return count < kMost && units.product_stride == panels[0].units.product_stride &&
            units.vectors == panels[0].units.vectors &&
-           all * min(rows, kMostWaitingRows) <= kMostWaitingFloats &&
-           (rows <= kMostWaitingRows || all * depth <= kNearWords);
+           all * min(rows, kMostPendingRows) <= kMostPendingFloats &&
+           (rows <= kMostPendingRows || all * depth <= kNearWords);
   }
 };
 
@@ -63,13 +63,13 @@ PRNN_HD void multiply(const Pass& pass, const Products& product, const Panel& pa
 template <int kPhase, class Pass>
 PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const PanelRun& run,
                             std::int64_t group, std::int64_t step, const Part& part) {
-  alignas(64) float products[max(kMostWaitingFloats, kMaxRows * kMaxVectors * kWidth) + kWidth];
+  alignas(64) float products[max(kMostPendingFloats, kMaxRows * kMaxVectors * kWidth) + kWidth];
   const Units &front = run.panels[0].units, &back = run.panels[run.count - 1].units;
   const bool ascends = front.first <= back.first;
-  const std::int64_t most_rows = min(min(part.last_row - part.first_row, kMostWaitingRows),
-                                     max(kMostWaitingFloats / run.lanes(), blocking.rows));
+  const std::int64_t most_rows = min(min(part.last_row - part.first_row, kMostPendingRows),
+                                     max(kMostPendingFloats / run.lanes(), blocking.rows));
   const std::int64_t panel_stride = most_rows * front.lanes();
-  const Waiting waiting{ascends ? front.first : back.first,
+  const Pending pending{ascends ? front.first : back.first,
                         run.count * front.vectors,
                         front.vectors,
                         products,
@@ -79,7 +79,7 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
   // A vector that is read of the last product reaches beyond it where products share vectors.
   __builtin_memset(products + run.count * panel_stride, 0, sizeof(float) * kWidth);
   RowBlocks<Pass> all(pass, blocking, kPhase, group, step, part);
-  RowBlock blocks[kMostWaitingRows];
+  RowBlock blocks[kMostPendingRows];
   for (bool is_more = true; is_more;) {
     int count = 0;
     std::int64_t rows = 0;
@@ -97,7 +97,7 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
       multiply<kPhase>(pass, *blocking.products, run.panels[n], blocks, count, out);
     }
     for (int b = 0, first = 0; b < count; first += blocks[b++].count)
-      take_steps_of<kPhase>(pass, waiting, group, step, blocks[b], first);
+      take_steps_of<kPhase>(pass, pending, group, step, blocks[b], first);
   }
 }
 

@@ -45,7 +45,7 @@ Blocking block(const Problem& problem, Layout layout) {
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
       const std::int64_t depth = pass.depth(p);
-      const LeftOver left = out.left_over[p] = left_over(hidden, products, depth);
+      const Remainder left = out.remainder[p] = remainder(hidden, products, depth);
       out.columns[p] = products * ceil_div(hidden, kWidth);
       const std::int64_t unit_vectors = ceil_div(hidden - left.units, kWidth);
       // One row multiplies all of a panel at once: it takes eight sums to make up for the latency
@@ -146,13 +146,13 @@ void begin(const Problem& problem, std::int64_t first_row, std::int64_t last_row
   });
 }
 
-void widen(const Problem& problem, const Part& part, std::int64_t piece) {
+void widen(const Problem& problem, const Part& part, std::int64_t chunk) {
   visit_pass(problem, [&](const auto& pass) {
     if constexpr (requires { pass.at.rows; })
       for (std::int64_t row = part.first_row; row < part.last_row; ++row)
         for (std::int64_t g = part.first_group; g < part.last_group; ++g)
           for (std::int64_t k = 0; k < pass.at.input_size; k += kWidth)
-            pass.widen(g, piece, row, k, {(int)min(kWidth, pass.at.input_size - k)});
+            pass.widen(g, chunk, row, k, {(int)min(kWidth, pass.at.input_size - k)});
   });
 }
 

@@ -31,20 +31,20 @@ std::int64_t panels_at_once(const Isa& isa) {
 // There may be a thread for each panel, up to so many: larger workspaces cost more in page faults
 // than the threads gain.
 constexpr std::int64_t kMostMembers = 16;
-std::int64_t most_members(const MatrixProduct& product) {
+std::int64_t most_threads(const MatrixProduct& product) {
   return std::min(kMostMembers, panels_of(product));
 }
 // Panels that all threads have room for, whatever their number: each for its part, or for the most
 // at once.
 std::int64_t most_panels(const MatrixProduct& product) {
-  return std::min(panels_of(product) + most_members(product) - 1, kMostMembers * kMostPanels);
+  return std::min(panels_of(product) + most_threads(product) - 1, kMostMembers * kMostPanels);
 }
 // And each of so many.
 std::int64_t panels_each(const MatrixProduct& product, std::int64_t threads) {
   return std::min(ceil_div(panels_of(product), threads), kMostPanels);
 }
 
-// A thread's part of a call of at least so many multiply-adds is worth its meetings. An estimate:
+// A thread's part of a call of at least so many multiply-adds is worth its barriers. An estimate:
 // half a microsecond of arithmetic, not the result of a measurement.
 constexpr double kWorthSharing = 30e3;
 
@@ -70,7 +70,7 @@ double multiply_adds(const MatrixProduct& product) {
          static_cast<double>(product.columns * product.depth);
 }
 
-// One product. Its depth is cut into blocks, and the rest into parts. Of a block there are turns:
+// One product. Its depth is cut into blocks, and the rest into parts. Of a block there are stages:
 // one to transpose it where it has to be, then as many as give each thread a part in each of them,
 // for a thread may come late.
 class Cut {
@@ -89,18 +89,19 @@ class Cut {
     }
   }
 
-  std::int64_t turns() const { return product_.groups * blocks() * turns_of_block(); }
+  std::int64_t stages() const { return product_.groups * blocks() * stages_of_block(); }
 
-  void take_turn(std::int64_t turn, std::int64_t member, std::int64_t members, float* transposed,
-                 float* panels) const {
-    const std::int64_t block = turn / turns_of_block(), turn_of_block = turn % turns_of_block();
+  void take_stage(std::int64_t stage, std::int64_t thread, std::int64_t threads, float* transposed,
+                  float* panels) const {
+    const std::int64_t block = stage / stages_of_block(),
+                       stage_of_block = stage % stages_of_block();
     const std::int64_t group = block / blocks(), first = block % blocks() * kDepth;
     const std::int64_t depth = std::min(kDepth, product_.depth - first);
-    if (turn_of_block < transpositions())
-      return transpose(group, first, depth, member, members, transposed);
-    const std::int64_t begin = (turn_of_block - transpositions()) * threads_;
+    if (stage_of_block < transpositions())
+      return transpose(group, first, depth, thread, threads, transposed);
+    const std::int64_t begin = (stage_of_block - transpositions()) * threads_;
     const std::int64_t count = std::min(threads_, parts() - begin);
-    for (std::int64_t n = count * member / members; n < count * (member + 1) / members; ++n) {
+    for (std::int64_t n = count * thread / threads; n < count * (thread + 1) / threads; ++n) {
       const std::int64_t part = begin + n;
       multiply(group, first, depth, part / slices_, part % slices_, transposed, panels);
     }
@@ -110,18 +111,18 @@ class Cut {
   std::int64_t blocks() const { return ceil_div(product_.depth, kDepth); }
   std::int64_t parts() const { return pieces_ * slices_; }
   std::int64_t transpositions() const { return product_.over_rows ? 1 : 0; }
-  std::int64_t turns_of_block() const { return transpositions() + ceil_div(parts(), threads_); }
+  std::int64_t stages_of_block() const { return transpositions() + ceil_div(parts(), threads_); }
 
-  void transpose(std::int64_t group, std::int64_t first, std::int64_t depth, std::int64_t member,
-                 std::int64_t members, float* transposed) const {
+  void transpose(std::int64_t group, std::int64_t first, std::int64_t depth, std::int64_t thread,
+                 std::int64_t threads, float* transposed) const {
     const std::int64_t stride = product_.groups * product_.rows;
     const std::int64_t to_stride = transposed_stride(product_);
     const std::int64_t pieces = ceil_div(product_.rows, isa_.width);
-    const std::int64_t row = pieces * member / members * isa_.width;
-    const std::int64_t end = std::min(product_.rows, pieces * (member + 1) / members * isa_.width);
+    const std::int64_t row = pieces * thread / threads * isa_.width;
+    const std::int64_t end = std::min(product_.rows, pieces * (thread + 1) / threads * isa_.width);
     isa_.transpose(product_.a + first * stride + group * product_.rows + row, stride, depth,
                    end - row, transposed + row * to_stride, to_stride);
-    if (member == 0) std::fill_n(transposed + product_.rows * to_stride, depth, 1.0f);
+    if (thread == 0) std::fill_n(transposed + product_.rows * to_stride, depth, 1.0f);
   }
 
   void multiply(std::int64_t group, std::int64_t first, std::int64_t depth, std::int64_t piece,
@@ -189,28 +190,29 @@ void run(const Isa& isa, const MatrixProduct* products, int count, ThreadPool& p
          float* workspace) {
   double work = 0;
   for (int n = 0; n < count; ++n) work += multiply_adds(products[n]);
-  const std::int64_t members = most(products, count, most_members);
-  const int available = static_cast<int>(std::min<std::int64_t>(pool.threads(), members));
+  const std::int64_t useful = most(products, count, most_threads);
+  const int available = static_cast<int>(std::min<std::int64_t>(pool.threads(), useful));
   const int threads = work / available >= kWorthSharing ? available : 1;
-  std::int64_t turns = 0;
-  for (int n = 0; n < count; ++n) turns += Cut(isa, products[n], threads).turns();
+  std::int64_t stages = 0;
+  for (int n = 0; n < count; ++n) stages += Cut(isa, products[n], threads).stages();
   const std::int64_t each =
       most(products, count,
            [&](const MatrixProduct& product) { return panels_each(product, threads); }) *
       most(products, count, panel_floats);
   float* const panels = aligned(workspace);
   float* const transposed = panels + threads * each;
-  const auto take_turn = [&](std::int64_t turn, std::int64_t member, std::int64_t present) {
+  const auto take_stage = [&](std::int64_t stage, std::int64_t thread, std::int64_t present) {
     for (int n = 0; n < count; ++n) {
       const Cut cut(isa, products[n], threads);
-      if (turn < cut.turns())
-        return cut.take_turn(turn, member, present, transposed, panels + member * each);
-      turn -= cut.turns();
+      if (stage < cut.stages())
+        return cut.take_stage(stage, thread, present, transposed, panels + thread * each);
+      stage -= cut.stages();
     }
   };
-  if (turns > 1) return parallel_steps(pool, threads, turns, take_turn);
-  // There is no meeting before the one turn: a thread that comes late finds its share still there.
-  parallel_for(pool, threads, threads, [&](std::int64_t member) { take_turn(0, member, threads); });
+  if (stages > 1) return parallel_steps(pool, threads, stages, take_stage);
+  // There is no barrier before the one stage: a thread that comes late finds its share still there.
+  parallel_for(pool, threads, threads,
+               [&](std::int64_t thread) { take_stage(0, thread, threads); });
 }
 
 }  // namespace prnn

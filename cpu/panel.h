@@ -1,6 +1,6 @@
 // The units of a panel, and how the weights of their products lie in it.
 #pragma once
-#include "cpu/left_over.h"
+#include "cpu/remainder.h"
 
 namespace prnn::PRNN_ISA {
 
@@ -33,14 +33,14 @@ struct Units {
 
 inline Units units_of(const Shape& shape, const Blocking& blocking, int phase, int products,
                       std::int64_t panel) {
-  const LeftOver left_over = blocking.left_over[phase];
+  const Remainder remainder = blocking.remainder[phase];
   const int at_once = blocking.at_once[phase];
-  const std::int64_t whole = ceil_div(shape.hidden - left_over.units, kWidth);
-  if (left_over.units > 0 && panel == blocking.panels[phase] - 1)
+  const std::int64_t whole = ceil_div(shape.hidden - remainder.units, kWidth);
+  if (remainder.units > 0 && panel == blocking.panels[phase] - 1)
     return {whole * kWidth,  1,
-            left_over.units, (int)ceil_div(products * left_over.units, kWidth),
-            at_once,         left_over.along_k};
-  const std::int64_t panels = blocking.panels[phase] - (left_over.units > 0 ? 1 : 0);
+            remainder.units, (int)ceil_div(products * remainder.units, kWidth),
+            at_once,         remainder.along_k};
+  const std::int64_t panels = blocking.panels[phase] - (remainder.units > 0 ? 1 : 0);
   const std::int64_t first = whole * panel / panels;
   const int vectors = (int)(whole * (panel + 1) / panels - first);
   return {first * kWidth, vectors, vectors * kWidth, products * vectors, at_once, false};

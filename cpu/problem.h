@@ -48,8 +48,8 @@ struct Products {
 };
 
 // Units beside whole vectors that have a panel of their own, the last, and whether their products
-// are taken along k (cpu/left_over.h). 0: those units, if any, fill a part of a vector.
-struct LeftOver {
+// are taken along k (cpu/remainder.h). 0: those units, if any, fill a part of a vector.
+struct Remainder {
   int units;
   bool along_k;
 };
@@ -57,7 +57,7 @@ struct LeftOver {
 // Where a product's weights come from.
 enum class WeightSource {
   kPacked,          // all of them, before the first step
-  kPrepacked,       // packed before the call (cpu/prepared.h)
+  kPrepacked,       // packed before the call (cpu/prepacked.h)
   kPackedPerPanel,  // a panel when its turn comes, each time
   kUnpacked,        // as they lie in memory; panels are of one vector
 };
@@ -83,7 +83,7 @@ struct Blocking {
   int vectors[kMaxPhases];          // SIMD vectors of units in the widest panel
   int at_once[kMaxPhases];          // of a panel's vectors of products, a strip
   std::int64_t panels[kMaxPhases];  // per group
-  LeftOver left_over[kMaxPhases];
+  Remainder remainder[kMaxPhases];
   // Words of 4 bytes: of a vector of units, of all of a group's phase, of all of a group.
   std::int64_t vector_words[kMaxPhases], phase_words[kMaxPhases], group_words;
   std::int64_t panel_words;  // of the largest panel
@@ -125,8 +125,8 @@ struct Isa {
   void (*pack)(const Problem&, const Blocking&, const Part&, int phase, float* packed);
   // What rows [first, last) multiply first, where they read it from a place of its own.
   void (*begin)(const Problem&, std::int64_t first, std::int64_t last);
-  // Of a projection in a 16-bit format, what the part's groups and rows multiply in a piece.
-  void (*widen)(const Problem&, const Part&, std::int64_t piece);
+  // Of a projection in a 16-bit format, what the part's groups and rows multiply in a chunk.
+  void (*widen)(const Problem&, const Part&, std::int64_t chunk);
   // One phase of one step.
   void (*advance)(const Problem&, const Blocking&, float* packed, const Part&, std::int64_t step,
                   int phase);

@@ -1,7 +1,7 @@
 // The rows of a part in one step, in blocks that are multiplied at once.
 #pragma once
+#include "cpu/fast_path.h"
 #include "cpu/pack.h"
-#include "cpu/plain.h"
 #include "cpu/problem.h"
 
 namespace prnn::PRNN_ISA {
@@ -11,7 +11,7 @@ struct RowBlock {
   const float* inputs[kMaxRows];  // what they multiply
   int count;
   bool multiplies;  // or there is nothing to multiply, and products are zero
-  bool is_plain;    // as are_plain() says
+  bool is_fast;     // as are_fast() says
 };
 
 // Gives them one after the other, of nearly equal size. Rows that have a product are in blocks by
@@ -32,7 +32,7 @@ class RowBlocks {
     all_multiply_ = are_alike_ && multiplies(row_);
     with_.count = without_.count = 0;
     with_.multiplies = true;
-    without_.multiplies = without_.is_plain = false;
+    without_.multiplies = without_.is_fast = false;
     if (are_alike_)
       left_ = end_ - row_;
     else
@@ -80,7 +80,7 @@ class RowBlocks {
   // How many rows the next block has, of those that are left.
   PRNN_HD void size_next() { size_ = left_ > 0 ? ceil_div(left_, ceil_div(left_, most_)) : 0; }
   PRNN_HD bool give(RowBlock& block) {
-    block.is_plain = are_plain(pass_, group_, step_, block.rows, block.count);
+    block.is_fast = are_fast(pass_, group_, step_, block.rows, block.count);
     if (block.multiplies)
       for (int r = 0; r < block.count; ++r)
         block.inputs[r] = pass_.input(group_, phase_, step_, block.rows[r]);

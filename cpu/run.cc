@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cpu/huge_pages.h"
-#include "cpu/prepared.h"
+#include "cpu/prepacked.h"
 #include "cpu/stages.h"
 
 namespace prnn {
@@ -138,9 +138,9 @@ void run_rows(const Work& steps, const Work* projection, Part part, std::int64_t
 // are called for each of its stages.
 void run_units(const Work& steps, const Work* projection, const Packing& packing,
                std::int64_t count, ThreadPool& pool, int threads) {
-  Shares shares(threads);
+  TaskQueue queue(threads);
   if (count > 1) {
-    const Stages stages = Stages::of_call(steps, projection, packing, shares, count, threads);
+    const Stages stages = Stages::of_call(steps, projection, packing, queue, count, threads);
     parallel_steps(pool, threads, stages.count(),
                    [&](std::int64_t n, int thread, int of) { stages.take(n, thread, of); });
     return;
@@ -148,7 +148,7 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
   const Shape& shape = steps.problem.shape;
   packing.pack_all(pool);
   if (projection) projection->widen({0, shape.groups, 0, shape.batch, 0, 0}, 0);
-  const Stages stages = Stages::of_one_step(steps, projection, shares);
+  const Stages stages = Stages::of_one_step(steps, projection, queue);
   for (std::int64_t n = 0; n < stages.count(); ++n)
     parallel_for(pool, threads, threads,
                  [&](std::int64_t thread) { stages.take(n, thread, threads); });
@@ -202,8 +202,8 @@ void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool,
     forward.made_a_x = a_x;
   }
   if (plan.blocking.source == WeightSource::kPrepacked) {
-    steps.packed = prepared_steps(problem);
-    projection.packed = prepared_projection(problem);
+    steps.packed = prepacked_steps(problem);
+    projection.packed = prepacked_projection(problem);
   }
 
   prepare_results(problem, plan, workspace);

@@ -15,18 +15,18 @@ bool is_unpacked(const Work& work) { return work.blocking.source == WeightSource
 
 // A phase's products and what is made of them: one stage, or two where columns are multiplied.
 void Stages::add_work(std::vector<Stage>& to, const Work& work, int phase, std::int64_t rows,
-                      Shares& shares) {
+                      TaskQueue& queue) {
   if (by_columns(work))
     to.push_back([=, &work](const At& at) {
       work.multiply_columns(at.of, phase, rows, at.thread, at.threads);
     });
-  to.push_back([=, &work, &shares](const At& at) {
-    work.advance(at.of, phase, rows, at.thread, at.threads, shares, at.n);
+  to.push_back([=, &work, &queue](const At& at) {
+    work.advance(at.of, phase, rows, at.thread, at.threads, queue, at.n);
   });
 }
 
 Stages Stages::of_call(const Work& steps, const Work* projection, const Packing& packing,
-                       Shares& shares, std::int64_t count, std::int64_t threads) {
+                       TaskQueue& queue, std::int64_t count, std::int64_t threads) {
   const std::int64_t rows = steps.problem.shape.batch;
   const std::int64_t steps_per_chunk = projection ? projection->problem.projection.steps : count;
   Stages out(count, steps_per_chunk);
@@ -61,16 +61,16 @@ Stages Stages::of_call(const Work& steps, const Work* projection, const Packing&
                                      projection->packed);
         });
     }
-    out.add_work(out.of_chunk_, *projection, 0, chunk_rows, shares);
+    out.add_work(out.of_chunk_, *projection, 0, chunk_rows, queue);
     if (projection->blocking.source == WeightSource::kPrepacked)
       out.done_ = static_cast<std::int64_t>(out.of_chunk_.size());
   }
   for (int phase = 0; phase < steps.blocking.phases; ++phase)
-    out.add_work(out.of_step_, steps, phase, rows, shares);
+    out.add_work(out.of_step_, steps, phase, rows, queue);
   return out;
 }
 
-Stages Stages::of_one_step(const Work& steps, const Work* projection, Shares& shares) {
+Stages Stages::of_one_step(const Work& steps, const Work* projection, TaskQueue& queue) {
   const std::int64_t rows = steps.problem.shape.batch;
   Stages out(1, 1);
   // What a thread makes of the one step's a_x is what it needs: the same units of each gate.
@@ -84,7 +84,7 @@ Stages Stages::of_one_step(const Work& steps, const Work* projection, Shares& sh
       projection->advance_panels(0, 0, rows, gate * panels + first, gate * panels + end,
                                  projection->packed);
   };
-  if (projection && !in_one) out.add_work(out.of_chunk_, *projection, 0, rows, shares);
+  if (projection && !in_one) out.add_work(out.of_chunk_, *projection, 0, rows, queue);
   for (int phase = 0; phase < steps.blocking.phases; ++phase) {
     const bool projects = in_one && phase == 0;
     const bool projects_columns = projects && by_columns(*projection);
@@ -93,9 +93,9 @@ Stages Stages::of_one_step(const Work& steps, const Work* projection, Shares& sh
         if (projects_columns) projection->multiply_columns(0, 0, rows, at.thread, at.threads);
         if (by_columns(steps)) steps.multiply_columns(0, phase, rows, at.thread, at.threads);
       });
-    out.of_step_.push_back([=, &steps, &shares](const At& at) {
+    out.of_step_.push_back([=, &steps, &queue](const At& at) {
       if (projects) project_own(at);
-      steps.advance(0, phase, rows, at.thread, at.threads, shares, at.n);
+      steps.advance(0, phase, rows, at.thread, at.threads, queue, at.n);
     });
   }
   return out;

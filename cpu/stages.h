@@ -13,10 +13,10 @@ class Stages {
   // All steps of a call. The packing is done in parts, for a thread may arrive late; where there is
   // none, the first chunk of the projection is.
   static Stages of_call(const Work& steps, const Work* projection, const Packing& packing,
-                        Shares& shares, std::int64_t count, std::int64_t threads);
+                        TaskQueue& queue, std::int64_t count, std::int64_t threads);
 
   // The one step of a call whose weights are packed, and whose x is widened.
-  static Stages of_one_step(const Work& steps, const Work* projection, Shares& shares);
+  static Stages of_one_step(const Work& steps, const Work* projection, TaskQueue& queue);
 
   std::int64_t count() const;
 
@@ -34,7 +34,7 @@ class Stages {
       : steps_(steps), steps_per_chunk_(steps_per_chunk) {}
 
   void add_work(std::vector<Stage>& to, const Work& work, int phase, std::int64_t rows,
-                Shares& shares);
+                TaskQueue& queue);
 
   std::vector<Stage> once_, of_chunk_, of_step_;
   std::int64_t steps_, steps_per_chunk_;

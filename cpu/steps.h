@@ -8,7 +8,7 @@ namespace prnn::PRNN_ISA {
 // Vectors of units, side by side, whose products wait for their steps. They lie panel by panel, of
 // one size: that of row r and gate n of the first vector at products[r · row_stride +
 // n · gate_stride], of the next kWidth further, or in the next panel.
-struct Waiting {
+struct Pending {
   std::int64_t first_unit;
   int vectors, per_panel;
   float* products;
@@ -54,28 +54,28 @@ PRNN_HD ForwardPass<Activated<C>, Io, T> of_activated(const ForwardPass<C, Io, T
 
 // Activates a row's products where they lie.
 template <class Pass>
-PRNN_HD void activate(const Pass&, const Waiting&, std::int64_t, std::int64_t, std::int64_t, int) {}
+PRNN_HD void activate(const Pass&, const Pending&, std::int64_t, std::int64_t, std::int64_t, int) {}
 template <CellInParts C, class Io, class T>
-PRNN_HD void activate(const ForwardPass<C, Io, T>& pass, const Waiting& waiting, std::int64_t group,
-                      std::int64_t step, std::int64_t row, int waiting_row) {
-  waiting.visit(pass.shape, waiting_row,
+PRNN_HD void activate(const ForwardPass<C, Io, T>& pass, const Pending& pending, std::int64_t group,
+                      std::int64_t step, std::int64_t row, int pending_row) {
+  pending.visit(pass.shape, pending_row,
                 [&](std::int64_t unit, int lanes, float* at) __attribute__((always_inline)) {
                   const auto a_x = pass.fetch(group, step, row, unit, Io{lanes}).a_x;
-                  const auto a_h = waiting.load<C::kGates>(at);
-                  waiting.store<C::kGates>(at, pass.cell.activate(a_x, a_h), lanes);
+                  const auto a_h = pending.load<C::kGates>(at);
+                  pending.store<C::kGates>(at, pass.cell.activate(a_x, a_h), lanes);
                 });
 }
 
 // The steps of a block's rows; its first is row `first` of those that wait. A row's are taken one
 // after the other: where it lies is made out once for all of them. Not inlined: it is most of the
 // engine's code.
-template <int kPhase, bool kPlain, class Pass>
-[[gnu::noinline]] void take_steps(const Pass& shared, const Waiting& all, std::int64_t group,
+template <int kPhase, bool kFast, class Pass>
+[[gnu::noinline]] void take_steps(const Pass& shared, const Pending& all, std::int64_t group,
                                   std::int64_t step, const RowBlock& block, int first) {
-  const Waiting waiting = all;  // copies, which no store below can change
+  const Pending pending = all;  // copies, which no store below can change
   Pass pass = shared;
-  if (kPlain && !(is_plain(pass) && is_inner(pass, step))) __builtin_unreachable();
-  if (kPlain) straighten(pass);
+  if (kFast && !(is_fast(pass) && is_inner(pass, step))) __builtin_unreachable();
+  if (kFast) straighten(pass);
   const auto& finishing = of_activated(pass);
   constexpr int kGates = Pass::products(kPhase);
   constexpr bool kCanAsk = requires { is_worth_asking(pass); };
@@ -83,25 +83,25 @@ template <int kPhase, bool kPlain, class Pass>
   if constexpr (kCanAsk) asks = is_worth_asking(pass);
   for (int r = 0; r < block.count; ++r) {
     const std::int64_t row = block.rows[r];
-    if (block.multiplies) activate(pass, waiting, group, step, row, first + r);
-    waiting.visit(
+    if (block.multiplies) activate(pass, pending, group, step, row, first + r);
+    pending.visit(
         pass.shape, first + r,
         [&](std::int64_t unit, int lanes, const float* at) __attribute__((always_inline)) {
           if constexpr (kCanAsk)
             if (asks && begins_line(unit)) ask_for_step(pass, group, step + 1, row, unit);
           const Io<typename Pass::Value> io{lanes};
-          finishing.template step<kPhase>(group, step, row, unit, waiting.load<kGates>(at), io);
+          finishing.template step<kPhase>(group, step, row, unit, pending.load<kGates>(at), io);
         });
   }
 }
 
 // Of passes that have plain steps, or not.
 template <int kPhase, class Pass>
-void take_steps_of(const Pass& pass, const Waiting& waiting, std::int64_t group, std::int64_t step,
+void take_steps_of(const Pass& pass, const Pending& pending, std::int64_t group, std::int64_t step,
                    const RowBlock& block, int first) {
-  if constexpr (kHasPlainSteps<Pass>)
-    if (block.is_plain) return take_steps<kPhase, true>(pass, waiting, group, step, block, first);
-  take_steps<kPhase, false>(pass, waiting, group, step, block, first);
+  if constexpr (kHasFastPath<Pass>)
+    if (block.is_fast) return take_steps<kPhase, true>(pass, pending, group, step, block, first);
+  take_steps<kPhase, false>(pass, pending, group, step, block, first);
 }
 
 }  // namespace prnn::PRNN_ISA

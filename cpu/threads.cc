@@ -101,79 +101,79 @@ void parallel_for(ThreadPool& pool, int threads, std::int64_t count,
 
 namespace {
 
-// The meeting point of parallel_steps. Member 0 is the caller.
-class Meeting {
+// The barrier of parallel_steps. Thread 0 is the caller.
+class Barrier {
  public:
-  explicit Meeting(int most) : ended_(most) {}
+  explicit Barrier(int most) : ended_(most) {}
 
   // A pool thread asks to take part; -1 if there is no more room, or nothing left to do. A thread
   // that was woken on the caller's core would only take turns with it: it sleeps until the system
   // has found it another.
-  int arrive() {
+  int join() {
     while (core_.load() >= 0 && core_.load() == current_core()) {
       if (closed_.load()) return -1;
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    const int member = arrived_.fetch_add(1) + 1;
-    return member < static_cast<int>(ended_.size()) ? member : -1;
+    const int thread = joined_.fetch_add(1) + 1;
+    return thread < static_cast<int>(ended_.size()) ? thread : -1;
   }
 
-  // Member 0: gives the others the time in which a thread that is awake arrives.
-  void wait_for_arrivals() {
+  // Thread 0: gives the others the time in which a thread that is awake joins.
+  void wait_for_joins() {
     constexpr std::chrono::microseconds kAwakeThreads{3};
     const auto until = Clock::now() + kAwakeThreads;
-    while (arrived_.load() + 1 < static_cast<int>(ended_.size()) && Clock::now() < until) pause();
+    while (joined_.load() + 1 < static_cast<int>(ended_.size()) && Clock::now() < until) pause();
   }
-  // Member 0, before each step: takes in those who have arrived. The announcement of step n + 2
+  // Thread 0, before each step: takes in those who have joined. The announcement of step n + 2
   // overwrites that of step n, which all have read: they ended step n before n + 1 could end.
   int announce(std::int64_t step) {
-    const int arrived = arrived_.load() + 1, most = static_cast<int>(ended_.size());
-    const int members = arrived < most ? arrived : most;
-    if (members < most) core_.store(current_core(), std::memory_order_relaxed);
-    announced_[step & 1].store(step * kMembers + members, std::memory_order_release);
-    return members;
+    const int joined = joined_.load() + 1, most = static_cast<int>(ended_.size());
+    const int present = joined < most ? joined : most;
+    if (present < most) core_.store(current_core(), std::memory_order_relaxed);
+    announced_[step & 1].store(step * kMostThreads + present, std::memory_order_release);
+    return present;
   }
-  // Any other member: how many take part in `step`; 0 if the meeting is over.
+  // Any other thread: how many take part in `step`; 0 if the barrier is over.
   int announced(std::int64_t step) {
     std::int64_t value;
     wait_until([&] {
       value = announced_[step & 1].load(std::memory_order_acquire);
-      return value >= step * kMembers || closed_.load(std::memory_order_acquire);
+      return value >= step * kMostThreads || closed_.load(std::memory_order_acquire);
     });
-    return value / kMembers == step ? static_cast<int>(value % kMembers) : 0;
+    return value / kMostThreads == step ? static_cast<int>(value % kMostThreads) : 0;
   }
   // A newcomer's first step: the one whose announcement first counts it in. No later one can be
   // announced before the newcomer says that it is there, with end(first step - 1). -1: none.
-  std::int64_t first_step(int member) {
+  std::int64_t first_step(int thread) {
     std::int64_t first = -1;
     wait_until([&] {
       for (const auto& slot : announced_) {
         const std::int64_t value = slot.load(std::memory_order_acquire);
-        if (value >= 0 && value % kMembers > member) first = value / kMembers;
+        if (value >= 0 && value % kMostThreads > thread) first = value / kMostThreads;
       }
       return first >= 0 || closed_.load(std::memory_order_acquire);
     });
     return first;
   }
-  void end(std::int64_t step, int member) {
-    ended_[member].step.store(step, std::memory_order_release);
+  void end(std::int64_t step, int thread) {
+    ended_[thread].step.store(step, std::memory_order_release);
   }
-  // Waits until all of `members` have ended `step`: what they wrote is then visible.
-  Clock::duration wait_for_end(std::int64_t step, int members) {
+  // Waits until all of `present` have ended `step`: what they wrote is then visible.
+  Clock::duration wait_for_end(std::int64_t step, int present) {
     Clock::duration waited{};
-    for (int m = 0; m < members; ++m)
+    for (int m = 0; m < present; ++m)
       waited += wait_until([&] { return ended_[m].step.load(std::memory_order_acquire) >= step; });
     return waited;
   }
   void close() { closed_.store(true, std::memory_order_release); }
 
  private:
-  static constexpr std::int64_t kMembers = 4096;
+  static constexpr std::int64_t kMostThreads = 4096;
   struct alignas(128) Ended {
     std::atomic<std::int64_t> step{-2};  // not even there
   };
   alignas(128) std::atomic<std::int64_t> announced_[2]{-1, -1};
-  alignas(128) std::atomic<int> arrived_{0};
+  alignas(128) std::atomic<int> joined_{0};
   std::atomic<int> core_{-1};
   std::atomic<bool> closed_{false};
   std::vector<Ended> ended_;
@@ -182,11 +182,11 @@ class Meeting {
 // Steps shared with a thread that has no core to itself wait for the scheduler, for milliseconds
 // where a step takes microseconds. So the caller counts its waiting: once that has cost more than
 // its work, all calls go on alone for a while, which is the longer the more often this happens.
-class Crowding {
+class Oversubscription {
  public:
   static bool recent() { return Clock::now().time_since_epoch().count() < until_.load(); }
 
-  // Whether it is crowded.
+  // Whether it is oversubscribed.
   bool add(Clock::duration wait) {
     if (wait == Clock::duration{}) return false;
     waited_ += wait;
@@ -208,41 +208,41 @@ class Crowding {
   inline static std::atomic<Clock::rep> until_{0}, rest_{kShortestRest.count()};
 };
 
-// Steps [first, end), or as many as can be taken before it is crowded. Returns the next.
+// Steps [first, end), or as many as can be taken before it is oversubscribed. Returns the next.
 std::int64_t take_together(ThreadPool& pool, int threads, std::int64_t first, std::int64_t end,
                            const std::function<void(std::int64_t, int, int)>& body) {
-  auto meeting = std::make_shared<Meeting>(threads);
-  // `body` is used by members only, and the caller waits for all of those.
+  auto barrier = std::make_shared<Barrier>(threads);
+  // `body` is used by present only, and the caller waits for all of those.
   for (int t = 1; t < threads; ++t)
-    pool.schedule([meeting, &body] {
-      const int me = meeting->arrive();
+    pool.schedule([barrier, &body] {
+      const int me = barrier->join();
       if (me < 0) return;
-      std::int64_t step = meeting->first_step(me);
+      std::int64_t step = barrier->first_step(me);
       if (step < 0) return;
-      meeting->end(step - 1, me);
-      for (int members; (members = meeting->announced(step)) > me; ++step) {
-        meeting->wait_for_end(step - 1, members);
-        body(step, me, members);
-        meeting->end(step, me);
+      barrier->end(step - 1, me);
+      for (int present; (present = barrier->announced(step)) > me; ++step) {
+        barrier->wait_for_end(step - 1, present);
+        body(step, me, present);
+        barrier->end(step, me);
       }
     });
-  Crowding crowding;
-  meeting->end(first - 1, 0);
-  meeting->wait_for_arrivals();
+  Oversubscription oversubscription;
+  barrier->end(first - 1, 0);
+  barrier->wait_for_joins();
   std::int64_t step = first;
-  int members = 1;
-  bool is_crowded = false;
-  for (; step < end && !is_crowded; ++step) {
-    const bool was_shared = members > 1;
-    members = meeting->announce(step);
-    const auto waited = meeting->wait_for_end(step - 1, members);
-    is_crowded = was_shared && crowding.add(waited);
-    body(step, 0, members);
-    meeting->end(step, 0);
+  int present = 1;
+  bool is_oversubscribed = false;
+  for (; step < end && !is_oversubscribed; ++step) {
+    const bool was_shared = present > 1;
+    present = barrier->announce(step);
+    const auto waited = barrier->wait_for_end(step - 1, present);
+    is_oversubscribed = was_shared && oversubscription.add(waited);
+    body(step, 0, present);
+    barrier->end(step, 0);
   }
-  meeting->wait_for_end(step - 1, members);
-  if (!is_crowded) Crowding::forget();
-  meeting->close();
+  barrier->wait_for_end(step - 1, present);
+  if (!is_oversubscribed) Oversubscription::forget();
+  barrier->close();
   return step;
 }
 
@@ -251,7 +251,7 @@ std::int64_t take_together(ThreadPool& pool, int threads, std::int64_t first, st
 void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
                     const std::function<void(std::int64_t, int, int)>& body) {
   for (std::int64_t step = 0; step < steps;) {
-    if (threads <= 1 || steps == 1 || Crowding::recent())
+    if (threads <= 1 || steps == 1 || Oversubscription::recent())
       body(step++, 0, 1);
     else
       step = take_together(pool, threads, step, steps, body);

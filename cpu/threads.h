@@ -26,10 +26,10 @@ class ThreadPool {
 void parallel_for(ThreadPool& pool, int threads, std::int64_t count,
                   const std::function<void(std::int64_t)>& body);
 
-// Calls body(step, member, members) for every step in order. Within a step, the members' calls run
-// at the same time; a step begins when all members have ended the one before. The caller begins
-// alone; pool threads become members at the step after they arrive, so that a thread that never
-// arrives is never waited for.
+// Calls body(step, thread, threads) for every step in order. Within a step, the threads' calls run
+// at the same time; a step begins when all threads have ended the one before. The caller begins
+// alone; pool threads take part from the step after they have joined, so that one that never
+// does is never waited for.
 void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
                     const std::function<void(std::int64_t, int, int)>& body);
 

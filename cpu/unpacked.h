@@ -7,9 +7,9 @@
 // order of cpu/product.h, so that results are the same to the last bit.
 #pragma once
 #include "cpu/io.h"
-#include "cpu/left_over.h"
 #include "cpu/problem.h"
 #include "cpu/product.h"
+#include "cpu/remainder.h"
 #include "cpu/steps.h"
 
 namespace prnn::PRNN_ISA {
@@ -218,17 +218,17 @@ struct Unpacked {
 
   void multiply(std::int64_t group, const Range* ranges, const Sums& sums,
                 const RowBlock& block) const {
-    const LeftOver left = blocking.left_over[kPhase];
+    const Remainder left = blocking.remainder[kPhase];
     multiply_unpacked(pass, group, kPhase, ranges, left.along_k ? left.units : 0, block.inputs,
                       block.count, sums);
   }
   void take(std::int64_t group, const Sums& sums, RowBlock& block) const {
-    block.is_plain = block.multiplies && are_plain(pass, group, step, block.rows, block.count);
+    block.is_fast = block.multiplies && are_fast(pass, group, step, block.rows, block.count);
     const std::int64_t unit = part.first_panel * kWidth;
     const int vectors = (int)(part.last_panel - part.first_panel);
-    const Waiting waiting{unit,          vectors,       vectors, sums.totals + unit,
+    const Pending pending{unit,          vectors,       vectors, sums.totals + unit,
                           sums.at(1, 0), sums.at(0, 1), 0};
-    take_steps_of<kPhase>(pass, waiting, group, step, block, 0);
+    take_steps_of<kPhase>(pass, pending, group, step, block, 0);
   }
   // Of rows without a product.
   void take_others(std::int64_t group, const Sums& sums) const {

@@ -4,7 +4,7 @@
 // sums over rows; only those have sums. `before`, any array, is not read: the call comes after the
 // one that makes it, for at the same time they would take each other's threads. And
 //   prnn_prepare   w_ih [input, groups·G·H], b_ih, w_hh, b_hh  -> uint32
-// the weights of forward calls that project (cpu/prepared.h), of `batch` rows and `time` steps.
+// the weights of forward calls that project (cpu/prepacked.h), of `batch` rows and `time` steps.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -13,7 +13,7 @@
 
 #include "cpu/environment.h"
 #include "cpu/matrix_product.h"
-#include "cpu/prepared.h"
+#include "cpu/prepacked.h"
 #include "cpu/run.h"
 #include "cpu/workers.h"
 #include "ffi/decode.h"
@@ -76,7 +76,7 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
     p.projection.w = call.w_ih;
     p.projection.b = call.b_ih;
   }
-  if (call.prepared != nullptr && call.prepared_words != prepared_words(p))
+  if (call.prepared != nullptr && call.prepared_words != prepacked_words(p))
     return ffi::Error::InvalidArgument(
         "prnn_jax: prepared weights are not of the call's size; were they made by another "
         "version?");
@@ -191,7 +191,7 @@ ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBu
         "prnn_jax: weights are prepared for a batch and a time from 1 to 2147483647");
   if (!has(b_hh, {units[0], of_group}) || !has(w_hh, {units[0], units[1], of_group}) ||
       !has(b_ih, {units[0], of_group}) || !has(w_ih, {inputs[0], times(units[0], of_group)}) ||
-      static_cast<std::int64_t>(out->element_count()) != prepared_words(p))
+      static_cast<std::int64_t>(out->element_count()) != prepacked_words(p))
     return ffi::Error::InvalidArgument("prnn_jax: weights to prepare do not fit");
   with_threads(pool,
                [&](ThreadPool& threads) { prepare(best_isa(), p, threads, out->untyped_data()); });

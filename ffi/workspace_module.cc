@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "cpu/matrix_product.h"
-#include "cpu/prepared.h"
+#include "cpu/prepacked.h"
 #include "cuda/call.h"
 #include "ffi/attributes.h"
 #include "ffi/plan_module.h"
@@ -48,14 +48,15 @@ std::int64_t cpu_workspace_floats(const std::string& cell, const std::string& dt
   return workspace_floats(p);
 }
 
-std::int64_t cpu_prepared_words(const std::string& cell, const std::string& dtype,
-                                std::int64_t groups, std::int64_t hidden, std::int64_t input_size) {
+std::int64_t cpu_prepacked_words(const std::string& cell, const std::string& dtype,
+                                 std::int64_t groups, std::int64_t hidden,
+                                 std::int64_t input_size) {
   Problem p{};
   p.cell = cell_named(cell);
   p.dtype = dtype_of(dtype);
   p.shape = {1, 1, groups, hidden, false, false, false};
   p.projection.input_size = input_size;
-  return prepared_words(p);
+  return prepacked_words(p);
 }
 
 // Of products (over rows?, groups, rows, columns, depth), as in MatrixProduct.
@@ -90,7 +91,7 @@ std::int64_t cuda_workspace_bytes(const std::string& cell, const std::string& dt
 void bind_workspaces(nb::module_& m) {
   m.def("cpu_workspace_floats", cpu_workspace_floats, "cell"_a, "dtype"_a, "time"_a, "batch"_a,
         "groups"_a, "hidden"_a, "backward"_a, "has_mask"_a, "input_size"_a);
-  m.def("cpu_prepared_words", cpu_prepared_words, "cell"_a, "dtype"_a, "groups"_a, "hidden"_a,
+  m.def("cpu_prepacked_words", cpu_prepacked_words, "cell"_a, "dtype"_a, "groups"_a, "hidden"_a,
         "input_size"_a);
   m.def("products_workspace_floats", products_workspace_floats, "products"_a);
   m.def("cuda_workspace_bytes", cuda_workspace_bytes, "cell"_a, "dtype"_a, "time"_a, "batch"_a,

@@ -32,7 +32,7 @@ def cpu_workspace_floats(
     has_mask: bool,
     input_size: int,
 ) -> int: ...
-def cpu_prepared_words(
+def cpu_prepacked_words(
     cell: str, dtype: str, groups: int, hidden: int, input_size: int
 ) -> int: ...
 def products_workspace_floats(

@@ -63,7 +63,7 @@ def prepacked_words(call: Call, w_hh: Array, input_size: int) -> int:
     """Of the array that `prnn_jax.prepare` gives a layer of these weights."""
     groups, hidden, _ = w_hh.shape
     of = call.cell, jnp.dtype(w_hh.dtype).name, groups, hidden
-    return native.cpu_prepared_words(*of, input_size)
+    return native.cpu_prepacked_words(*of, input_size)
 
 
 def products_floats(over_rows: Pairs, over_columns: Pairs) -> int:

@@ -83,7 +83,7 @@ def test_they_are_what_is_read(cell, time):
 
 @pytest.mark.parametrize("word", range(32))
 def test_what_is_for_another_call_is_not_read(word):
-    """Nor what is damaged: each word of cpu/prepared.h's description is looked at."""
+    """Nor what is damaged: each word of cpu/prepacked.h's description is looked at."""
     case = Case("lstm", 7, (2,), 33, 5, state=True)
     whole = np.array(case.prepared(other(case))["packed"])
     run, expected = case.forward(), case.forward()(case.inputs())

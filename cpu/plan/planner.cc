@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "cpu/plan/cost.h"
-#include "cpu/prepared.h"
+#include "cpu/prepacked.h"
 
 namespace prnn {
 namespace {
@@ -129,16 +129,16 @@ void plan_projection(const Machine& machine, const Isa& isa, const Problem& prob
   // several that share the units.
   if (prepared || (by_batch && out.choice.threads > 1)) return;
 
-  const std::int64_t pieces = ceil_div(shape.time, out.projection_steps);
+  const std::int64_t chunks = ceil_div(shape.time, out.projection_steps);
   const std::int64_t places = projection_room(problem) / out.projection.panel_words;
   const bool has_enough = places >= std::min<std::int64_t>(sharers, out.projection.panels[0]);
-  if (!keeps_projection(problem) || (pieces == 1 && has_enough)) {
+  if (!keeps_projection(problem) || (chunks == 1 && has_enough)) {
     out.projection.source = WeightSource::kPackedPerPanel;
     out.projection.places = places;
   }
   Amounts amounts = amounts_of(projection, out.projection);
   amounts.rows = static_cast<double>(rows);
-  amounts.steps = static_cast<double>(pieces);
+  amounts.steps = static_cast<double>(chunks);
   amounts.gates = amounts.published = 0;
   const auto us = [&](WeightSource source, Partition partition) {
     return cost_of(machine, amounts, {source, partition, sharers, rows}).call_us();
@@ -168,7 +168,7 @@ Blocking whole_of(const Isa& isa, const Problem& problem, int threads) {
 // Of weights as cut for all threads.
 Choices choices(const Isa& isa, const Problem& problem, const Blocking& whole, int threads) {
   const Shape& shape = problem.shape;
-  const Prepared* const given = prepared_for(isa, problem);
+  const Prepared* const given = prepacked_for(isa, problem);
   const WeightSource source = given ? WeightSource::kPrepacked : WeightSource::kPacked;
   Choices out{};
   const auto add = [&](WeightSource from, Partition partition, int by, std::int64_t rows) {
@@ -198,7 +198,7 @@ Choices choices(const Isa& isa, const Problem& problem, const Blocking& whole, i
 
 CpuPlan plan_of(const Machine& machine, const Isa& isa, const Problem& problem,
                 const Choice& choice, const Blocking* whole) {
-  const Prepared* const given = prepared_for(isa, problem);
+  const Prepared* const given = prepacked_for(isa, problem);
   CpuPlan out{};
   out.choice = choice;
   out.blocking = packed(isa, problem, given, choice, whole);
@@ -248,7 +248,7 @@ CpuPlan plan(const Machine& machine, const Isa& isa, const Problem& problem, int
 
 std::int64_t most_projection_steps(const Problem& problem) {
   constexpr std::int64_t kSteps = 16;
-  // More where each piece packs the weights anew: at batch 8, GRU 1152 takes 6 % less time so.
+  // More where each chunk packs the weights anew: at batch 8, GRU 1152 takes 6 % less time so.
   const std::int64_t rows = keeps_projection(problem) ? 128 : 256;
   std::int64_t steps = 1;
   while (steps < problem.shape.time && (steps < kSteps || steps * problem.shape.batch < rows))

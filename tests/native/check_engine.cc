@@ -134,7 +134,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
     prnn::Problem other = layer;
     other.shape.batch = 3;
     other.shape.time = 20;
-    void* const packed = buffers.unwritten_floats(prnn::prepared_words(other));
+    void* const packed = buffers.unwritten_floats(prnn::prepacked_words(other));
     prnn::prepare(prnn::best_isa(), other, pool, packed);
     layer.prepared = packed;
     layer.forward.y = buffers.unwritten(sequence);

@@ -1,17 +1,17 @@
-// Prepared weights (cpu/prepared.h) with a damaged description: not for the call, which packs its
+// Prepared weights (cpu/prepacked.h) with a damaged description: not for the call, which packs its
 // own. And with a forged one, whose checksum is right: no access beyond the array, for the
 // sanitizers.
 #pragma once
 #include <cstdio>
 #include <random>
 
-#include "cpu/prepared.h"
+#include "cpu/prepacked.h"
 #include "native/engine_data.h"
 
 // A layer of its own, so that weights may be packed for it and damaged.
-class PreparedLayer {
+class PrepackedLayer {
  public:
-  PreparedLayer(CellKind cell, Dtype dtype) : buffers_(dtype) {
+  PrepackedLayer(CellKind cell, Dtype dtype) : buffers_(dtype) {
     constexpr std::int64_t kInputs = 7;
     problem_.kind = prnn::Kind::kForward;
     problem_.dtype = dtype;
@@ -33,7 +33,7 @@ class PreparedLayer {
     }
     problem_.forward.y = buffers_.unwritten(state * s.time);
     workspace_ = buffers_.unwritten_floats(prnn::workspace_floats(problem_));
-    packed_.resize(prnn::prepared_words(problem_));
+    packed_.resize(prnn::prepacked_words(problem_));
     Threads pool(2);
     prnn::prepare(prnn::best_isa(), problem_, pool, packed_.data());
   }
@@ -48,7 +48,7 @@ class PreparedLayer {
   bool takes(const void* packed) const {
     prnn::Problem problem = problem_;
     problem.prepared = packed;
-    return prnn::prepared_for(prnn::best_isa(), problem) != nullptr;
+    return prnn::prepacked_for(prnn::best_isa(), problem) != nullptr;
   }
   // Aligned as XLA's arrays are.
   struct alignas(64) Line {
@@ -68,7 +68,7 @@ class PreparedLayer {
 };
 
 inline void check_damaged_weights(CellKind cell, Dtype dtype) {
-  PreparedLayer layer(cell, dtype);
+  PrepackedLayer layer(cell, dtype);
   const auto whole = layer.packed();
   const Bytes right = layer.run(nullptr);
   const auto expect = [&](bool is_right, const char* what) {

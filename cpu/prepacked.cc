@@ -1,4 +1,4 @@
-#include "cpu/prepared.h"
+#include "cpu/prepacked.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -48,13 +48,13 @@ Prepared header_for(const Isa& isa, const Problem& p) {
 
 }  // namespace
 
-std::int64_t prepared_words(const Problem& p) {
+std::int64_t prepacked_words(const Problem& p) {
   const std::int64_t columns = padded(numbers(p.cell).gates * p.shape.hidden);
   return kHeaderWords + steps_words(p) + packed_words(p, columns, p.projection.input_size);
 }
 
 void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out) {
-  prefer_huge_pages(out, 4 * prepared_words(problem));
+  prefer_huge_pages(out, 4 * prepacked_words(problem));
   const CpuPlan plan = prnn::plan(this_machine(isa.width), isa, problem, pool.threads());
   Prepared header = header_for(isa, problem);
   header.steps = plan.blocking.layout;
@@ -89,7 +89,7 @@ std::uint64_t checksum_of(const Prepared& header) {
   return sum;
 }
 
-const Prepared* prepared_for(const Isa& isa, const Problem& problem) {
+const Prepared* prepacked_for(const Isa& isa, const Problem& problem) {
   if (problem.prepared == nullptr || problem.kind != Kind::kForward) return nullptr;
   // As vectors of weights are read. XLA's arrays are.
   if (reinterpret_cast<std::uintptr_t>(problem.prepared) % (isa.width * 4) != 0) return nullptr;
@@ -104,9 +104,9 @@ const Prepared* prepared_for(const Isa& isa, const Problem& problem) {
   return std::memcmp(header, &expected, sizeof expected) == 0 ? header : nullptr;
 }
 
-float* prepared_steps(const Problem& problem) { return after_header(problem.prepared); }
-float* prepared_projection(const Problem& problem) {
-  return prepared_steps(problem) + steps_words(problem);
+float* prepacked_steps(const Problem& problem) { return after_header(problem.prepared); }
+float* prepacked_projection(const Problem& problem) {
+  return prepacked_steps(problem) + steps_words(problem);
 }
 
 }  // namespace prnn

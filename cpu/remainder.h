@@ -13,7 +13,7 @@
 
 namespace prnn::PRNN_ISA {
 
-inline LeftOver left_over(std::int64_t hidden, int products, std::int64_t depth) {
+inline Remainder remainder(std::int64_t hidden, int products, std::int64_t depth) {
   // In multiply-adds of vectors: along k, the lanes of each sum are added at the end.
   constexpr std::int64_t kSumOfLanes = 8;
   const int units = (int)(hidden % kWidth), sums = units * products;
@@ -27,9 +27,9 @@ inline LeftOver left_over(std::int64_t hidden, int products, std::int64_t depth)
 
 // Words of the panel: what the sums start from, and the weights.
 template <class T>
-std::int64_t words(LeftOver left_over, int products, std::int64_t depth) {
-  const std::int64_t sums = left_over.units * products, line = ceil_div(sums, kWidth) * kWidth;
-  if (left_over.along_k) return line + sums * ceil_div(depth, kWidth) * kWidth;
+std::int64_t words(Remainder remainder, int products, std::int64_t depth) {
+  const std::int64_t sums = remainder.units * products, line = ceil_div(sums, kWidth) * kWidth;
+  if (remainder.along_k) return line + sums * ceil_div(depth, kWidth) * kWidth;
   return line * lines<T>(depth);
 }
 

@@ -8,7 +8,7 @@
 namespace prnn::PRNN_ISA {
 
 template <class Pass>
-inline constexpr bool kHasPlainSteps = std::is_same_v<typename Pass::Value, float>;
+inline constexpr bool kHasFastPath = std::is_same_v<typename Pass::Value, float>;
 
 // Whether a step is neither the first nor the last, which read and write what others do not.
 template <class Pass>
@@ -21,8 +21,8 @@ PRNN_HD bool is_inner(const Pass& pass, std::int64_t step) {
 
 // Whether nothing but lengths and resets bends the call's course, as in most calls.
 template <class Pass>
-PRNN_HD bool is_plain(const Pass& pass) {
-  if constexpr (!kHasPlainSteps<Pass>)
+PRNN_HD bool is_fast(const Pass& pass) {
+  if constexpr (!kHasFastPath<Pass>)
     return false;
   else if constexpr (requires { pass.at.controls; })
     return pass.at.controls.zoneout == nullptr && pass.at.controls.mask == nullptr &&
@@ -46,9 +46,9 @@ PRNN_HD bool is_straight(const Pass& pass) {
 
 // Whether steps of some rows, which count, are inner ones of a call that nothing bends.
 template <class Pass>
-PRNN_HD bool are_plain(const Pass& pass, std::int64_t group, std::int64_t step,
-                       const std::int64_t* rows, int count) {
-  if (!is_plain(pass) || !is_inner(pass, step)) return false;
+PRNN_HD bool are_fast(const Pass& pass, std::int64_t group, std::int64_t step,
+                      const std::int64_t* rows, int count) {
+  if (!is_fast(pass) || !is_inner(pass, step)) return false;
   if (is_straight(pass)) return true;
   for (int r = 0; r < count; ++r)
     if (pass.bends(group, step, rows[r])) return false;

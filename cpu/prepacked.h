@@ -20,7 +20,7 @@ struct Prepared {
 };
 
 // Words of 4 bytes that the array has on any instruction set.
-std::int64_t prepared_words(const Problem& problem);
+std::int64_t prepacked_words(const Problem& problem);
 
 // Writes it, cut for calls of the problem's sizes: the weights of both products, packed.
 void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out);
@@ -29,10 +29,10 @@ void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out
 std::uint64_t checksum_of(const Prepared& header);
 
 // The problem's, if it has one that is for it; else null.
-const Prepared* prepared_for(const Isa& isa, const Problem& problem);
+const Prepared* prepacked_for(const Isa& isa, const Problem& problem);
 
 // Where its weights are. The engine does not write them.
-float* prepared_steps(const Problem& problem);
-float* prepared_projection(const Problem& problem);
+float* prepacked_steps(const Problem& problem);
+float* prepacked_projection(const Problem& problem);
 
 }  // namespace prnn
