@@ -109,14 +109,13 @@ def _has_one_cpu() -> bool:
 @functools.cache
 def _anywhere(precision):
     """Native on a CPU, outside of vmap."""
-    static = precision, None
-    by_xla = functools.partial(_by_xla, *static)
+    by_xla = functools.partial(_by_xla, precision, None)
 
     @custom_vmap
     def op(weights, projection):
-        functions = {"cpu": _by_engine, DEFAULT: _by_xla}
+        functions = {"cpu": _by_engine, DEFAULT: by_xla}
         results = _results(weights, projection)
-        return by_platform(functions, static, results, weights, projection)
+        return by_platform(functions, (), results, weights, projection)
 
     @op.def_vmap
     def rule(size, mapped, *given):
@@ -183,9 +182,8 @@ def _group_products(h: Array, da: Array, precision, out_sharding) -> Array:
 # ---- by the CPU engine ---------------------------------------------------------------
 
 
-def _by_engine(precision, out_sharding, weights, projection) -> Results:
+def _by_engine(weights, projection) -> Results:
     """In two calls, for a layer whose input is data has no use for dx."""
-    del precision, out_sharding  # float32, on one device
     over_rows = [(_rows(h), _rows(da)) for h, da in weights]
     if projection is None:
         sums, _ = _native(over_rows, [])
