@@ -7,15 +7,14 @@ import functools
 import os
 import re
 import shutil
-import tempfile
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
 
 import pytest
-from emulator.build import FOLDER, ROOT, VARIANTS, build, compile_cxx, run
+from emulator.build import COMPILER, FOLDER, ROOT, VARIANTS, build, compile_cxx, run
 from emulator.build import compiled as compiled_folder
 from faults.table import CHECKS, FAULTS, Edit
+from made_once import made_once, sources
 
 SOURCE = ROOT / "tests/native/check_cuda_engine.cc"
 NUMBERS = "bf16", "f16", "tf32", "f32"
@@ -29,32 +28,29 @@ OPTIONS = {
     "thread": ["-O1", "-g1"],
 }
 
-_folder = tempfile.TemporaryDirectory(prefix="prnn_cuda_engine_")
-_lock = Lock()
-
-
-def prepared(variant: str) -> list[Path]:
-    """The planner, for the cases that are planned; and the emulator is compiled."""
-    with _lock:
-        return _planner(variant)
-
 
 @functools.cache
-def _planner(variant: str) -> list[Path]:
-    objects = []
-    for name in ("planner", "devices"):
-        objects.append(Path(_folder.name) / f"{name}_{variant}.o")
-        options = *VARIANTS[variant], *OPTIONS[variant]
-        compile_cxx(*options, "-c", ROOT / f"cuda/{name}.cc", "-o", objects[-1])
+def prepared(variant: str) -> list[Path]:
+    """The planner, for the cases that are planned; and the emulator is compiled."""
+    options = *VARIANTS[variant], *OPTIONS[variant]
+
+    def compiled_once(source: Path) -> Path:
+        def make(linked: Path) -> None:
+            compile_cxx(*options, "-c", source, "-o", linked)
+
+        read = source, *sources(ROOT / "core", ROOT / "cuda")
+        return made_once(f"{source.stem}.o", read, (COMPILER, *options), make)
+
     compiled_folder(FOLDER, variant)
-    return objects
+    return [compiled_once(ROOT / f"cuda/{name}.cc") for name in ("planner", "devices")]
 
 
 def compiled(variant: str, instances: str, edits: tuple[Edit, ...] = ()) -> Path:
     """The program with some instances; of copied sources where there are edits."""
-    folder = Path(tempfile.mkdtemp(dir=_folder.name))
-    options = [*OPTIONS[variant], f'-DPRNN_COMPILED="{instances}"']
-    if edits:
+
+    def edited(folder: Path) -> list[str | Path]:
+        if not edits:
+            return []
         for part in "core", "cuda":
             (folder / part).mkdir()
             for source in sorted((ROOT / part).glob("*.*h")):  # .h, .cuh
@@ -65,8 +61,18 @@ def compiled(variant: str, instances: str, edits: tuple[Edit, ...] = ()) -> Path
             assert text.count(edit.old) == 1, f"{edit.file} has changed: {edit.old!r}"
             path.write_text(text.replace(edit.old, edit.new))
         # Before all others; and what is left unused is no error.
-        options += ["-iquote", folder, "-Wno-error"]
-    return build(variant, folder / "check", *options, SOURCE, *prepared(variant))
+        return ["-iquote", folder, "-Wno-error"]
+
+    return build(
+        variant,
+        "check_cuda_engine",
+        *OPTIONS[variant],
+        f'-DPRNN_COMPILED="{instances}"',
+        SOURCE,
+        *prepared(variant),
+        prepare=edited,
+        key=edits,
+    )
 
 
 def result(program: Path, *options: str) -> tuple[bool, str]:

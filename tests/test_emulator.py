@@ -1,6 +1,7 @@
 """The emulator of tests/emulator by itself: operations, errors, faults, sanitizers."""
 
 import re
+from pathlib import Path
 
 import pytest
 from emulator.build import ROOT, VARIANTS, build, run
@@ -25,20 +26,12 @@ OVERRUNS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory):
-    """The program of a variant, compiled when it is first asked for."""
-    folder = tmp_path_factory.mktemp("emulator")
-
-    def build_once(variant):
-        path = folder / variant
-        return path if path.exists() else build(variant, path, SOURCE)
-
-    return build_once
+def program(variant: str) -> Path:
+    return build(variant, "check_emulator", SOURCE)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_operations_do_what_they_are_defined_to(variant, program):
+def test_operations_do_what_they_are_defined_to(variant):
     ran = run(program(variant))
     report = f"{ran.stdout}\n{ran.stderr}"
     assert ran.returncode == 0, report
@@ -47,7 +40,7 @@ def test_operations_do_what_they_are_defined_to(variant, program):
 
 
 @pytest.mark.parametrize("mistake", RACES)
-def test_thread_sanitizer_sees(mistake, program):
+def test_thread_sanitizer_sees(mistake):
     ran = run(program("thread"), mistake)
     assert ran.returncode != 0, ran.stderr
     assert "ThreadSanitizer: data race" in ran.stderr
@@ -56,7 +49,7 @@ def test_thread_sanitizer_sees(mistake, program):
 
 
 @pytest.mark.parametrize("mistake", OVERRUNS)
-def test_address_sanitizer_sees(mistake, program):
+def test_address_sanitizer_sees(mistake):
     ran = run(program("address"), mistake)
     assert ran.returncode != 0, ran.stderr
     overrun = "heap-buffer-overflow" in ran.stderr or "out of bounds" in ran.stderr

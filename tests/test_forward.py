@@ -1,4 +1,4 @@
-"""The forward pass: accuracy over the table of cases, and what options mean."""
+"""The forward pass: what the table of cases covers, and what options mean."""
 
 import jax
 import jax.numpy as jnp
@@ -45,12 +45,6 @@ def projected(cell: str, time=6, batch=5, hidden=19, groups=1) -> dict:
         "b_hh": normal(*lead, gates * hidden),
         **options,
     }
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_is_as_accurate_as_the_scan(case):
-    forward = named(*case.forward()(case.inputs()))
-    assert_as_accurate(forward, scan(case).forward, oracle(case).forward)
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from made_once import made_once, sources
 
 ROOT = Path(__file__).parent.parent
 COMPILER = shutil.which("c++")
@@ -29,6 +30,16 @@ def compile_cxx(*args: str | Path) -> None:
         *args,
     )
     assert done.returncode == 0, done.stderr
+
+
+def built(name: str, *args: str | Path) -> Path:
+    """What these options and sources make, a program or an object file."""
+
+    def make(path: Path) -> None:
+        compile_cxx(*args, "-o", path)
+
+    read = sources(ROOT / "core", ROOT / "cpu", ROOT / "tests/native")
+    return made_once(name, read, (COMPILER, *args), make)
 
 
 def run(*args: str | Path) -> subprocess.CompletedProcess:
@@ -70,11 +81,10 @@ def checks_as_calls(folder: Path) -> tuple[str, ...]:
 def test_threads_are_free_of_races(sanitizer, argument, tmp_path, monkeypatch):
     flag = f"-fsanitize={sanitizer}"
     require_sanitizer(flag, tmp_path)
-    program = tmp_path / "check_threads"
-    sources = [ROOT / "tests/native/check_threads.cc"]
-    sources += [ROOT / f"cpu/{name}.cc" for name in ("threads", "workers")]
+    parts = [ROOT / "tests/native/check_threads.cc"]
+    parts += [ROOT / f"cpu/{name}.cc" for name in ("threads", "workers")]
     options = "-O1", "-g", "-pthread", flag, "-fno-sanitize-recover=all"
-    compile_cxx(*options, *sources, "-o", program)
+    program = built("check_threads", *options, *parts)
     monkeypatch.setenv("PRNN_CPU_WORKERS", "3")
     ran = run(program, argument)
     report = f"{ran.stdout}\n{ran.stderr}"
@@ -91,12 +101,12 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     """The portable engine; tests/test_isa.py runs the others, without sanitizers."""
     flag = f"-fsanitize={sanitizer}"
     require_sanitizer(flag, tmp_path)
-    program = tmp_path / "check_engine"
-    sources = [ROOT / "tests/native/check_engine.cc"]
-    sources += [
+    parts = [ROOT / "tests/native/check_engine.cc"]
+    parts += [
         ROOT / f"cpu/{name}.cc"
         for name in (
-            *("isa", "run", "prepared", "matrix_product", "dispatch", "environment"),
+            *("isa", "run", "stages", "prepacked", "matrix_product"),
+            *("dispatch", "environment"),
             *(f"plan/{name}" for name in PLAN),
             "threads",
         )
@@ -105,7 +115,7 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     level = "-O1" if sanitizer == "thread" else "-O0"
     options = level, "-g", "-pthread", flag, "-fno-sanitize-recover=all"
     options += checks_as_calls(tmp_path)
-    compile_cxx(*options, "-DPRNN_ISA=portable", *sources, "-o", program)
+    program = built("check_engine", *options, "-DPRNN_ISA=portable", *parts)
     for arguments in ((), ("ways",)):
         ran = run(program, *arguments)
         report = f"{ran.stdout}\n{ran.stderr}"
@@ -121,7 +131,7 @@ def build_options(variable: str) -> list[str]:
     return options.split()
 
 
-def test_an_instruction_set_shares_no_code_with_others(tmp_path):
+def test_an_instruction_set_shares_no_code_with_others():
     """Every function of cpu/isa.cc's object files has the instruction set in its name.
 
     A linker keeps one of all equal inline functions. Were it one that was compiled for
@@ -133,13 +143,12 @@ def test_an_instruction_set_shares_no_code_with_others(tmp_path):
         pytest.skip(f"cpu/isa.cc is compiled once only for {compiles.strip()}")
     if shutil.which("nm") is None:
         pytest.skip("needs nm")
-    compiled = tmp_path / "isa.o"
     options = [*build_options("_engine_options"), *build_options(f"_isa_options_{isa}")]
     # With less optimization fewer functions are inlined: more are there to be seen.
     options += ["-Og"]
     hidden = "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"
-    source = ROOT / "cpu/isa.cc"
-    compile_cxx(*options, *hidden, f"-DPRNN_ISA={isa}", "-c", source, "-o", compiled)
+    options += [*hidden, f"-DPRNN_ISA={isa}", "-c", ROOT / "cpu/isa.cc"]
+    compiled = built("isa.o", *options)
     listed = run("nm", "--demangle", "--defined-only", "--extern-only", compiled)
     names = [line.split(maxsplit=2)[2] for line in listed.stdout.splitlines()]
     assert f"prnn::{isa}::kIsa" in names

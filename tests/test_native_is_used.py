@@ -10,27 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CASES, SMALL, Case
+from cases import SMALL, Case
 from support import Program, float64
 
 import prnn_jax
-from prnn_jax import _input, _lean
-
-
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if case.time * case.rows > 0], ids=str
-)
-def test_every_case_lowers_to_one_native_call(case):
-    gradient = case.gradient().lower(case.inputs(), case.cotangents())
-    text = gradient.as_text()
-    # The lean reserve goes back in chunks of time: a loop, and one for what is left.
-    is_cut = case.lean and case.time >= 2 * _lean.MIN_STEPS
-    has_rest = is_cut and case.time % min(
-        _lean.MAX_CHUNKS, case.time // _lean.MIN_STEPS
-    )
-    assert text.count("custom_call @prnn_forward") == 1
-    assert text.count("custom_call @prnn_backward") == (2 if has_rest else 1)
-    assert text.count("stablehlo.while") == is_cut
+from prnn_jax import _input
 
 
 @pytest.mark.parametrize("implementation", [None, "native"])

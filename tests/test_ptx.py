@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from emulator.build import COMPILER, ROOT, build, compiled, run
+from emulator.build import ROOT, build, compiled, run
 from made_once import made_once, sources
 
 NVCC = os.environ.get("CUDACXX") or shutil.which("nvcc")
@@ -52,13 +52,8 @@ def check(number: str) -> Path:
     own = (f"-fno-builtin-{name}" for name in ("expf", "tanhf", "log1pf"))
     options = "-O1", "-g0", f'-DPRNN_COMPILED="*-{number}-*"', *own
     paths = *(ROOT / f"cuda/{name}.cc" for name in ("planner", "devices")), SOURCE
-
-    def make(program: Path) -> None:
-        build("plain", program, *options, *paths, compiled(INTERPRETER, "plain"))
-
-    folders = "core", "cuda", "tests/emulator", "tests/native", "tests/ptx_interpreter"
-    read = sources(*(ROOT / folder for folder in folders))
-    return made_once("check_ptx", read, (COMPILER, *options), make)
+    interpreter = compiled(INTERPRETER, "plain")
+    return build("plain", "check_ptx", *options, *paths, interpreter)
 
 
 def result(number: str, text: Path, cases: str) -> tuple[bool, str]:

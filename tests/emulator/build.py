@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -80,8 +81,27 @@ def compiled(folder: Path, variant: str) -> Path:
     return made_once(f"{folder.name}.o", read, (COMPILER, *VARIANTS[variant]), make)
 
 
-def build(variant: str, program: Path, *args: str | Path) -> Path:
-    """Compiles sources, with options, into `program`, and links it to the emulator."""
+def build(
+    variant: str,
+    name: str,
+    *args: str | Path,
+    prepare: Callable[[Path], Iterable[str | Path]] = lambda folder: (),
+    key: object = None,
+) -> Path:
+    """The program that sources and options make, linked to the emulator.
+
+    Args:
+      prepare: puts sources into an empty folder, and returns more options.
+      key: what those depend on.
+    """
     require(variant)
-    compile_cxx(*VARIANTS[variant], *args, compiled(FOLDER, variant), "-o", program)
-    return program
+    library = compiled(FOLDER, variant)
+    command = *VARIANTS[variant], *args, library
+
+    def make(program: Path) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            compile_cxx(*command, *prepare(Path(folder)), "-o", program)
+
+    given = [path for path in args if isinstance(path, Path)]
+    read = *given, *sources(ROOT / "core", ROOT / "cuda", FOLDER, ROOT / "tests/native")
+    return made_once(name, read, (COMPILER, key, *command), make)

@@ -1,0 +1,65 @@
+"""Results of scans on disk: for all processes of tests, and for later runs.
+
+What is kept is a function of the case, of the package's and the tests' own sources, and
+of what compiles and runs them; with a change of any of these everything is made again.
+"""
+
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jaxlib
+import numpy as np
+
+import prnn_jax
+
+SOURCES = Path(prnn_jax.__file__).parent, Path(__file__).parent
+OWN = "cases.py", "support.py"
+
+
+def kept(key: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """`make()`, or what it returned when it was last called with this key."""
+    path = _folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+    try:
+        with np.load(path) as arrays:
+            return dict(arrays)
+    except FileNotFoundError:
+        pass
+    arrays = make()
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as unfinished:
+        np.savez(unfinished, **arrays)
+    os.replace(unfinished.name, path)
+    return arrays
+
+
+@functools.cache
+def _folder() -> Path:
+    """Of these sources; those of others go."""
+    parent = Path(tempfile.gettempdir()) / f"prnn_tests-{os.getuid()}"
+    folder = parent / f"scans-{_digest()}"
+    for other in parent.glob("scans-*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _digest() -> str:
+    package, tests = SOURCES
+    digest = hashlib.sha256()
+    for path in (*sorted(package.glob("*.py")), *(tests / name for name in OWN)):
+        digest.update(path.read_bytes())
+    processor = Path("/proc/cpuinfo")
+    flags = [platform.machine(), platform.processor()]
+    if processor.exists():
+        lines = set(processor.read_text().splitlines())
+        flags += sorted(s for s in lines if s.startswith(("model", "flags", "Feat")))
+    versions = jax.__version__, jaxlib.__version__, np.__version__
+    digest.update(repr((flags, versions, os.environ.get("XLA_FLAGS"))).encode())
+    return digest.hexdigest()[:16]
