@@ -28,14 +28,26 @@ def kept(key: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.nd
     path = _folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
     try:
         with np.load(path) as arrays:
-            return dict(arrays)
+            return dict(map(_read, arrays.files, arrays.values()))
     except FileNotFoundError:
         pass
     arrays = make()
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as unfinished:
-        np.savez(unfinished, **arrays)
+        np.savez(unfinished, **dict(map(_written, arrays, arrays.values())))
     os.replace(unfinished.name, path)
     return arrays
+
+
+def _written(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+    """NumPy writes no bfloat16: its bits, and in the name what they are."""
+    if array.dtype == jax.numpy.bfloat16:
+        return f"{name}:bfloat16", array.view(np.uint16)
+    return name, array
+
+
+def _read(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+    name, _, dtype = name.partition(":")
+    return name, array.view(dtype) if dtype else array
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Comparison with the oracle, and Python processes of their own."""
 
 import functools
+import inspect
 import os
 import re
 import subprocess
@@ -64,9 +65,8 @@ def _compiled_scan(case: Case, dtype: str):
 @functools.cache
 def scan(case: Case, dtype: str = "float32", output: str | None = None) -> Results:
     """A case by `lax.scan`; cotangents of all outputs but `output` are zero."""
-    if dtype not in ("float32", "float64"):  # NumPy writes no others
-        return _scan(case, dtype, output)
-    flat = kept(f"{case} {dtype} {output}", lambda: _flat(_scan(case, dtype, output)))
+    key = f"{case} {dtype} {output} {inspect.getsource(type(case))}"
+    flat = kept(key, lambda: _flat(_scan(case, dtype, output)))
     trees: tuple[dict, dict] = {}, {}
     for name, value in flat.items():
         kind, _, name = name.partition(" ")
@@ -176,6 +176,9 @@ def run_python(
     path = os.pathsep.join(
         [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     )
+    if "XLA_FLAGS" in environment:
+        flags = os.environ.get("XLA_FLAGS", ""), environment["XLA_FLAGS"]
+        environment["XLA_FLAGS"] = " ".join(flags)
     code = [str(script)] if isinstance(script, Path) else ["-c", script]
     done = subprocess.run(
         [sys.executable, *code, *args],
