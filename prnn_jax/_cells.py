@@ -7,12 +7,17 @@ order of differentiation.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 State = tuple[Array, ...]
+
+#: The functions of the package that run a cell.
+CellName = Literal["lstm", "slstm", "gru", "rnn"]
+NAMES: tuple[CellName, ...] = get_args(CellName)
 
 
 @dataclass(frozen=True)
@@ -21,8 +26,10 @@ class Cell:
 
     Attributes:
       name: as the native engines know it.
-      gates: products per hidden unit, i.e. `w_hh` is `[hidden, gates*hidden]`.
-      states: values carried per unit; the first is h.
+      function: the function that runs it, perhaps by an option.
+      gate_names: of the products per hidden unit, in the order of their columns: `w_hh`
+        is `[hidden, gates*hidden]`.
+      state_names: of the values carried per unit; the first is h.
       reserve: gate values kept per unit and step for the backward pass. The states
         besides h are kept too; h itself is y.
       same_gradient: whether d(a_x) and d(a_h) are the same numbers.
@@ -33,16 +40,31 @@ class Cell:
         `h w_hh + b_hh` of those gates.
       product_inputs: what each gate's product multiplies, where that is not h for all:
         `(h, saved) -> (gate 0's, gate 1's, ...)`.
+      has_zoneout: whether zoneout is defined for its states.
+      engines: the platforms that have a native engine for it.
     """
 
     name: str
-    gates: int
-    states: int
+    function: CellName
+    gate_names: str
+    state_names: str
     reserve: int
-    same_gradient: bool
-    keeps_made: bool
     step: Callable
+    same_gradient: bool = True
+    keeps_made: bool = False
     product_inputs: Callable | None = None
+    has_zoneout: bool = True
+    engines: frozenset[str] = frozenset({"cpu", "cuda"})
+
+    @property
+    def gates(self) -> int:
+        """Products per hidden unit."""
+        return len(self.gate_names)
+
+    @property
+    def states(self) -> int:
+        """Values carried per unit."""
+        return len(self.state_names)
 
 
 def _split(a: Array, gates: int) -> list[Array]:
@@ -110,13 +132,20 @@ def _reset_inputs(h, reserve):
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("rnn_tanh", 1, 1, 0, True, True, _rnn_tanh),
-        Cell("rnn_relu", 1, 1, 0, True, True, _rnn_relu),
-        Cell("lstm", 4, 2, 4, True, False, _lstm),
-        Cell("slstm", 4, 4, 5, True, False, _slstm),
-        Cell("gru", 3, 1, 4, False, False, _gru),
+        Cell("rnn_tanh", "rnn", "h", "h", 0, _rnn_tanh, keeps_made=True),
+        Cell("rnn_relu", "rnn", "h", "h", 0, _rnn_relu, keeps_made=True),
+        Cell("lstm", "lstm", "ifgo", "hc", 4, _lstm),
+        Cell("slstm", "slstm", "ifzo", "hcnm", 5, _slstm, has_zoneout=False),
+        Cell("gru", "gru", "rzn", "h", 4, _gru, same_gradient=False),
         Cell(
-            "gru_reset_before", 3, 1, 3, True, False, _gru_reset_before, _reset_inputs
+            "gru_reset_before",
+            "gru",
+            "rzn",
+            "h",
+            3,
+            _gru_reset_before,
+            product_inputs=_reset_inputs,
+            engines=frozenset({"cpu"}),
         ),
     )
 }

@@ -12,6 +12,7 @@ from jax import Array
 
 from prnn_jax import _checks, _options, _weights
 from prnn_jax._call import Call
+from prnn_jax._cells import CELLS
 from prnn_jax._checks import check
 from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._params import Params, typed
@@ -84,7 +85,6 @@ class Layer(eqx.Module):
 
     _function: ClassVar[Callable]
     _cell_name: ClassVar[str]  # in `_cells.CELLS`
-    _gates: ClassVar[int]
 
     def __init__(
         self,
@@ -247,7 +247,7 @@ class Layer(eqx.Module):
 
     def _draw(self, key: Array, dtype: Any) -> tuple[Any, ...]:
         """w_ih, w_hh, b_ih, b_hn of one direction and head, drawn as by Equinox."""
-        gates, hidden = self._gates, self.hidden_size // self.heads
+        gates, hidden = CELLS[self._cell_name].gates, self.hidden_size // self.heads
         keys = jax.random.split(key, 4 if self._has_b_hn() is not None else 3)
         lim = math.sqrt(1 / hidden)
 

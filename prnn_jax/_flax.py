@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from prnn_jax import _checks, _ops, _options, _params
 from prnn_jax._call import Call
+from prnn_jax._cells import CELLS, Cell, CellName
 from prnn_jax._checks import check
 from prnn_jax._controls import counted
 from prnn_jax._flax_carry import Carry, Form
@@ -20,7 +21,6 @@ from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Re
 from prnn_jax._params import Params
 
 Initializer = jax.nn.initializers.Initializer
-CellName = Literal["gru", "lstm", "rnn", "slstm"]
 
 _FLAGS = "bidirectional", "time_major", "return_carry", "reverse", "keep_order"
 
@@ -30,27 +30,26 @@ class Kind:
     """What a layer must know of its cell.
 
     Attributes:
-      cell: a name that it has in `_cells.CELLS`.
+      cell: its row of `_cells.CELLS`.
       function: the function of `prnn_jax` that runs it.
-      gates: products per hidden unit.
       carry: names of the states in the order of a carry: Flax's for the LSTM, that of
         the function for the others.
-      has_zoneout: whether the function has zoneout.
       has_carry_init: whether it makes sense to draw its states.
     """
 
-    cell: str
+    cell: Cell
     function: Callable
-    gates: int
-    carry: str = "h"
-    has_zoneout: bool = True
+    carry: str
     has_carry_init: bool = True
 
 
-LSTM = Kind("lstm", _ops.lstm, 4, "ch")
-SLSTM = Kind("slstm", _ops.slstm, 4, "hcnm", has_zoneout=False, has_carry_init=False)
-GRU = Kind("gru", _ops.gru, 3)
-RNN = Kind("rnn_tanh", _ops.rnn, 1)
+LSTM = Kind(CELLS["lstm"], _ops.lstm, "ch")
+SLSTM = Kind(CELLS["slstm"], _ops.slstm, "hcnm", has_carry_init=False)
+GRU = Kind(CELLS["gru"], _ops.gru, "h")
+RNN = Kind(CELLS["rnn_tanh"], _ops.rnn, "h")
+KINDS: dict[CellName, Kind] = {
+    kind.cell.function: kind for kind in (GRU, LSTM, RNN, SLSTM)
+}
 
 
 def orthogonal(key: Array, shape, dtype=jnp.float32, out_sharding=None) -> Array:
@@ -165,7 +164,7 @@ class Options:
                 f"{rate!r}.",
             )
         check(
-            self.kind.has_zoneout or not any(self.zoneout_rates),
+            self.kind.cell.has_zoneout or not any(self.zoneout_rates),
             f"{self.name}: zoneout_rate must be 0, got {self.zoneout_rate}; "
             f"{self.kind.function.__name__} has no zoneout.",
         )
@@ -305,7 +304,7 @@ class Options:
             return self.carries.to_state(name, carry, shape, axes, x.dtype)
 
         call = Call(
-            self.kind.cell,
+            self.kind.cell.name,
             time_major=self.time_major,
             bidirectional=self.bidirectional,
         )

@@ -78,7 +78,7 @@ class Layer(nnx.Module):
         def draw(init: Initializer, rows: tuple[int, ...], gates: int) -> nnx.Param:
             return nnx.Param(options.draw(init, rngs.params(), rows, gates))
 
-        gates = self._kind.gates
+        gates = self._kind.cell.gates
         self.w_ih = draw(kernel_init, (in_features,), gates)
         self.w_hh = draw(recurrent_kernel_init, (options.width,), gates)
         self.b_ih = draw(bias_init, (), gates)

@@ -1,23 +1,16 @@
 """What `ScannedRNN` is in both of Flax's libraries; needs no Flax itself."""
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from prnn_jax import _checks, _flax
+from prnn_jax._cells import NAMES, CellName
 from prnn_jax._checks import check
-from prnn_jax._flax import CellName
 from prnn_jax._flax_carry import Carry, Form
-
-_KINDS = {
-    "gru": _flax.GRU,
-    "lstm": _flax.LSTM,
-    "rnn": _flax.RNN,
-    "slstm": _flax.SLSTM,
-}
 
 
 def initialize_carry(
@@ -43,13 +36,13 @@ def initialize_carry(
     """
     check_cell(cell)
     batch = batch_size if isinstance(batch_size, (tuple, list)) else (batch_size,)
-    form = Form(_KINDS[cell].carry, bidirectional=False)
+    form = Form(_flax.KINDS[cell].carry, bidirectional=False)
     return form.make(lambda: jnp.zeros((*batch, hidden_size), dtype))
 
 
 def check_cell(cell: str) -> None:
     """Raises ValueError for a cell that there is not."""
-    _checks.one_of("ScannedRNN", "cell", cell, get_args(CellName))
+    _checks.one_of("ScannedRNN", "cell", cell, NAMES)
 
 
 def hidden_size_of(carry: Carry) -> int:

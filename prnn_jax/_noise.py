@@ -107,7 +107,7 @@ def check_noise(
     for rate in each:
         check(0 <= rate <= 1, f"{op}: zoneout must be from 0 to 1, got {rate}.")
     check(
-        call.cell != "slstm" or not any(each),
+        call.table.has_zoneout or not any(each),
         f"{op}: zoneout must be 0 for the sLSTM, which has none, got {zoneout}.",
     )
     check(

@@ -1,13 +1,14 @@
 """The public functions."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax import _checks
 from prnn_jax._call import Call
+from prnn_jax._cells import NAMES, CellName
 from prnn_jax._options import flag, size
 from prnn_jax._params import (
     BidirectionalParams,
@@ -308,7 +309,7 @@ def rnn(
 
 
 def recurrence(
-    cell: Literal["lstm", "slstm", "gru", "rnn"],
+    cell: CellName,
     a_x: ArrayLike,
     w_hh: ArrayLike,
     state_0: GivenState | None = None,
@@ -369,7 +370,7 @@ def recurrence(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     arguments = locals()
-    _checks.one_of("recurrence", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
+    _checks.one_of("recurrence", "cell", cell, NAMES)
     if cell == "rnn":
         call = rnn_call("recurrence", arguments)
     else:

@@ -9,6 +9,7 @@ from jax import lax
 
 from prnn_jax import _checks, _cuda, _ffi, _input, _options
 from prnn_jax._call import Call
+from prnn_jax._cells import NAMES
 from prnn_jax._native import native
 
 #: What the native engines take, by platform as JAX names it where it lowers.
@@ -41,7 +42,7 @@ def engine_for(
         )
     if lowered not in _ffi.PLATFORMS:
         return "scan", f"there is no native engine for the platform {platform!r}"
-    if lowered == "cuda" and call.table.product_inputs:
+    if lowered == "cuda" and lowered not in call.table.engines:
         return "scan", "the GRU with reset_after=False has no CUDA kernel yet"
     if lowered == "cuda":
         refusal = _cuda.refusal(call, dtype, groups, hidden, backward=False)
@@ -204,7 +205,7 @@ def explain(
     Raises:
       ValueError: an unknown cell or device, or a size below 1.
     """
-    _checks.one_of("explain", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
+    _checks.one_of("explain", "cell", cell, NAMES)
     sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
     if input_size is not None:
         sizes["input_size"] = input_size

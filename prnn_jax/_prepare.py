@@ -1,6 +1,6 @@
 """Weights packed once, for calls that come again and again."""
 
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
@@ -8,6 +8,7 @@ from jax import Array
 from prnn_jax import _checks, _ffi
 from prnn_jax._arguments import Arrays, Layout, check_arguments
 from prnn_jax._call import Call
+from prnn_jax._cells import NAMES, CellName
 from prnn_jax._eager import compiled_once
 from prnn_jax._options import flag, size
 from prnn_jax._params import Params, Prepared, check_lead, described
@@ -16,7 +17,7 @@ from prnn_jax._run import layer_input
 
 
 def prepare(
-    cell: Literal["lstm", "slstm", "gru", "rnn"],
+    cell: CellName,
     params: Params,
     *,
     batch: int,
@@ -58,7 +59,7 @@ def prepare(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    _checks.one_of("prepare", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
+    _checks.one_of("prepare", "cell", cell, NAMES)
     batch, time = size("prepare", "batch", batch), size("prepare", "time", time)
     bidirectional = flag("prepare", "bidirectional", bidirectional)
     after = flag("prepare", "reset_after", reset_after)

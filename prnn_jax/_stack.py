@@ -4,7 +4,7 @@ import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from prnn_jax import _checks
 from prnn_jax._call import Call
+from prnn_jax._cells import NAMES, CellName
 from prnn_jax._checks import check
 from prnn_jax._controls import as_array, checked_lengths
 from prnn_jax._eager import compiled_once
@@ -72,7 +73,7 @@ class Layer:
 
 
 def stack(
-    cell: Literal["lstm", "slstm", "gru", "rnn"],
+    cell: CellName,
     x: ArrayLike,
     layers: Sequence[Params | Prepared | Layer],
     state_0: Sequence[GivenState | None] | None = None,
@@ -160,7 +161,7 @@ def stack(
         was expected.
     """
     arguments = {**locals(), "reverse": False}
-    _checks.one_of("stack", "cell", cell, ("lstm", "slstm", "gru", "rnn"))
+    _checks.one_of("stack", "cell", cell, NAMES)
     if cell == "rnn":
         call = rnn_call("stack", arguments)
     else:

@@ -15,13 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from prnn_jax._cells import CELLS
 from prnn_jax._checks import check
 from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params
 
 Arrays = Mapping[str, Any]  # an array, or None for a bias that is not there
 
-#: Our gates, in our order.
-GATES = {"lstm": "ifgo", "gru": "rzn", "gru_reset_before": "rzn", "rnn": "h"}
+#: Our gates, in our order, of the cells that other libraries have.
+GATES = {
+    "rnn" if cell.function == "rnn" else name: cell.gate_names
+    for name, cell in CELLS.items()
+    if name != "slstm"
+}
 
 
 @dataclass(frozen=True)

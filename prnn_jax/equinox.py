@@ -68,7 +68,6 @@ class LSTM(WithCell):
 
     _function = staticmethod(_ops.lstm)
     _cell_name = "lstm"
-    _gates = 4
     __init__ = Layer.__init__  # said again for type checkers, which make up another
     _cell = eqx.nn.LSTMCell
 
@@ -99,7 +98,6 @@ class SLSTM(Layer):
 
     _function = staticmethod(_ops.slstm)
     _cell_name = "slstm"
-    _gates = 4
     __init__ = Layer.__init__  # said again for type checkers, which make up another
 
 
@@ -134,7 +132,6 @@ class GRU(WithCell):
 
     _function = staticmethod(_ops.gru)
     _cell_name = "gru"
-    _gates = 3
     _cell = eqx.nn.GRUCell
     _cell_options: ClassVar[dict[str, Any]] = {"reset_after": True}
 
@@ -198,7 +195,6 @@ class RNN(Layer):
 
     _function = staticmethod(_ops.rnn)
     _cell_name = "rnn_tanh"
-    _gates = 1
 
     def __init__(
         self,

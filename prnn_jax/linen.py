@@ -18,7 +18,8 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax import _flax, _flax_scanned, _options, _weights
-from prnn_jax._flax import CellName, Initializer
+from prnn_jax._cells import CellName
+from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
 from prnn_jax._ops import (
     Activation,
@@ -150,7 +151,7 @@ class _Layer(nn.Module):
         def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
             return self.param(name, lambda key: options.draw(init, key, rows, gates))
 
-        gates = self._kind.gates
+        gates = self._kind.cell.gates
         params = _weights.join_biases(
             param("w_ih", self.kernel_init, (in_features,), gates),
             param("w_hh", self.recurrent_kernel_init, (options.width,), gates),

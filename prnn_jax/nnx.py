@@ -15,7 +15,7 @@ from typing import Any, get_args
 from jax import Array
 
 from prnn_jax import _checks, _flax, _flax_scanned, _options
-from prnn_jax._flax import CellName
+from prnn_jax._cells import CellName
 from prnn_jax._flax_carry import Carry
 from prnn_jax._ops import Activation
 

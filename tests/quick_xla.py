@@ -1,7 +1,7 @@
 """XLA's flags for tests: it compiles in half the time, to code that is slower.
 
-As accurate, and with the same passes over programs; what is left out is LLVM's work on the
-code of XLA's own operations. `XLA_FLAGS= pytest` tests with what users have.
+As accurate, and with the same passes over programs; what is left out is LLVM's work on
+the code of XLA's own operations. `XLA_FLAGS= pytest` tests with what users have.
 """
 
 import os

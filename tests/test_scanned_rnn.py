@@ -262,9 +262,9 @@ def test_calls_that_do_not_fit():
             call(carry, (x[0, 0], resets))
     with pytest.raises(ValueError, match=r"carry must be of arrays .*initialize_carry"):
         linen.apply(variables, (), (x, resets))
-    with pytest.raises(ValueError, match="cell must be one of 'gru', 'lstm', 'rnn',"):
+    with pytest.raises(ValueError, match="cell must be one of 'lstm', 'slstm', 'gru',"):
         prnn_jax.nnx.ScannedRNN(IN, HIDDEN, cell="mgu", **options)
-    with pytest.raises(ValueError, match="cell must be one of 'gru', 'lstm', 'rnn',"):
+    with pytest.raises(ValueError, match="cell must be one of 'lstm', 'slstm', 'gru',"):
         prnn_jax.linen.ScannedRNN(cell="mgu").apply(variables, carry, (x, resets))
-    with pytest.raises(ValueError, match="cell must be one of 'gru', 'lstm', 'rnn',"):
+    with pytest.raises(ValueError, match="cell must be one of 'lstm', 'slstm', 'gru',"):
         prnn_jax.linen.ScannedRNN.initialize_carry(3, HIDDEN, "mgu")
