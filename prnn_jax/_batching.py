@@ -15,6 +15,7 @@ from jax.custom_batching import custom_vmap
 from prnn_jax._call import Call
 from prnn_jax._controls import Controls
 from prnn_jax._input import Input, pre_activations
+from prnn_jax._primals import Primals
 from prnn_jax._sharding import is_sharded
 
 
@@ -39,31 +40,32 @@ def whole(function):
 
 @functools.cache
 def batched(run, call: Call):
-    """`run(call, source, w_hh, b_hh, state_0, controls, *rest)`, batched as above."""
+    """`run(call, primals, *rest)`, batched as above."""
 
     @custom_vmap
     def op(*args):
         return run(call, *args)
 
     @op.def_vmap
-    def rule(size, mapped, source, *args):
+    def rule(size, mapped, primals, *rest):
         if size == 0:
-            return _no_rows(rule, mapped, (source, *args))
-        of_source, *mapped = mapped
-        over_groups = any(mapped[:2])
+            return _no_rows(rule, mapped, (primals, *rest))
+        is_mapped, *of_rest = mapped
+        source, over_groups = primals.source, is_mapped.w_hh or is_mapped.b_hh
         if isinstance(source, Input):
+            of_source = is_mapped.source
             over_groups = over_groups or of_source.w or bool(of_source.b)
             if over_groups and of_source.x:
                 # The groups of a call have one x, and here each has its own.
-                source = _each_a_x(call, size, source, args[3], of_source, mapped[3])
-                of_source = True
-        merged = 1 if over_groups else 0  # of a state's axes
-        is_split = is_sharded(args[2][0], merged + mapped[2][0])
+                a_x = _each_a_x(call, size, primals, is_mapped)
+                primals = primals._replace(source=a_x)
+                is_mapped = is_mapped._replace(source=True)
+        first_axis = (1 if over_groups else 0) + is_mapped.state_0[0]
+        is_split = is_sharded(primals.state_0[0], first_axis)
         axes = _Axes(call, size, over_groups, is_split)
-        source = axes.fold_source(source, of_source)
-        weights = jax.tree.map(axes.fold_weights, args[:2], tuple(mapped[:2]))
-        data = jax.tree.map(axes.fold_data, args[2:], tuple(mapped[2:]))
-        out = jax.tree.map(axes.unfold_data, op(source, *weights, *data))
+        folded = axes.fold_primals(primals, is_mapped)
+        rest = jax.tree.map(axes.fold_data, rest, tuple(of_rest))
+        out = jax.tree.map(axes.unfold_data, op(folded, *rest))
         return out, jax.tree.map(lambda _: True, out)
 
     return op
@@ -83,16 +85,16 @@ def _no_rows(rule, mapped, args):
     return jax.tree.map(lambda x: lax.slice_in_dim(x, 0, 0), out), mapped
 
 
-def _each_a_x(call: Call, size: int, source, controls, of_source, of_controls):
+def _each_a_x(call: Call, size: int, primals: Primals, is_mapped: Primals):
     """a_x with a mapped axis in front, of an input that has one."""
-    axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, of_source)
-    lengths_axis = 0 if of_controls.lengths else None
+    axes = jax.tree.map(lambda is_mapped: 0 if is_mapped else None, is_mapped.source)
+    lengths_axis = 0 if is_mapped.controls.lengths else None
 
     def make(source, lengths):
         return pre_activations(call, source, Controls(lengths=lengths))
 
     make = jax.vmap(make, (axes, lengths_axis), axis_size=size)
-    return make(source, controls.lengths)
+    return make(primals.source, primals.controls.lengths)
 
 
 class _Axes:
@@ -111,6 +113,20 @@ class _Axes:
         if not is_mapped:
             x = jnp.broadcast_to(x, (self.size, *x.shape))
         return self.fold(x, self._axis(x.ndim - 1))
+
+    def fold_primals(self, primals: Primals, is_mapped: Primals) -> Primals:
+        """As `_primals.axes_of` has them."""
+        of_state, of_controls = (
+            jax.tree.map(self.fold_data, *pair)
+            for pair in zip(primals[3:], is_mapped[3:], strict=True)
+        )
+        return Primals(
+            self.fold_source(primals.source, is_mapped.source),
+            w_hh=self.fold_weights(primals.w_hh, bool(is_mapped.w_hh)),
+            b_hh=self.fold_weights(primals.b_hh, bool(is_mapped.b_hh)),
+            state_0=of_state,
+            controls=of_controls,
+        )
 
     def fold_source(self, source: Array | Input, is_mapped: Any) -> Array | Input:
         """Of an `Input`, over the groups only if there is one x for all of them."""

@@ -21,6 +21,9 @@ from jax import Array
 from prnn_jax._cells import CELLS, Cell
 from prnn_jax._options import is_exact
 
+#: A letter for each axis of an array: b batch, t time, g group, x features.
+Axes = str
+
 
 @dataclass(frozen=True)
 class Call:
@@ -72,6 +75,11 @@ class Call:
     def time_axis(self) -> int:
         """Axis of time in a sequence."""
         return 0 if self.time_major else 1
+
+    @property
+    def data_axes(self) -> dict[int, Axes]:
+        """Of what has a batch axis, by rank: sequences, and states or what is alike."""
+        return {4: "tbgx" if self.time_major else "btgx", 3: "bgx"}
 
     def saved(self, *, zoneout: bool) -> int:
         """Values that the forward pass returns per unit and step, besides y.

@@ -20,7 +20,8 @@ from prnn_jax._cells import State
 from prnn_jax._controls import Controls
 from prnn_jax._input import Input, pre_activations
 from prnn_jax._native import native
-from prnn_jax._sharding import recurrent, varying_axes
+from prnn_jax._primals import Primals, axes_of
+from prnn_jax._sharding import partitioned, varying_axes
 
 #: Platforms that have a native engine, as JAX names them where it lowers.
 PLATFORMS = ("cpu", "cuda") if native.cuda_targets() else ("cpu",)
@@ -30,23 +31,14 @@ CPU_DTYPES = "float32", "bfloat16", "float16"
 #: The names of all native calls.
 TARGETS = tuple(sorted({*native.cpu_targets(), *native.cuda_targets()}))
 
-Primals = tuple[Array | Input, Array, Array, State, Controls]
 
-
-def forward(
-    call: Call,
-    source: Array | Input,
-    w_hh: Array,
-    b_hh: Array,
-    state_0: State,
-    controls: Controls,
-) -> tuple[Array, State, tuple[Array, ...]]:
+def forward(call: Call, primals: Primals) -> tuple[Array, State, tuple[Array, ...]]:
     """y, the last state, and what `call.save` says of the saved values.
 
     Args:
-      source: a_x, or `_input.native_input`.
+      primals: whose source is a_x, or `_input.native_input`.
     """
-    return batched(_forward_anywhere, call)(source, w_hh, b_hh, state_0, controls)
+    return batched(_forward_anywhere, call)(primals)
 
 
 def backward(
@@ -59,45 +51,46 @@ def backward(
 
     Args:
       call: as of the forward pass.
-      primals: the arguments of the forward pass. The native engines do not read the
+      primals: those of the forward pass. The native engines do not read the
         source; a program that runs them keeps no a_x.
       kept: y and all saved values.
       cotangents: of y and of the last state.
     """
-    return batched(_backward_anywhere, call)(*primals, kept, cotangents)
+    return batched(_backward_anywhere, call)(primals, kept, cotangents)
 
 
-def _forward_anywhere(call: Call, *args):
-    return recurrent(functools.partial(_forward_here, call), call, *args)
+def _forward_anywhere(call: Call, primals: Primals):
+    run = functools.partial(_forward_here, call)
+    return partitioned(run, call, (primals,), axes_of(call, primals))
 
 
 def _backward_anywhere(call: Call, *args):
-    return recurrent(functools.partial(_backward_here, call), call, *args)
+    run = functools.partial(_backward_here, call)
+    return partitioned(run, call, args, axes_of(call, *args))
 
 
 # ---- by platform ---------------------------------------------------------------------
 
 
-def _forward_here(call: Call, *primals):
-    source, w_hh, _, state_0, controls = primals
-    results = _forward_results(call, source, w_hh, state_0, controls)
-    return _by_platform(call, _forward_on, w_hh, results, primals, backward=False)
+def _forward_here(call: Call, primals: Primals):
+    results = _forward_results(call, primals)
+    return _by_platform(call, _forward_on, results, primals, backward=False)
 
 
-def _backward_here(call: Call, *args):
-    _, w_hh, _, state_0, controls, (y, _), _ = args
-    results = _backward_results(call, y, state_0, controls)
-    return _by_platform(call, _backward_on, w_hh, results, args, backward=True)
+def _backward_here(call: Call, primals: Primals, kept, cotangents):
+    results = _backward_results(call, primals, kept)
+    rest = kept, cotangents
+    return _by_platform(call, _backward_on, results, primals, *rest, backward=True)
 
 
-def _by_platform(call: Call, on, w_hh, results, args, *, backward: bool):
-    platforms = _platforms(call, w_hh.dtype, w_hh.shape, backward=backward)
+def _by_platform(call: Call, on, results, primals: Primals, *rest, backward: bool):
+    platforms = _platforms(call, primals.w_hh, backward=backward)
     if not platforms:
-        return on(DEFAULT)(call, *args)
+        return on(DEFAULT)(call, primals, *rest)
     if call.implementation != "native":
         platforms.append(DEFAULT)
     functions = {platform: on(platform) for platform in platforms}
-    return by_platform(functions, (call,), results, *args)
+    return by_platform(functions, (call,), results, primals, *rest)
 
 
 @functools.cache
@@ -105,12 +98,13 @@ def _forward_on(platform: str):
     """The forward pass of a platform, a function of the call and the primals."""
     if platform == "cpu":
         return _forward_native
-    run = _scan.forward
-    if platform != DEFAULT:
-        run = functools.partial(_forward_native, platform=platform)
 
-    def on_a_x(call, source, *rest):
-        return run(call, pre_activations(call, source, rest[-1]), *rest)
+    def on_a_x(call: Call, primals: Primals):
+        a_x = pre_activations(call, primals.source, primals.controls)
+        primals = primals._replace(source=a_x)
+        if platform == DEFAULT:
+            return _scan.forward(call, *primals)
+        return _forward_native(call, primals, platform=platform)
 
     return on_a_x
 
@@ -119,26 +113,24 @@ def _forward_on(platform: str):
 def _backward_on(platform: str):
     """The backward pass of a platform, a function of the call and what it is given."""
 
-    def native_call(call, source, w_hh, b_hh, state_0, controls, kept, cotangents):
-        primals = w_hh, state_0, controls
+    def native_call(call: Call, primals: Primals, kept, cotangents):
         return _backward_native(call, primals, kept, cotangents, platform=platform)
 
-    def scan_call(call, source, *args):
-        *weights, state_0, controls, _, cotangents = args
-        a_x = pre_activations(call, source, controls)
-        return _scan.backward(call, (a_x, *weights, state_0, controls), cotangents)
+    def scan_call(call: Call, primals: Primals, _, cotangents):
+        a_x = pre_activations(call, primals.source, primals.controls)
+        return _scan.backward(call, primals._replace(source=a_x), cotangents)
 
     return scan_call if platform == DEFAULT else native_call
 
 
-def _platforms(call: Call, dtype, w_hh_shape, *, backward: bool) -> list[str]:
+def _platforms(call: Call, w_hh: Array, *, backward: bool) -> list[str]:
     """Those whose engine can run the call, and may."""
     if call.implementation == "scan":
         return []
-    groups, hidden, _ = w_hh_shape
-    able = ["cpu"] if jnp.dtype(dtype).name in CPU_DTYPES else []
+    groups, hidden, _ = w_hh.shape
+    able = ["cpu"] if w_hh.dtype.name in CPU_DTYPES else []
     if "cuda" in PLATFORMS and not _cuda.refusal(
-        call, dtype, groups, hidden, backward=backward
+        call, w_hh.dtype, groups, hidden, backward=backward
     ):
         able.append("cuda")
     return able
@@ -147,23 +139,24 @@ def _platforms(call: Call, dtype, w_hh_shape, *, backward: bool) -> list[str]:
 # ---- what they return ----------------------------------------------------------------
 
 
-def _forward_results(call: Call, source, w_hh, state_0, controls: Controls):
+def _forward_results(call: Call, primals: Primals):
     """The types of y, the last state and the saved values."""
-    like, *_ = jax.tree.leaves(source)
-    sizes = _sizes(call, like, w_hh)
+    like, *_ = jax.tree.leaves(primals.source)
+    sizes = _sizes(call, like, primals.w_hh)
     y = _result(like, sizes.sequence(call, 1))
-    state_n = tuple(_result(like, sizes.state) for _ in state_0)
-    values = call.saved(zoneout=controls.zoneout is not None)
+    state_n = tuple(_result(like, sizes.state) for _ in primals.state_0)
+    values = call.saved(zoneout=primals.controls.zoneout is not None)
     saved = (_result(like, sizes.sequence(call, values)),) if values else ()
     return y, state_n, saved
 
 
-def _backward_results(call: Call, y: Array, state_0, controls: Controls):
+def _backward_results(call: Call, primals: Primals, kept):
     """The types of the gradients of a_x, a_h, the initial state and `reset_to`."""
+    y, _ = kept
     sizes = Sizes.of(call, y, 1)
     da = _result(y, sizes.sequence(call, call.table.gates))
-    dstate_0 = tuple(_result(y, sizes.state) for _ in state_0)
-    return da, da, dstate_0, None if controls.reset_to is None else dstate_0
+    dstate_0 = tuple(_result(y, sizes.state) for _ in primals.state_0)
+    return da, da, dstate_0, None if primals.controls.reset_to is None else dstate_0
 
 
 def _sizes(call: Call, like: Array, w_hh: Array) -> Sizes:
@@ -179,9 +172,8 @@ def _sizes(call: Call, like: Array, w_hh: Array) -> Sizes:
 # ---- the calls -----------------------------------------------------------------------
 
 
-def _forward_native(
-    call: Call, source, w_hh, b_hh, state_0, controls: Controls, *, platform="cpu"
-):
+def _forward_native(call: Call, primals: Primals, *, platform="cpu"):
+    source, w_hh, b_hh, state_0, controls = primals
     if isinstance(source, Input) and not _is_prepared_for(call, source, w_hh):
         source = source._replace(prepared=None)
     given = jax.tree.leaves(source)
@@ -198,19 +190,19 @@ def _forward_native(
     )
     if projects:
         given[1] = _flat(given[1])
-    results = *_forward_results(call, source, w_hh, state_0, controls), workspace
+    results = *_forward_results(call, primals), workspace
     is_prepared = isinstance(source, Input) and source.prepared is not None
     run = _ffi_call("prnn_forward", platform, results, projects, is_prepared)
     y, state_n, saved, _ = run(call, controls, *given, w_hh, b_hh, *state_0)
     return y, state_n, saved
 
 
-def _backward_native(call: Call, primals, kept, cotangents, *, platform="cpu"):
-    w_hh, state_0, controls = primals
+def _backward_native(call: Call, primals: Primals, kept, cotangents, *, platform="cpu"):
+    _, w_hh, _, state_0, controls = primals
     y, saved = kept
     dy, dstate_n = cotangents
     sizes = Sizes.of(call, y, 1)
-    da, _, dstate_0, dreset_to = _backward_results(call, y, state_0, controls)
+    da, _, dstate_0, dreset_to = _backward_results(call, primals, kept)
     da_h = () if call.table.same_gradient else (da,)
     # Summed over resets: in float32 whatever the dtype.
     dreset_to = tuple(_result(y, d.shape, jnp.float32) for d in dreset_to or ())

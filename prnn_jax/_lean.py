@@ -20,6 +20,7 @@ from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._input import Input, pre_activations
+from prnn_jax._primals import Primals
 from prnn_jax._scan import grouped_product
 from prnn_jax._sharding import aligned
 
@@ -35,7 +36,7 @@ def backward(call: Call, primals, kept, cotangents):
       The gradients, and the reserve that a forward pass with save="all" would have
       kept, where the gradient of w_hh needs it.
     """
-    controls = primals[-1]
+    controls = primals.controls
     dy, dstate_n = cotangents
     gates = call.table.gates
     all_saved = replace(call, save="all").saved(zoneout=controls.zoneout is not None)
@@ -98,7 +99,7 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
     chunk_saved = (jnp.concatenate(reserve, -1),) if reserve else ()
     gradients = _ffi.backward(
         fast,
-        (a_x, w_hh, b_hh, begins, bent),
+        Primals(a_x, w_hh, b_hh, begins, bent),
         (after[0], chunk_saved),
         (chunk.cut(dy), dstate),
     )

@@ -21,6 +21,7 @@ from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._input import Input, pre_activations
+from prnn_jax._primals import Primals
 from prnn_jax._products import Weights
 from prnn_jax._sharding import aligned
 
@@ -29,22 +30,13 @@ from prnn_jax._sharding import aligned
 SAVED = "prnn_saved"
 
 
-def recurrence(
-    call: Call,
-    source: Array | Input,
-    w_hh: Array,
-    b_hh: Array,
-    state_0: State,
-    controls: Controls,
-) -> tuple[Array, State]:
+def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
     """y and the last state.
 
-    Shapes as in `_call`; all floating arrays of one dtype. No gradient flows to the
-    controls but `reset_to`.
-
-    Args:
-      source: a_x, or what it is made of; a_x is not kept then.
+    All floating arrays of one dtype. No gradient flows to the controls but `reset_to`.
+    Where the source is what a_x is made of, a_x is not kept.
     """
+    source, _, _, state_0, controls = primals
     like: Any = source
     if isinstance(source, Input):
         make = functools.partial(pre_activations, call)
@@ -53,38 +45,38 @@ def recurrence(
     lengths = aligned(call, like, controls.lengths, "b")
     state_0, controls = aligned(call, like, (state_0, controls))
     controls = controls._replace(lengths=lengths)
-    primals = source, w_hh, b_hh, state_0, controls
+    primals = primals._replace(state_0=state_0, controls=controls)
     if call.implementation == "scan" and not call.lean:
         a_x = pre_activations(call, source, controls)
         y, state_n, _ = _scan.forward(call, a_x, *primals[1:])
         return y, state_n
-    out: Any = _forward(call, *reverse_mode_only(call, primals))
+    out: Any = _forward(call, reverse_mode_only(call, primals))
     y, state_n, _ = out
     return y, state_n
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _forward(call: Call, *primals):
+def _forward(call: Call, primals: Primals):
     """y, the last state, and what `call.save` says of the saved values."""
-    return whole(functools.partial(_forward_of, call))(*primals)
+    return whole(functools.partial(_forward_of, call))(primals)
 
 
-def _forward_of(call: Call, source, w_hh, b_hh, state_0: State, controls: Controls):
-    given = _input.native_input(source)
+def _forward_of(call: Call, primals: Primals):
+    given = _input.native_input(primals.source)
     if given is None:
-        given = pre_activations(call, source, controls)
-    return _ffi.forward(call, given, w_hh, b_hh, state_0, controls)
+        given = pre_activations(call, primals.source, primals.controls)
+    return _ffi.forward(call, primals._replace(source=given))
 
 
-def _forward_rule(call: Call, *primals):
+def _forward_rule(call: Call, primals: Primals):
     # The operation, not the native function: a second derivative comes through here.
     keeping = replace(call, save="states" if call.lean else "all")
-    y, state_n, saved = checkpoint_name(_forward(keeping, *primals), SAVED)
+    y, state_n, saved = checkpoint_name(_forward(keeping, primals), SAVED)
     out = y, state_n, saved if call.save != "nothing" else ()
-    source, *rest = primals
+    source = primals.source
     if isinstance(source, Input):  # nothing else reads prepared weights
-        source = source._replace(prepared=None)
-    return out, ((source, *rest), (y, saved))
+        primals = primals._replace(source=source._replace(prepared=None))
+    return out, (primals, (y, saved))
 
 
 def _backward_rule(call: Call, residuals, cotangents):
@@ -92,7 +84,7 @@ def _backward_rule(call: Call, residuals, cotangents):
     dy, dstate_n, _ = cotangents  # nothing but _backward depends on the saved values
     out: Any = _backward(call, primals, kept, (dy, dstate_n))
     *gradients, dreset_to = out
-    return (*gradients, Controls(reset_to=dreset_to))
+    return (Primals(*gradients, Controls(reset_to=dreset_to)),)
 
 
 _forward.defvjp(_forward_rule, _backward_rule)
@@ -144,7 +136,7 @@ def _backward_backward_rule(call: Call, residuals, dd):
 
     _, vjp = jax.vjp(gradients, floats, controls.reset_to, cotangents)
     dfloats, dreset_to, dcotangents = vjp(dd)
-    dprimals = (*dfloats, Controls(reset_to=dreset_to))
+    dprimals = Primals(*dfloats, Controls(reset_to=dreset_to))
     return dprimals, jax.tree.map(jnp.zeros_like, kept), dcotangents
 
 

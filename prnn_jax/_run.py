@@ -19,7 +19,8 @@ from prnn_jax._eager import compiled_once
 from prnn_jax._input import Input
 from prnn_jax._params import Prepared, check_lead, described
 from prnn_jax._plan import engine_for, target_platform
-from prnn_jax._recurrence import recurrence as _recurrence
+from prnn_jax._primals import Primals
+from prnn_jax._recurrence import recurrence
 from prnn_jax._sharding import match_varying
 
 Implementation = Literal["native", "scan"]
@@ -153,14 +154,14 @@ def _projected_recurrence(
         source = x.reshape(*given.order, groups, columns)
     else:
         source = layer_input(given, x, w_ih, b_ih)._replace(prepared=packed)
-    y, states = _recurrence(
-        call,
+    primals = Primals(
         source,
-        w_hh.reshape(groups, hidden, columns),
-        b_hh.reshape(groups, columns),
-        tuple(given.state_to_native(state) for state in states),
-        controls,
+        w_hh=w_hh.reshape(groups, hidden, columns),
+        b_hh=b_hh.reshape(groups, columns),
+        state_0=tuple(given.state_to_native(state) for state in states),
+        controls=controls,
     )
+    y, states = recurrence(call, primals)
     y = y.reshape(*given.order, groups * hidden)  # one axis at a time: the mesh's wish
     y = y.reshape(*x.shape[:-1], groups * hidden)
     return y, tuple(given.state_from_native(state) for state in states)

@@ -18,53 +18,17 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from prnn_jax._call import Call
-
-Axes = str  # of an array, a letter each: b batch, t time, g group, x features
+from prnn_jax._call import Axes, Call
 
 
-def recurrent(run: Callable, call: Call, *args) -> Any:
+def partitioned(run: Callable, call: Call, args: tuple, names: list[Axes]) -> Any:
     """`run(*args)`, each device on its part of the batch and of the groups.
 
     Args:
-      run: a function of a_x or `_input.Input`, w_hh, b_hh, and any trees of sequences
-        and states, as `_call` has them; its results are such trees, too.
+      run: gives trees of sequences and states, as `_call` has them.
+      names: the axes of all leaves of the arguments.
     """
-    kinds = _by_rank(call)
-    source, *_ = args
-    made_of = [kinds[4].replace("g", ""), "xgx", "gx", "x"]
-    made_of = made_of[: len(jax.tree.leaves(source))]
-    names = [kinds[4]] if isinstance(source, Array) else made_of
-    names += "gxx", "gx"
-    names += (kinds.get(x.ndim, "") for x in jax.tree.leaves(args[3:]))
-    return _partitioned(run, call, args, names, kinds)
-
-
-def aligned(
-    call: Call, sequence: Array | jax.ShapeDtypeStruct, tree, apart: Axes = "bg"
-):
-    """States and sequences sharded as `sequence` is, where the mesh is Explicit.
-
-    What a caller leaves out, such as the initial state, is whole on every device.
-
-    Args:
-      apart: the axes that are split.
-    """
-    spec = _explicit_spec(sequence)
-    if spec is None:
-        return tree
-    kinds = _by_rank(call)
-    by_axis = dict(zip(kinds[4], spec, strict=True))
-
-    def align(x: Array) -> Array:
-        axes = (by_axis[axis] if axis in apart else None for axis in kinds[x.ndim])
-        return jax.sharding.reshard(x, P(*axes))
-
-    return jax.tree.map(align, tree)
-
-
-def _partitioned(run: Callable, call: Call, args, names, kinds: dict[int, Axes]) -> Any:
-    """`run(*args)`, given the axes of all leaves, and those of results by rank."""
+    kinds = call.data_axes
     leaves, structure = jax.tree.flatten(args)
 
     if varying_axes(leaves[0]):  # inside a shard_map: this is a device's part already
@@ -86,6 +50,29 @@ def _partitioned(run: Callable, call: Call, args, names, kinds: dict[int, Axes])
         need_replication_factors=whole,
     )
     return jax.tree.unflatten(outputs, operation(*leaves))
+
+
+def aligned(
+    call: Call, sequence: Array | jax.ShapeDtypeStruct, tree, apart: Axes = "bg"
+):
+    """States and sequences sharded as `sequence` is, where the mesh is Explicit.
+
+    What a caller leaves out, such as the initial state, is whole on every device.
+
+    Args:
+      apart: the axes that are split.
+    """
+    spec = _explicit_spec(sequence)
+    if spec is None:
+        return tree
+    kinds = call.data_axes
+    by_axis = dict(zip(kinds[4], spec, strict=True))
+
+    def align(x: Array) -> Array:
+        axes = (by_axis[axis] if axis in apart else None for axis in kinds[x.ndim])
+        return jax.sharding.reshard(x, P(*axes))
+
+    return jax.tree.map(align, tree)
 
 
 def match_varying(arrays):
@@ -124,11 +111,6 @@ def is_sharded(x: Array, axis: int) -> bool:
 
 
 # ---- Auto ----------------------------------------------------------------------------
-
-
-def _by_rank(call: Call) -> dict[int, Axes]:
-    """The axes of sequences and of states."""
-    return {4: "tbgx" if call.time_major else "btgx", 3: "bgx"}
 
 
 def _rule(

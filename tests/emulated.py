@@ -211,9 +211,9 @@ class Emulation:
 def emulation(monkeypatch: pytest.MonkeyPatch):
     """All native calls run emulated within; programs compiled before do not."""
 
-    def by_platform(call, on, w_hh, results, args, *, backward):
-        able = _ffi._platforms(call, w_hh.dtype, w_hh.shape, backward=backward)
-        return on("cuda" if "cuda" in able else "default")(call, *args)
+    def by_platform(call, on, results, primals, *rest, backward):
+        able = _ffi._platforms(call, primals.w_hh, backward=backward)
+        return on("cuda" if "cuda" in able else "default")(call, primals, *rest)
 
     # Not in a context of their own: a test may set the same again, and all must be
     # undone in one order.

@@ -10,6 +10,7 @@ import os
 import platform
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import prnn_jax
 
 SOURCES = Path(prnn_jax.__file__).parent, Path(__file__).parent
 OWN = "cases.py", "support.py"
+WEEK_S = 7 * 24 * 3600
 
 
 def kept(key: str, make: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -52,11 +54,11 @@ def _read(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
 
 @functools.cache
 def _folder() -> Path:
-    """Of these sources; those of others go."""
+    """Of these sources. Those of others go when nothing was added for a week."""
     parent = Path(tempfile.gettempdir()) / f"prnn_tests-{os.getuid()}"
     folder = parent / f"scans-{_digest()}"
     for other in parent.glob("scans-*"):
-        if other != folder:
+        if other != folder and other.stat().st_mtime < time.time() - WEEK_S:
             shutil.rmtree(other, ignore_errors=True)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

@@ -14,6 +14,7 @@ from support import assert_bitwise_equal
 import prnn_jax
 from prnn_jax import _call, _ffi
 from prnn_jax._controls import Controls
+from prnn_jax._primals import Primals
 
 pytestmark = pytest.mark.skipif(
     not HAS_GPU and shutil.which("c++") is None, reason="needs c++"
@@ -189,11 +190,9 @@ def test_no_steps(emulated, cell):
 
     @jax.jit
     def run(state):
-        _, state_n, saved = _ffi._forward_native(
-            call, sequence(gates), w_hh, b_hh, state, controls, platform="cuda"
-        )
+        primals = Primals(sequence(gates), w_hh, b_hh, state, controls)
+        _, state_n, saved = _ffi._forward_native(call, primals, platform="cuda")
         kept, cotangents = (sequence(1), saved), (sequence(1), state)
-        primals = w_hh, state, controls
         gradients = _ffi._backward_native(
             call, primals, kept, cotangents, platform="cuda"
         )

@@ -18,6 +18,7 @@ from prnn_jax import _ffi, _workspace
 from prnn_jax._call import Call
 from prnn_jax._controls import NONE
 from prnn_jax._input import Input
+from prnn_jax._primals import Primals
 
 CASES = [
     *SMALL,
@@ -87,15 +88,15 @@ def native_calls(monkeypatch):
         made_of = random_like(Input(x, w_ih, b_hh))
 
         def forward(*args):
-            _ffi._forward_native(call, *args, NONE)
+            _ffi._forward_native(call, Primals(*args, NONE))
             return tuple(written)
 
         def backward(w_hh, state_0, kept, cotangents):
-            primals = w_hh, state_0, NONE
+            primals = Primals(y, w_hh, b_hh, state_0, NONE)
             _ffi._backward_native(call, primals, kept, cotangents)
             return tuple(written)
 
-        y, _, saved = _ffi._forward_native(call, *arguments, NONE)
+        y, _, saved = _ffi._forward_native(call, Primals(*arguments, NONE))
         cotangents = random_like((sequence(1), states))
         of_backward = (arguments[1], arguments[3], (y, saved), cotangents)
         return {

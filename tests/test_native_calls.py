@@ -17,6 +17,7 @@ from prnn_jax import _ffi, _products, _workspace
 from prnn_jax._call import Call
 from prnn_jax._controls import Controls
 from prnn_jax._input import Input
+from prnn_jax._primals import Primals
 
 TIME, BATCH, GROUPS, HIDDEN, INPUTS = 3, 2, 2, 5, 4
 
@@ -75,7 +76,8 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
             values = call.saved(zoneout=bent)
             saved = (jnp.ones(sequence(values, **options).shape),) if values else ()
             kept, cotangents = (y, saved), (y, states)
-            _ffi._backward_native(call, (w_hh, states, controls), kept, cotangents)
+            primals = Primals(y, w_hh, b_hh, states, controls)
+            _ffi._backward_native(call, primals, kept, cotangents)
         else:
             source: Any = jnp.ones(sequence(gates, **options).shape)
             if name == "layer":
@@ -86,7 +88,7 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
                 x = jnp.ones((*y.shape[:2], INPUTS))
                 w_ih = jnp.ones((INPUTS, GROUPS, gates * HIDDEN))
                 source = Input(x, w_ih, b_hh, jnp.ones(words, jnp.uint32))
-            _ffi._forward_native(call, source, w_hh, b_hh, states, controls)
+            _ffi._forward_native(call, Primals(source, w_hh, b_hh, states, controls))
     (only,) = seen
     return only
 

@@ -1,0 +1,59 @@
+"""The arrays of a native call, by name, and what their axes are.
+
+What shares, batches or lowers a call reads this table: a new array is a field and a
+row.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+from jax import Array
+
+from prnn_jax._call import Axes, Call
+from prnn_jax._cells import State
+from prnn_jax._controls import Controls
+from prnn_jax._input import Input
+
+
+class Primals(NamedTuple):
+    """What a recurrence is a function of.
+
+    Attributes:
+      source: a_x, a sequence; or what it is made of.
+      w_hh: `[N, hidden, G*hidden]`.
+      b_hh: `[N, G*hidden]`.
+      state_0: one array `[batch, N, hidden]` for each state.
+      controls: see there.
+    """
+
+    source: Array | Input
+    w_hh: Array
+    b_hh: Array
+    state_0: State
+    controls: Controls
+
+
+def axes_of(call: Call, primals: Primals, *rest) -> list[Axes]:
+    """Of all leaves of `(primals, *rest)`, where the rest are sequences and states."""
+    of_data = call.data_axes
+
+    def by_rank(tree):
+        return jax.tree.map(lambda x: of_data.get(x.ndim, ""), tree)
+
+    source: Any = of_data[4]
+    if isinstance(primals.source, Input):
+        _, _, b, prepared = primals.source
+        source = Input(
+            x=of_data[4].replace("g", ""),
+            w="xgx",
+            b=None if b is None else "gx",
+            prepared=None if prepared is None else "x",
+        )
+    table: Any = Primals(
+        source,
+        w_hh="gxx",
+        b_hh="gx",
+        state_0=by_rank(primals.state_0),
+        controls=by_rank(primals.controls),
+    )
+    return jax.tree.leaves((table, by_rank(rest)))
