@@ -33,10 +33,11 @@ KERNELS = ("-Wno-unknown-pragmas",)  # they tell nvcc what to unroll
 @functools.cache
 def module() -> Path:
     """The engine's host half and kernels over the fake runtime, as a shared library."""
-    folders = "core", "cuda", "ffi", "tests/emulator", "tests/fake_cuda"
+    folders = "core", "cuda", "tests/emulator", "tests/fake_cuda"
+    handlers = *sorted((ROOT / "ffi").glob("*.h")), ROOT / "ffi/cuda_handlers.cc"
     return made_once(
         "emulated.so",
-        sources(*(ROOT / folder for folder in folders)),
+        (*sources(*(ROOT / folder for folder in folders)), *handlers),
         (*OPTIONS, jax.ffi.include_dir()),
         _compile,
     )
