@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
@@ -53,9 +54,7 @@ def by_platform(
 
 def _types(*_, types, **__):
     return [
-        jax.core.ShapedArray(t.shape, t.dtype)
-        if isinstance(t, jax.ShapeDtypeStruct)
-        else t
+        ShapedArray(t.shape, t.dtype) if isinstance(t, jax.ShapeDtypeStruct) else t
         for t in types
     ]
 

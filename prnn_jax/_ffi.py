@@ -101,10 +101,9 @@ def _forward_on(platform: str):
 
     def on_a_x(call: Call, primals: Primals):
         a_x = pre_activations(call, primals.source, primals.controls)
-        primals = primals._replace(source=a_x)
         if platform == DEFAULT:
-            return _scan.forward(call, *primals)
-        return _forward_native(call, primals, platform=platform)
+            return _scan.forward(call, a_x, *primals[1:])
+        return _forward_native(call, primals._replace(source=a_x), platform=platform)
 
     return on_a_x
 
@@ -118,7 +117,7 @@ def _backward_on(platform: str):
 
     def scan_call(call: Call, primals: Primals, _, cotangents):
         a_x = pre_activations(call, primals.source, primals.controls)
-        return _scan.backward(call, primals._replace(source=a_x), cotangents)
+        return _scan.backward(call, (a_x, *primals[1:]), cotangents)
 
     return scan_call if platform == DEFAULT else native_call
 

@@ -43,14 +43,14 @@ def axes_of(call: Call, primals: Primals, *rest) -> list[Axes]:
     source: Any = of_data[4]
     if isinstance(primals.source, Input):
         _, _, b, prepared = primals.source
-        source = Input(
+        source = primals.source._replace(
             x=of_data[4].replace("g", ""),
             w="xgx",
             b=None if b is None else "gx",
             prepared=None if prepared is None else "x",
         )
-    table: Any = Primals(
-        source,
+    table = primals._replace(
+        source=source,
         w_hh="gxx",
         b_hh="gx",
         state_0=by_rank(primals.state_0),

@@ -129,7 +129,7 @@ def _anywhere(precision):
 def _results(weights, projection) -> Any:
     """The types of what `gradients` returns."""
 
-    def result(*shape: int):
+    def result(*shape: int) -> Any:
         return jax.ShapeDtypeStruct(shape, jnp.float32)
 
     of_weights = []

@@ -83,8 +83,9 @@ def _backward_rule(call: Call, residuals, cotangents):
     primals, kept = residuals
     dy, dstate_n, _ = cotangents  # nothing but _backward depends on the saved values
     out: Any = _backward(call, primals, kept, (dy, dstate_n))
-    *gradients, dreset_to = out
-    return (Primals(*gradients, Controls(reset_to=dreset_to)),)
+    dsource, dw_hh, db_hh, dstate_0, dreset_to = out
+    dcontrols = Controls(reset_to=dreset_to)
+    return (Primals(dsource, dw_hh, db_hh, dstate_0, dcontrols),)
 
 
 _forward.defvjp(_forward_rule, _backward_rule)
@@ -136,7 +137,9 @@ def _backward_backward_rule(call: Call, residuals, dd):
 
     _, vjp = jax.vjp(gradients, floats, controls.reset_to, cotangents)
     dfloats, dreset_to, dcotangents = vjp(dd)
-    dprimals = Primals(*dfloats, Controls(reset_to=dreset_to))
+    dsource, dw_hh, db_hh, dstate_0 = dfloats
+    dcontrols = Controls(reset_to=dreset_to)
+    dprimals = Primals(dsource, dw_hh, db_hh, dstate_0, dcontrols)
     return dprimals, jax.tree.map(jnp.zeros_like, kept), dcotangents
 
 
