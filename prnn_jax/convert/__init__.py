@@ -7,6 +7,9 @@ library is imported. Wrong names and shapes raise ValueError.
 A way there and back gives the same values, unless the docstring says what is added up.
 Arrays become JAX's, so float64 needs `jax_enable_x64`.
 
+`import_pytorch(model)` takes a whole model and finds the network in it; what it gives
+is an `Imported`, which can be called.
+
 Cells know one direction: `stack_directions` makes a bidirectional layer of two. For an
 ensemble, whose arrays have one more axis, there is `jax.vmap`. None of the libraries
 has layers with heads.
@@ -16,11 +19,14 @@ from prnn_jax.convert._directions import split_directions, stack_directions
 from prnn_jax.convert._equinox import from_equinox, to_equinox
 from prnn_jax.convert._flax import from_linen, from_nnx, to_linen, to_nnx
 from prnn_jax.convert._haiku import from_haiku, to_haiku
+from prnn_jax.convert._imported import Imported
 from prnn_jax.convert._keras import from_keras, to_keras
 from prnn_jax.convert._onnx import from_onnx, to_onnx
 from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
+from prnn_jax.convert._torch_models import import_pytorch
 
 __all__ = [
+    "Imported",
     "from_equinox",
     "from_haiku",
     "from_keras",
@@ -28,6 +34,7 @@ __all__ = [
     "from_nnx",
     "from_onnx",
     "from_pytorch",
+    "import_pytorch",
     "split_directions",
     "stack_directions",
     "to_equinox",

@@ -1,0 +1,251 @@
+"""Whole models of PyTorch: modules, TorchScript, state_dicts, files of these."""
+
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from prnn_jax._cells import CellName
+from prnn_jax._checks import check
+from prnn_jax.convert import _arrays
+from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._pytorch import from_pytorch
+
+_OP = "import_pytorch"
+_CELLS: dict[int, tuple[str, CellName]] = {
+    1: ("RNN", "rnn"),
+    3: ("GRU", "gru"),
+    4: ("LSTM", "lstm"),
+}
+_MODULES = {
+    f"{name}{kind}": (name, cell)
+    for name, cell in _CELLS.values()
+    for kind in ("", "Cell")
+}
+_NAMES = ", ".join(f"torch.nn.{name}" for name in _MODULES)
+#: The arrays of a layer, or of a cell; what is before them is a name.
+_ARRAY = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)")
+
+
+def import_pytorch(
+    model: Any,
+    name: str | None = None,
+    *,
+    nonlinearity: Literal["tanh", "relu"] | None = None,
+) -> Imported:
+    """A recurrent network of PyTorch, from whatever has it.
+
+        net = prnn_jax.convert.import_pytorch(model)    # or "model.safetensors"
+        y, states = net(x)
+
+    Of a module, `net` computes what the module does in evaluation, with x in the
+    module's layout (time first unless it has batch_first=True). Arrays alone do not
+    tell the layout: from a state_dict, x is `[*batch, time, input]`, as everywhere
+    here; `net(x, time_major=True)` has it the other way. Dropout between layers is not
+    imported; `net(x, dropout=..., key=...)` has it.
+
+    Args:
+      model: a `torch.nn.Module`, a TorchScript module, a state_dict (also a checkpoint
+        with one inside), or the path of a file of TorchScript, of a state_dict, or of
+        safetensors (which needs the package of this name). In any of them an LSTM, GRU
+        or RNN, or a cell of one of these, which becomes a network of one layer.
+      name: which one, where there are several: the module's, such as "encoder.lstm".
+      nonlinearity: of an RNN, where there is no module that says it.
+
+    Returns:
+      The network, with its parameters as JAX's arrays.
+
+    Raises:
+      ValueError: there is no recurrent network, or there are several and `name` says
+        none of them; it is quantized, has a proj_size, or float64 without
+        `jax_enable_x64`; arrays do not fit together; of arrays of an RNN, the
+        nonlinearity is not given. Says what was found, and where.
+      FileNotFoundError: there is no such file.
+    """
+    if isinstance(model, (str, Path)):
+        model = _read(Path(model))
+    if hasattr(model, "named_modules"):
+        return _of_modules(model, name)
+    check(
+        hasattr(model, "items") and hasattr(model, "keys"),
+        f"{_OP}: model must be a torch.nn.Module, TorchScript, a state_dict, or a path "
+        f"to one of these, got {type(model).__name__}.",
+    )
+    return _of_arrays(_arrays.flat(model, "."), name, nonlinearity)
+
+
+# ---- modules -------------------------------------------------------------------------
+
+
+def _of_modules(model: Any, name: str | None) -> Imported:
+    found = {
+        path: module
+        for path, module in model.named_modules()
+        if _kind(module) in _MODULES
+    }
+    path = _chosen(name, {path: _kind(module) for path, module in found.items()})
+    module = found[path]
+    where = f"{path or 'the model'} ({_kind(module)})"
+    check(
+        "quantized" not in type(module).__module__,
+        f"{_OP}: {where} is quantized; import the module that it was made of.",
+    )
+    library_name, cell = _MODULES[_kind(module)]
+    arrays = _without_projection(dict(module.state_dict()), where)
+    options: dict[str, Any] = {}
+    if not _kind(module).endswith("Cell"):
+        options["time_major"] = not _attribute(module, "batch_first", where)
+        options["bidirectional"] = bool(_attribute(module, "bidirectional", where))
+    if cell == "rnn":
+        nonlinearity = getattr(module, "nonlinearity", None)  # of a cell, or a layer
+        mode = getattr(module, "mode", "")
+        options["activation"] = nonlinearity or mode.removeprefix("RNN_").lower()
+        check(
+            options["activation"] in ("tanh", "relu"),
+            f"{_OP}: {where} does not tell its nonlinearity, tanh or relu; import its "
+            "state_dict() with nonlinearity=.",
+        )
+    return _imported(library_name, cell, arrays, path, **options)
+
+
+def _kind(module: Any) -> str:
+    """The name of a module's class, or of that which TorchScript was made of."""
+    scripted = getattr(module, "original_name", None)
+    if isinstance(scripted, str):
+        return scripted
+    for kind in type(module).__mro__:
+        if kind.__module__.startswith("torch.") and kind.__name__ in _MODULES:
+            return kind.__name__
+    return type(module).__name__
+
+
+def _attribute(module: Any, name: str, where: str) -> Any:
+    value = getattr(module, name, None)
+    check(
+        value is not None,
+        f"{_OP}: {where} does not tell {name}, as modules that torch.jit.trace made do "
+        "not; import its state_dict() instead, whose x is [*batch, time, input].",
+    )
+    return value
+
+
+# ---- arrays --------------------------------------------------------------------------
+
+
+def _of_arrays(arrays: dict[str, Any], name: str | None, nonlinearity) -> Imported:
+    networks: dict[str, dict[str, Any]] = {}
+    for key, value in arrays.items():
+        match = _ARRAY.fullmatch(key)
+        if match:
+            networks.setdefault(match[1] or "", {})[match[2]] = value
+    kinds = {path: _kind_of(of_path) for path, of_path in networks.items()}
+    path = _chosen(name, {path: kind for path, (kind, _) in kinds.items()})
+    library_name, cell = kinds[path]
+    check(
+        cell != "rnn" or nonlinearity in ("tanh", "relu"),
+        f"{_OP}: nonlinearity must be 'tanh' or 'relu' for the RNN {path!r}, whose "
+        f"arrays do not tell it, got {nonlinearity!r}.",
+    )
+    options = {"activation": nonlinearity} if cell == "rnn" else {}
+    of_path = networks[path]
+    options["bidirectional"] = any(key.endswith("_reverse") for key in of_path)
+    where = path or "the state_dict"
+    of_path = _without_projection(of_path, where)
+    return _imported(library_name, cell, of_path, path, **options)
+
+
+def _kind_of(arrays: Mapping[str, Any]) -> tuple[str, CellName]:
+    """Which network it is, by how many gates a weight has."""
+    if any(key.startswith("weight_hr") for key in arrays):  # of a projected LSTM alone
+        return _CELLS[4]
+    names = [key for key in arrays if key.startswith("weight_hh")]
+    shape = np.shape(arrays[names[0]]) if names else ()
+    gates, rest = divmod(shape[0], max(shape[1], 1)) if len(shape) == 2 else (0, 1)
+    if rest or gates not in _CELLS:
+        return "unknown", "lstm"
+    return _CELLS[gates]
+
+
+def _read(path: Path) -> Any:
+    """What a file holds."""
+    if path.suffix == ".safetensors":
+        try:
+            from safetensors.flax import load_file  # JAX's arrays, bfloat16 too
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"{_OP}: {path} needs the package safetensors: pip install safetensors."
+            ) from error
+        if not path.exists():
+            raise FileNotFoundError(path)
+        return load_file(path)
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{_OP}: {path} needs PyTorch: pip install torch.") from error
+    if not path.exists():
+        raise FileNotFoundError(path)
+    check(
+        zipfile.is_zipfile(path),
+        f"{_OP}: {path} must be a file of torch.save, torch.jit.save or safetensors.",
+    )
+    with zipfile.ZipFile(path) as file:
+        is_script = any(name.endswith("/constants.pkl") for name in file.namelist())
+    if is_script:
+        return torch.jit.load(path, map_location="cpu")
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+# ---- both ----------------------------------------------------------------------------
+
+
+def _chosen(name: str | None, kinds: Mapping[str, str]) -> str:
+    """The network that is asked for, or the only one there is."""
+    listed = ", ".join(f"{path!r} ({kind})" for path, kind in kinds.items())
+    check(
+        len(kinds) > 0,
+        f"{_OP}: the model must have one of {_NAMES}, or their arrays weight_ih, "
+        "weight_hh; it has none.",
+    )
+    if name is None:
+        check(
+            len(kinds) == 1,
+            f"{_OP}: name must say which network is meant, one of {listed}.",
+        )
+        (name,) = kinds
+    check(name in kinds, f"{_OP}: name must be one of {listed}, got {name!r}.")
+    check(
+        kinds[name] != "unknown",
+        f"{_OP}: {name!r} must have weight_hh [G*hidden, hidden], of G = 1, 3 or 4 "
+        "gates.",
+    )
+    return name
+
+
+def _without_projection(arrays: dict[str, Any], where: str) -> dict[str, Any]:
+    check(
+        not any(key.startswith("weight_hr") for key in arrays),
+        f"{_OP}: {where} must have proj_size=0, got arrays weight_hr_*; prnn_jax has "
+        "no projection of h.",
+    )
+    return arrays
+
+
+def _imported(
+    library_name: str, cell: CellName, arrays: dict[str, Any], path: str, **options
+) -> Imported:
+    for key, value in arrays.items():
+        is_double = str(getattr(value, "dtype", "")).endswith("float64")
+        check(
+            not is_double or jax.config.jax_enable_x64,
+            f"{_OP}: {path}.{key} is float64, which JAX has with jax_enable_x64 only; "
+            "model.float() makes it float32.",
+        )
+    # A cell's arrays have no number of a layer.
+    one = {key: f"{key}_l0" for key in arrays if not re.search(r"_l\d+", key)}
+    arrays = {one.get(key, key): value for key, value in arrays.items()}
+    layers = from_pytorch(library_name, arrays)
+    return Imported(layers=layers, cell=cell, name=path, **options)

@@ -1,0 +1,214 @@
+"""Whole models of PyTorch as networks, against PyTorch itself."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import assert_bitwise_equal, error_of
+
+from prnn_jax.convert import Imported, import_pytorch
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+pytestmark = pytest.mark.filterwarnings("ignore")  # of what PyTorch will not keep
+
+IN, HIDDEN, BATCH, TIME = 5, 7, 3, 6
+
+NETWORKS = {
+    "LSTM": lambda: nn.LSTM(IN, HIDDEN),
+    "LSTM batch_first": lambda: nn.LSTM(IN, HIDDEN, batch_first=True),
+    "LSTM both ways, 2 layers": lambda: nn.LSTM(
+        IN, HIDDEN, 2, bidirectional=True, dropout=0.5
+    ),
+    "GRU": lambda: nn.GRU(IN, HIDDEN, bias=False),
+    "GRU batch_first, 3 layers": lambda: nn.GRU(IN, HIDDEN, 3, batch_first=True),
+    "RNN": lambda: nn.RNN(IN, HIDDEN),
+    "RNN relu": lambda: nn.RNN(IN, HIDDEN, nonlinearity="relu", bidirectional=True),
+}
+CELLS = {
+    "LSTMCell": lambda: nn.LSTMCell(IN, HIDDEN),
+    "GRUCell": lambda: nn.GRUCell(IN, HIDDEN),
+    "RNNCell": lambda: nn.RNNCell(IN, HIDDEN, nonlinearity="relu"),
+}
+
+
+class Model(nn.Module):
+    """A network, and what is not one, around it."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.before = nn.Linear(2, IN)
+        self.encoder = nn.Sequential(nn.Identity(), network)
+        self.norm = nn.BatchNorm1d(HIDDEN)
+
+
+def made(make) -> nn.Module:
+    torch.manual_seed(3)
+    return make().eval()
+
+
+def x_of(shape=(TIME, BATCH, IN)) -> np.ndarray:
+    return np.random.default_rng(4).standard_normal(shape).astype(np.float32)
+
+
+def assert_computes_the_same(net: Imported, module: nn.Module, x: np.ndarray) -> None:
+    """As near to PyTorch in float64 as PyTorch in float32 is, or nearly."""
+    with torch.no_grad():
+        of_torch = module(torch.from_numpy(x))[0].numpy()
+        exact = module.double()(torch.from_numpy(x).double())[0].numpy()
+        module.float()
+    y, _ = net(x)
+    assert y.shape == exact.shape
+    slack = 4 * np.finfo(np.float32).eps * np.abs(exact).max()
+    assert error_of(y, exact) <= 2 * error_of(of_torch, exact) + slack
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("scripted", [False, True], ids=["module", "script"])
+def test_a_module_alone(name, scripted):
+    module = made(NETWORKS[name])
+    given = torch.jit.script(module) if scripted else module
+    net = import_pytorch(given)
+    assert net.name == ""
+    assert_computes_the_same(net, module, x_of())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_only_network_of_a_model(name):
+    module = made(NETWORKS[name])
+    net = import_pytorch(Model(module))
+    assert net.name == "encoder.1"
+    assert net.time_major == (not module.batch_first)
+    assert_computes_the_same(net, module, x_of())
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cell_is_a_network_of_one_layer(name):
+    cell = made(CELLS[name])
+    net, x = import_pytorch(cell), x_of((BATCH, TIME, IN))
+    state, outputs = None, []
+    for t in range(TIME):
+        state = cell(torch.from_numpy(x[:, t]), state)
+        h = state[0] if isinstance(state, tuple) else state
+        outputs.append(h.detach().numpy())
+    y, _ = net(x)
+    np.testing.assert_allclose(y, np.stack(outputs, 1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_state_dict_with_other_keys(name):
+    module = made(NETWORKS[name])
+    nonlinearity = getattr(module, "nonlinearity", None)
+    if nonlinearity is None and "RNN" in name:
+        nonlinearity = module.mode.removeprefix("RNN_").lower()
+    given = {"step": 3, "model": Model(module).state_dict()}
+    net = import_pytorch(given, nonlinearity=nonlinearity)
+    assert net.name == "model.encoder.1"
+    expected = import_pytorch(module)
+    assert net.cell == expected.cell
+    assert net.bidirectional == expected.bidirectional
+    assert net.activation == expected.activation
+    assert_bitwise_equal(net.layers, expected.layers)
+    x = x_of()
+    y = net(x, time_major=expected.time_major)[0]
+    assert_bitwise_equal(y, expected(x)[0])
+
+
+def test_one_of_several_is_chosen_by_name():
+    model = nn.ModuleDict({"a": nn.LSTM(IN, HIDDEN), "b": nn.GRUCell(IN, HIDDEN)})
+    for given in (model, model.state_dict()):
+        with pytest.raises(ValueError, match=r"one of 'a' \(LSTM\), 'b' \(GRU"):
+            import_pytorch(given)
+        with pytest.raises(ValueError, match=r"one of 'a' \(LSTM\), .* got 'c'"):
+            import_pytorch(given, "c")
+        assert import_pytorch(given, "b").cell == "gru"
+        weight = import_pytorch(given, "a").layers[0].w_hh
+        np.testing.assert_array_equal(weight, model["a"].weight_hh_l0.detach().T)
+
+
+def test_files(tmp_path):
+    module = made(NETWORKS["LSTM both ways, 2 layers"])
+    expected = import_pytorch(module)
+    torch.save(Model(module).state_dict(), tmp_path / "model.pt")
+    torch.jit.script(module).save(tmp_path / "script.pt")
+    of_dict = import_pytorch(tmp_path / "model.pt")
+    of_script = import_pytorch(str(tmp_path / "script.pt"))
+    for net in (of_dict, of_script):
+        assert_bitwise_equal(net.layers, expected.layers)
+    assert of_script.time_major
+    assert not of_dict.time_major
+    with pytest.raises(FileNotFoundError):
+        import_pytorch(tmp_path / "absent.pt")
+    (tmp_path / "text.pt").write_text("no model")
+    with pytest.raises(ValueError, match=r"text\.pt must be a file of torch\.save"):
+        import_pytorch(tmp_path / "text.pt")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_safetensors(dtype, tmp_path):
+    pytest.importorskip("safetensors")
+    from safetensors.torch import save_file
+
+    module = made(NETWORKS["GRU batch_first, 3 layers"]).to(dtype)
+    path = tmp_path / "model.safetensors"
+    save_file(Model(module).to(dtype).state_dict(), path)
+    net = import_pytorch(path)
+    assert net.layers[0].w_hh.dtype == str(dtype).removeprefix("torch.")
+    assert_bitwise_equal(net.layers, import_pytorch(module).layers)
+
+
+def test_it_is_a_pytree_of_its_parameters():
+    net = import_pytorch(made(NETWORKS["LSTM"]))
+    x = x_of()
+
+    @jax.jit
+    def loss(net, x):
+        return jnp.sum(net(x)[0] ** 2)
+
+    gradient = jax.grad(loss)(net, x)
+    assert jax.tree.structure(gradient) == jax.tree.structure(net)
+    doubled = jax.tree.map(lambda a: 2 * a, net)
+    np.testing.assert_array_equal(doubled.layers[0].w_hh, 2 * net.layers[0].w_hh)
+
+
+class Sub(nn.LSTM):
+    """Of a user."""
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: nn.Linear(3, 4), "it has none"),
+        (lambda: {"weight": np.zeros((3, 4))}, "it has none"),
+        (lambda: {}, "it has none"),
+        (lambda: 7, "must be a torch.nn.Module, TorchScript, a state_dict, or a path"),
+        (lambda: nn.LSTM(IN, HIDDEN, proj_size=3), "proj_size=0"),
+        (lambda: nn.LSTM(IN, HIDDEN, proj_size=3).state_dict(), "proj_size=0"),
+        (lambda: nn.LSTM(IN, HIDDEN).double(), "weight_ih_l0 is float64"),
+        (lambda: nn.RNN(IN, HIDDEN).state_dict(), "nonlinearity must be 'tanh' or"),
+        (lambda: {"a.weight_hh": np.zeros((8, 3))}, "G = 1, 3 or 4"),
+        (
+            lambda: torch.jit.trace(nn.LSTM(IN, HIDDEN), torch.zeros(2, 3, IN)),
+            "does not tell batch_first",
+        ),
+        (
+            lambda: torch.ao.quantization.quantize_dynamic(
+                nn.Sequential(nn.LSTM(IN, HIDDEN)), {nn.LSTM}, torch.qint8
+            ),
+            "is quantized",
+        ),
+        (
+            lambda: nn.LSTM(IN, HIDDEN, device="meta"),
+            "on the device meta",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_an_error(given, message):
+    with pytest.raises(ValueError, match=message):
+        import_pytorch(given())
+
+
+def test_a_subclass_is_what_it_derives_from():
+    torch.manual_seed(3)
+    module = Sub(IN, HIDDEN)
+    assert_computes_the_same(import_pytorch(module), module, x_of())
