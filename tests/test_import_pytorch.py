@@ -130,17 +130,22 @@ def test_files(tmp_path):
     module = made(NETWORKS["LSTM both ways, 2 layers"])
     expected = import_pytorch(module)
     torch.save(Model(module).state_dict(), tmp_path / "model.pt")
+    old = {"_use_new_zipfile_serialization": False}
+    torch.save(Model(module).state_dict(), tmp_path / "old.pt", **old)
+    torch.save(Model(module), tmp_path / "whole.pt")
     torch.jit.script(module).save(tmp_path / "script.pt")
     of_dict = import_pytorch(tmp_path / "model.pt")
     of_script = import_pytorch(str(tmp_path / "script.pt"))
-    for net in (of_dict, of_script):
+    for net in (of_dict, of_script, import_pytorch(tmp_path / "old.pt")):
         assert_bitwise_equal(net.layers, expected.layers)
     assert of_script.time_major
     assert not of_dict.time_major
+    with pytest.raises(ValueError, match="more in it, and that you trust"):
+        import_pytorch(tmp_path / "whole.pt")
     with pytest.raises(FileNotFoundError):
         import_pytorch(tmp_path / "absent.pt")
     (tmp_path / "text.pt").write_text("no model")
-    with pytest.raises(ValueError, match=r"text\.pt must be a file of torch\.save"):
+    with pytest.raises(ValueError, match=r"text\.pt must be a state_dict"):
         import_pytorch(tmp_path / "text.pt")
 
 

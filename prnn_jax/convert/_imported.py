@@ -6,19 +6,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from prnn_jax._cells import CellName
+from prnn_jax import _ops
+from prnn_jax._cells import NAMES, CellName
 from prnn_jax._ops import Activation, GivenState
 from prnn_jax._params import Params
 from prnn_jax._stack import stack
 
-_STATIC = ["cell", "name", "bidirectional", "time_major", "reset_after", "activation"]
+_FUNCTIONS = {name: getattr(_ops, name) for name in NAMES}
+_ARRAYS = ["layers", "state_0"]
+_STATIC = [
+    "cell",
+    "name",
+    "bidirectional",
+    "reverse",
+    "time_major",
+    "reset_after",
+    "activation",
+]
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["layers"], meta_fields=_STATIC
+    jax.tree_util.register_dataclass, data_fields=_ARRAYS, meta_fields=_STATIC
 )
 @dataclass(frozen=True)
 class Imported:
@@ -32,26 +44,33 @@ class Imported:
       cell: whose function runs them.
       name: where in the model it was found; empty for the model itself.
       bidirectional: whether each layer runs both ways.
+      reverse: whether its one layer runs from the last step to the first.
       time_major: whether x is `[time, *batch, input]`.
       reset_after: of the GRU, as in `prnn_jax.gru`.
       activation: of the RNN, as in `prnn_jax.rnn`.
+      state_0: the original's own initial states, if there are any and they are not
+        zero: one for each layer, of one row, or of as many as x has.
     """
 
     layers: tuple[Params, ...]
     cell: CellName
     name: str = ""
     bidirectional: bool = False
+    reverse: bool = False
     time_major: bool = False
     reset_after: bool = True
     activation: Activation = "tanh"
+    state_0: tuple[Any, ...] | None = None
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of `prnn_jax.stack` that it is run with."""
+        """What it is run with: options of `stack`, or in reverse of the cell's own."""
         options: dict[str, Any] = {
             "bidirectional": self.bidirectional,
             "time_major": self.time_major,
         }
+        if self.reverse:
+            options["reverse"] = True
         if self.cell == "gru":
             options["reset_after"] = self.reset_after
         if self.cell == "rnn":
@@ -68,10 +87,32 @@ class Imported:
 
         Args:
           x: as `time_major` says.
-          state_0: a state for each layer, as its function takes it; zeros if not given.
+          state_0: a state for each layer, as its function takes it; if not given the
+            network's own, or zeros.
           options: others of `stack`, such as `lengths`; or instead of the network's.
 
         Raises:
           ValueError: as `stack`.
         """
-        return stack(self.cell, x, self.layers, state_0, **{**self.options, **options})
+        options = {**self.options, **options}
+        if state_0 is None and self.state_0 is not None:
+            state_0 = self._states_for(jnp.shape(x), options["time_major"])
+        if not self.reverse:
+            return stack(self.cell, x, self.layers, state_0, **options)
+        (params,) = self.layers
+        (state,) = (None,) if state_0 is None else state_0
+        y, state = _FUNCTIONS[self.cell](x, params, state, **options)
+        return y, (state,)
+
+    def _states_for(self, shape: tuple[int, ...], time_major: bool) -> tuple[Any, ...]:
+        """The initial states for all rows of an x of this shape."""
+        batch = shape[1:-1] if time_major else shape[:-2]
+        directions = (2,) if self.bidirectional else ()
+
+        def for_all(state: Array) -> Array:
+            hidden = state.shape[-1]
+            if not batch:
+                return state.reshape(*directions, hidden)
+            return jnp.broadcast_to(state, (*directions, *batch, hidden))
+
+        return jax.tree.map(for_all, self.state_0)

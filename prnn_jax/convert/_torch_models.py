@@ -1,5 +1,6 @@
 """Whole models of PyTorch: modules, TorchScript, state_dicts, files of these."""
 
+import pickle
 import re
 import zipfile
 from collections.abc import Mapping
@@ -188,15 +189,19 @@ def _read(path: Path) -> Any:
         raise ImportError(f"{_OP}: {path} needs PyTorch: pip install torch.") from error
     if not path.exists():
         raise FileNotFoundError(path)
-    check(
-        zipfile.is_zipfile(path),
-        f"{_OP}: {path} must be a file of torch.save, torch.jit.save or safetensors.",
-    )
-    with zipfile.ZipFile(path) as file:
-        is_script = any(name.endswith("/constants.pkl") for name in file.namelist())
-    if is_script:
-        return torch.jit.load(path, map_location="cpu")
-    return torch.load(path, map_location="cpu", weights_only=True)
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as file:
+            names = file.namelist()
+        if any(name.endswith("/constants.pkl") for name in names):
+            return torch.jit.load(path, map_location="cpu")
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{_OP}: {path} must be a state_dict of torch.save, or a file of "
+            "torch.jit.save or safetensors. Of one that has more in it, and that you "
+            f"trust, pass torch.load(path, weights_only=False). PyTorch says: {error}"
+        ) from error
 
 
 # ---- both ----------------------------------------------------------------------------

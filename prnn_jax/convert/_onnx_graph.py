@@ -1,0 +1,141 @@
+"""A graph of ONNX as an importer sees it: nodes by name, and what is constant."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+_SINCE = {"DequantizeLinear": 19}
+
+
+def numpy_of(tensor: Any) -> np.ndarray:
+    """A tensor of ONNX as an array."""
+    from onnx import numpy_helper
+
+    return numpy_helper.to_array(tensor)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node, with the graph that it is in.
+
+    Attributes:
+      name: with those of the nodes and branches around it, as "If_0/then_branch/LSTM".
+      proto: the node of ONNX.
+      scope: where the names of its inputs are looked up.
+    """
+
+    name: str
+    proto: Any
+    scope: "Scope"
+
+    def attribute(self, name: str, default: Any = None) -> Any:
+        """The value of an attribute; strings as such."""
+        from onnx import helper
+
+        for attribute in self.proto.attribute:
+            if attribute.name == name:
+                value = helper.get_attribute_value(attribute)
+                if isinstance(value, list):
+                    return [v.decode() if isinstance(v, bytes) else v for v in value]
+                return value.decode() if isinstance(value, bytes) else value
+        return default
+
+    def input(self, position: int) -> str:
+        """The name of an input; empty where there is none."""
+        inputs = self.proto.input
+        return inputs[position] if position < len(inputs) else ""
+
+    def constant(self, position: int) -> np.ndarray | None:
+        """The value of an input, if it is there and the same in every run."""
+        name = self.input(position)
+        return self.scope.constant(name) if name else None
+
+
+class Scope:
+    """The names of a graph, and of those around it."""
+
+    def __init__(self, graph: Any, opsets: Any, outer: "Scope | None" = None):
+        self._graph, self._opsets, self._outer = graph, opsets, outer
+        self._initializers = {one.name: one for one in graph.initializer}
+        self._makers = {
+            output: node for node in graph.node for output in node.output if output
+        }
+        self._known: dict[str, np.ndarray | None] = {}
+
+    def nodes(self, prefix: str = "") -> Iterator[Node]:
+        """All nodes, those of subgraphs too."""
+        for proto in self._graph.node:
+            name = proto.name or next((o for o in proto.output if o), proto.op_type)
+            yield Node(prefix + name, proto, self)
+            for attribute, inner in self.subgraphs(proto):
+                yield from inner.nodes(f"{prefix}{name}/{attribute}/")
+
+    def subgraphs(self, proto: Any) -> list[tuple[str, "Scope"]]:
+        """Those of a node, by the names of its attributes."""
+        return [
+            (attribute.name, Scope(graph, self._opsets, self))
+            for attribute in proto.attribute
+            for graph in (attribute.g, *attribute.graphs)
+            if graph.node or graph.output
+        ]
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of the graph's results."""
+        return [one.name for one in self._graph.output]
+
+    def maker(self, name: str) -> tuple[Any, "Scope"] | None:
+        """The node that gives a value, and its scope; None of inputs and constants."""
+        if name in self._makers:
+            return self._makers[name], self
+        is_here = name in self._initializers or any(
+            one.name == name for one in self._graph.input
+        )
+        return None if is_here or self._outer is None else self._outer.maker(name)
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """A value that needs no input of the model; None of all others."""
+        if name in self._initializers:
+            return numpy_of(self._initializers[name])
+        if name not in self._makers:
+            is_input = any(one.name == name for one in self._graph.input)
+            if is_input or self._outer is None:
+                return None
+            return self._outer.constant(name)
+        if name not in self._known:
+            self._known[name] = None  # of a circle
+            self._known[name] = self._made(name)
+        return self._known[name]
+
+    def _made(self, name: str) -> np.ndarray | None:
+        node = self._makers[name]
+        if any(attribute.g.node for attribute in node.attribute):
+            return None
+        given = {one: self.constant(one) for one in node.input if one}
+        if any(value is None for value in given.values()):
+            return None
+        return self.run(node, given, name)
+
+    def run(self, node: Any, given: dict[str, Any], output: str) -> np.ndarray | None:
+        """What a node makes of some arrays; None of what ONNX's evaluator has not."""
+        from onnx import helper
+        from onnx.reference import ReferenceEvaluator
+
+        def typed(name: str, value: Any):
+            kind = helper.np_dtype_to_tensor_dtype(np.asarray(value).dtype)
+            return helper.make_tensor_value_info(name, kind, None)
+
+        inputs = [typed(name, value) for name, value in given.items()]
+        outputs = [helper.make_empty_tensor_value_info(output)]
+        graph = helper.make_graph([node], "one", inputs, outputs)
+        opsets = self._opsets
+        if node.op_type in _SINCE:  # older ones are the same, and not in the evaluator
+            opsets = [helper.make_opsetid("", _SINCE[node.op_type])]
+        model = helper.make_model(graph, opset_imports=opsets)
+        try:
+            (made,) = ReferenceEvaluator(model).run([output], given)
+        except (NotImplementedError, RuntimeError, TypeError, KeyError):
+            return None
+        return np.asarray(made)

@@ -1,0 +1,334 @@
+"""Whole models of ONNX."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from prnn_jax._cells import CellName
+from prnn_jax._checks import check
+from prnn_jax._params import Params
+from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._onnx import from_onnx
+from prnn_jax.convert._onnx_graph import Node, Scope, numpy_of
+
+_OP = "import_onnx"
+_CELLS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
+#: What our cells compute, for one direction.
+_ACTIVATIONS = {
+    "LSTM": [["sigmoid", "tanh", "tanh"]],
+    "GRU": [["sigmoid", "tanh"]],
+    "RNN": [["tanh"], ["relu"]],
+}
+#: What may lie between the layers of one network.
+_BETWEEN = "Squeeze", "Transpose", "Reshape", "Identity", "Dropout", "Flatten"
+
+
+def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported:
+    """A recurrent network of an ONNX model: its LSTM, GRU or RNN.
+
+        net = prnn_jax.convert.import_onnx("model.onnx")
+        y, states = net(x)
+
+    `net` computes what the node does, and is called with x in the node's layout (time
+    first, unless layout=1); y has directions side by side. Nodes that follow one
+    another with nothing but a change of layout between them are the layers of one
+    network. Of sequence_lens, give `lengths` to the call; initial states are those of
+    the node, where they are constant, or else `state_0` of the call. Weights may be
+    initializers, or whatever the model makes of constants.
+
+    Args:
+      model: a path, or an `onnx.ModelProto`, or its bytes.
+      name: which node, where there are several that differ: its name, or that of its
+        first output; with the names of what is around it where it is in a subgraph, as
+        "If_0/then_branch/LSTM". A sequence of names: the layers of a network.
+
+    Returns:
+      The network, with its parameters as JAX's arrays.
+
+    Raises:
+      ValueError: it is no model of ONNX; it has no such node, or several and `name`
+        says none of them; weights depend on the model's input; or the node has what
+        prnn_jax has not: peepholes, clip, input_forget, other activations, a direction
+        that is not that of the other layers. Says which node, and what to do.
+      FileNotFoundError: there is no such file.
+      ImportError: the package onnx is missing.
+    """
+    proto = _loaded(model)
+    scope = Scope(proto.graph, proto.opset_import)
+    found = {
+        node.name: node
+        for node in scope.nodes()
+        if node.proto.op_type in _CELLS and node.proto.domain in ("", "ai.onnx")
+    }
+    chain = _chosen(found, name, [node.proto.op_type for node in scope.nodes()])
+    networks = [_network(node) for node in chain]
+    first, *others = networks
+    for node, other in zip(chain[1:], others, strict=True):
+        check(
+            other.cell == first.cell and other.options == first.options,
+            f"{_OP}: layers of one network must be alike; {node.name!r} is a "
+            f"{other.cell} with {other.options}, {first.name!r} a {first.cell} with "
+            f"{first.options}. Import them one by one, by name.",
+        )
+    check(
+        not others or not first.reverse,
+        f"{_OP}: {first.name!r} runs in reverse, and so cannot be one of several "
+        "layers. Import them one by one, by name.",
+    )
+    states = [network.state_0 for network in networks]
+    return Imported(
+        layers=tuple(layer for network in networks for layer in network.layers),
+        state_0=None if None in states else tuple(s for state in states for s in state),
+        cell=first.cell,
+        name=first.name,
+        bidirectional=first.bidirectional,
+        reverse=first.reverse,
+        time_major=first.time_major,
+        reset_after=first.reset_after,
+        activation=first.activation,
+    )
+
+
+def _loaded(model: Any) -> Any:
+    try:
+        import onnx
+        from google.protobuf.message import DecodeError
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{_OP} needs the package onnx: pip install onnx.") from error
+    if isinstance(model, onnx.ModelProto):
+        return model
+    is_path = isinstance(model, (str, os.PathLike))
+    check(
+        is_path or isinstance(model, bytes),
+        f"{_OP}: model must be a path, an onnx.ModelProto or its bytes, got "
+        f"{type(model).__name__}.",
+    )
+    what = os.fspath(model) if is_path else "the bytes"
+    try:
+        loaded = onnx.load(model) if is_path else onnx.load_from_string(model)
+    except DecodeError as error:
+        raise ValueError(f"{_OP}: {what} must be a model of ONNX: {error}.") from error
+    check(len(loaded.graph.node) > 0, f"{_OP}: {what} must be a model of ONNX.")
+    return loaded
+
+
+# ---- which nodes ---------------------------------------------------------------------
+
+
+def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Node]:
+    """The nodes of a network, the first layer first."""
+    listed = ", ".join(f"{n!r} ({node.proto.op_type})" for n, node in found.items())
+    check(
+        len(found) > 0,
+        f"{_OP}: the model must have a node LSTM, GRU or RNN, got "
+        f"{', '.join(sorted(set(operators)))}.",
+    )
+    if name is None:
+        first, *others = found.values()
+        if all(_is_same(first, other) for other in others):  # as in branches of an If
+            return [first]
+        chain = _chain(list(found.values()))
+        check(
+            len(chain) == len(found),
+            f"{_OP}: name must say which node is meant, one of {listed}.",
+        )
+        return chain
+    names = [name] if isinstance(name, str) else list(name)
+    for one in names:
+        check(one in found, f"{_OP}: name must be of {listed}, got {one!r}.")
+    return [found[one] for one in names]
+
+
+def _is_same(one: Node, other: Node) -> bool:
+    """Whether two nodes compute the same of an x."""
+    options = [sorted(map(str, node.proto.attribute)) for node in (one, other)]
+    if one.proto.op_type != other.proto.op_type or options[0] != options[1]:
+        return False
+    for position in (1, 2, 3, 7):
+        arrays = [node.constant(position) for node in (one, other)]
+        if one.input(position) or other.input(position):
+            if any(array is None for array in arrays):
+                return False
+            if not np.array_equal(*arrays):
+                return False
+    return True
+
+
+def _chain(nodes: list[Node]) -> list[Node]:
+    """Nodes in the order in which one follows another; fewer if they do not."""
+    before = {node.name: _before(node, nodes) for node in nodes}
+    chain = [node for node in nodes if before[node.name] is None][:1]
+    while chain:
+        after = [n for n in nodes if before[n.name] is chain[-1]]
+        if len(after) != 1:
+            break
+        chain += after
+    return chain
+
+
+def _before(node: Node, nodes: list[Node]) -> Node | None:
+    """The node whose y, directions side by side, is this one's x."""
+    path, name, scope = [], node.input(0), node.scope
+    while True:
+        made = scope.maker(name)
+        if made is None:
+            return None
+        proto, scope = made
+        if proto.op_type not in _BETWEEN:
+            break
+        path.append((proto, scope))
+        name = proto.input[0]
+    makers = [one for one in nodes if one.proto is proto]
+    if not makers or name != proto.output[0]:
+        return None
+    (maker,) = makers
+    directions = 2 if maker.attribute("direction") == "bidirectional" else 1
+    batch_first = bool(maker.attribute("layout", 0))
+    order = (2, 3, directions, 5)  # batch, time or time, batch; as the node has it
+    y = np.arange(np.prod(order), dtype=np.float32).reshape(order)
+    expected = y.reshape(*order[:2], -1)
+    value = y if batch_first else np.moveaxis(y, 2, 1)
+    for proto, scope in reversed(path):
+        given = {one: scope.constant(one) for one in proto.input[1:] if one}
+        given |= {proto.input[0]: value}
+        if any(one is None for one in given.values()):
+            return None
+        value = scope.run(proto, given, proto.output[0])
+        if value is None:
+            return None
+    return maker if np.array_equal(value, expected) else None
+
+
+# ---- a node --------------------------------------------------------------------------
+
+
+def _network(node: Node) -> Imported:
+    operator, where = node.proto.op_type, f"the node {node.name!r}"
+    direction = node.attribute("direction", "forward")
+    directions = 2 if direction == "bidirectional" else 1
+    arrays = {}
+    for letter, position in {"W": 1, "R": 2, "B": 3}.items():
+        if node.input(position):
+            arrays[letter] = node.constant(position)
+            check(
+                arrays[letter] is not None,
+                f"{_OP}: {letter} of {where}, {node.input(position)!r}, must be "
+                "constant; it depends on the model's input, or on an operator that "
+                "onnx.reference does not have.",
+            )
+    _check_options(node, where, directions)
+    params = from_onnx(operator, arrays)
+    return Imported(
+        layers=(params,),
+        state_0=_state(node, operator, params, where, directions),
+        cell=_CELLS[operator],
+        name=node.name,
+        bidirectional=directions == 2,
+        reverse=direction == "reverse",
+        time_major=not node.attribute("layout", 0),
+        reset_after=operator != "GRU" or bool(node.attribute("linear_before_reset", 0)),
+        activation=_activation(node, operator, where, directions),
+    )
+
+
+def _check_options(node: Node, where: str, directions: int) -> None:
+    check(
+        node.attribute("clip") is None,
+        f"{_OP}: {where} must have no clip, got {node.attribute('clip')}; prnn_jax "
+        "clips nothing.",
+    )
+    check(
+        not node.attribute("input_forget", 0),
+        f"{_OP}: {where} must have input_forget=0; prnn_jax's LSTM has two gates.",
+    )
+    peepholes = node.constant(7) if node.proto.op_type == "LSTM" else None
+    has_none = not node.input(7) or (peepholes is not None and not peepholes.any())
+    check(
+        node.proto.op_type != "LSTM" or has_none,
+        f"{_OP}: {where} must have no peepholes (P, {node.input(7)!r}); prnn_jax's "
+        "LSTM has none.",
+    )
+
+
+def _activation(node: Node, operator: str, where: str, directions: int) -> Any:
+    known = _ACTIVATIONS[operator]
+    given = node.attribute("activations") or known[0] * directions
+    given = [one.lower() for one in given]
+    fitting = [one for one in known if one * directions == given]
+    listed = " or ".join(map(str, known))
+    check(
+        bool(fitting),
+        f"{_OP}: {where} must have the activations {listed} in each direction, got "
+        f"{given}.",
+    )
+    return fitting[0][0] if operator == "RNN" else "tanh"
+
+
+#: What makes zeros of zeros, and an input of parts of it.
+_MOVE = (
+    *("Cast", "Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split"),
+    *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
+)
+
+
+def _is_known(scope: Scope, name: str) -> bool:
+    """Whether a state is constant, zero, or what the caller gives."""
+    return scope.constant(name) is not None or _is_zero_or_given(scope, name)
+
+
+def _is_zero_or_given(scope: Scope, name: str) -> bool:
+    known = scope.constant(name)
+    if known is not None:
+        return not known.any()
+    made = scope.maker(name)
+    if made is None:  # an input of the model
+        return True
+    proto, inner = made
+    if proto.op_type == "ConstantOfShape":
+        value = Node("", proto, inner).attribute("value")
+        return value is None or not numpy_of(value).any()
+    if proto.op_type == "If":
+        place = list(proto.output).index(name)
+        branches = [branch for _, branch in inner.subgraphs(proto)]
+        return all(_is_zero_or_given(one, one.outputs[place]) for one in branches)
+    if proto.op_type not in _MOVE:
+        return False
+    given = proto.input if proto.op_type == "Concat" else proto.input[:1]
+    return all(_is_zero_or_given(inner, one) for one in given)
+
+
+def _state(
+    node: Node, operator: str, params: Params, where: str, directions: int
+) -> tuple[Any, ...] | None:
+    """The initial state, where the node has a constant one that is not zero."""
+    positions = (5, 6) if operator == "LSTM" else (5,)
+    for position in positions:
+        name = node.input(position)
+        check(
+            not name or _is_known(node.scope, name),
+            f"{_OP}: the initial state of {where}, {name!r}, must be constant, zero or "
+            "an input of the model, but the model works it out. Export the model with "
+            "the state as an input, and pass it as state_0.",
+        )
+    states = [node.constant(position) for position in positions]
+    if not any(state is not None and state.any() for state in states):
+        return None
+    hidden = params.w_hh.shape[-2]
+    made = []
+    for state in states:
+        state = np.zeros((directions, 1, hidden)) if state is None else state
+        if node.attribute("layout", 0):
+            state = np.moveaxis(state, 0, 1)
+        check(
+            state.ndim == 3
+            and state.shape[0] == directions
+            and state.shape[2] == hidden,
+            f"{_OP}: the initial state of {where} must be [directions, batch, hidden], "
+            f"got {list(state.shape)}.",
+        )
+        state = jnp.asarray(state, params.w_hh.dtype)
+        made.append(state if directions == 2 else state[0])
+    return (tuple(made) if len(made) > 1 else made[0],)

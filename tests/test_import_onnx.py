@@ -1,0 +1,364 @@
+"""Whole models of ONNX as networks, against ONNX Runtime."""
+
+import io
+
+import numpy as np
+import pytest
+from support import assert_bitwise_equal
+
+from prnn_jax.convert import Imported, import_onnx
+
+onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+IN, HIDDEN, BATCH, TIME = 5, 7, 3, 6
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+OPSET = 17
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / 2
+
+
+def weights(cell: str, directions: int = 1, size: int = IN) -> dict[str, np.ndarray]:
+    wide = GATES[cell] * HIDDEN
+    return {
+        "W": random(directions, wide, size, seed=1),
+        "R": random(directions, wide, HIDDEN, seed=2),
+        "B": random(directions, 2 * wide, seed=3),
+    }
+
+
+def value(name: str, *shape: object):
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+
+def model_of(nodes, arrays, inputs=(), output="Y"):
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [value("X", None, None, None), *inputs],
+        [helper.make_empty_tensor_value_info(output)],
+        [numpy_helper.from_array(a, name) for name, a in arrays.items()],
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def node_of(cell: str, inputs=("X", "W", "R", "B"), name="the", **options):
+    return helper.make_node(
+        cell, list(inputs), ["Y"], name=name, hidden_size=HIDDEN, **options
+    )
+
+
+def y_of(model, x: np.ndarray, **others) -> np.ndarray:
+    """What ONNX Runtime gives, directions side by side."""
+    session = ort.InferenceSession(model.SerializeToString())
+    (y,) = session.run(None, {"X": x, **others})
+    return np.moveaxis(y, 1, 2).reshape(len(x), x.shape[1], -1)
+
+
+def assert_computes_the_same(net: Imported, model, x: np.ndarray, **options) -> None:
+    y, _ = net(x, **options)
+    # A few roundings of sums below 4: ONNX Runtime's are in float32, too.
+    np.testing.assert_allclose(y, y_of(model, x), rtol=0, atol=2e-6)
+
+
+X = random(TIME, BATCH, IN, seed=9)
+OPTIONS = [
+    ("LSTM", {}),
+    ("LSTM", {"direction": "bidirectional"}),
+    ("GRU", {}),
+    ("GRU", {"linear_before_reset": 1}),
+    ("GRU", {"linear_before_reset": 1, "direction": "bidirectional"}),
+    ("RNN", {}),
+    ("RNN", {"activations": ["Relu"]}),
+    ("RNN", {"activations": ["Tanh", "Tanh"], "direction": "bidirectional"}),
+]
+
+
+@pytest.mark.parametrize(("cell", "options"), OPTIONS, ids=str)
+def test_the_only_node(cell, options, tmp_path):
+    directions = 2 if options.get("direction") == "bidirectional" else 1
+    model = model_of([node_of(cell, **options)], weights(cell, directions))
+    net = import_onnx(model)
+    assert net.name == "the"
+    assert net.time_major
+    assert_computes_the_same(net, model, X)
+    onnx.save(model, tmp_path / "model.onnx")
+    for given in (tmp_path / "model.onnx", model.SerializeToString()):
+        assert_bitwise_equal(import_onnx(given).layers, net.layers)
+
+
+def test_in_reverse():
+    model = model_of([node_of("LSTM", direction="reverse")], weights("LSTM"))
+    net = import_onnx(model)
+    assert net.reverse
+    assert_computes_the_same(net, model, X)
+
+
+def test_batch_first_by_layout():
+    arrays = weights("GRU")
+    model = model_of([node_of("GRU", layout=1, linear_before_reset=1)], arrays)
+    net = import_onnx(model)
+    assert not net.time_major
+    other = model_of([node_of("GRU", linear_before_reset=1)], arrays)
+    y, _ = net(np.swapaxes(X, 0, 1))
+    np.testing.assert_allclose(np.swapaxes(y, 0, 1), y_of(other, X), rtol=0, atol=2e-6)
+
+
+def test_weights_that_the_model_makes_of_constants():
+    arrays = weights("LSTM")
+    w, r = arrays["W"][0], arrays["R"][0]
+    parts = {"top": w[:10], "bottom": w[10:], "axis": np.array([0]), "R_t": r.T.copy()}
+    parts |= {"B": arrays["B"].astype(np.float64), "shape": np.array([1, -1, HIDDEN])}
+    nodes = [
+        helper.make_node("Concat", ["top", "bottom"], ["w"], axis=0),
+        helper.make_node("Unsqueeze", ["w", "axis"], ["W"]),
+        helper.make_node("Transpose", ["R_t"], ["r"], perm=[1, 0]),
+        helper.make_node("Reshape", ["r", "shape"], ["R"]),
+        helper.make_node("Cast", ["B"], ["b"], to=TensorProto.FLOAT),
+        node_of("LSTM", ("X", "W", "R", "b")),
+    ]
+    net = import_onnx(model_of(nodes, parts))
+    assert_bitwise_equal(
+        net.layers, import_onnx(model_of([node_of("LSTM")], arrays)).layers
+    )
+
+
+def test_quantized_weights_are_made_whole():
+    arrays = weights("LSTM")
+    scale = np.float32(0.02)
+    int8 = np.clip(np.round(arrays["W"] / scale), -127, 127).astype(np.int8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["int8", "scale"], ["W"]),
+        node_of("LSTM"),
+    ]
+    given = {"int8": int8, "scale": scale, "R": arrays["R"], "B": arrays["B"]}
+    net = import_onnx(model_of(nodes, given))
+    exact = arrays | {"W": int8 * scale}
+    expected = import_onnx(model_of([node_of("LSTM")], exact))
+    assert_bitwise_equal(net.layers, expected.layers)
+
+
+def test_a_node_of_a_branch_whose_weights_are_outside():
+    def branch(name):
+        return helper.make_graph(
+            [node_of("LSTM", name=name)],
+            name,
+            [],
+            [helper.make_empty_tensor_value_info("Y")],
+        )
+
+    choice = helper.make_node(
+        "If",
+        ["which"],
+        ["Z"],
+        name="choice",
+        then_branch=branch("first"),
+        else_branch=branch("second"),
+    )
+    which = helper.make_tensor_value_info("which", TensorProto.BOOL, [])
+    model = model_of([choice], weights("LSTM"), [which], "Z")
+    expected = import_onnx(model_of([node_of("LSTM")], weights("LSTM")))
+    # Both are the same.
+    for net in (import_onnx(model), import_onnx(model, "choice/then_branch/first")):
+        assert net.name.startswith("choice/")
+        assert_bitwise_equal(net.layers, expected.layers)
+    more = weights("LSTM") | {"W_2": random(1, 4 * HIDDEN, IN, seed=7)}
+    other = node_of("LSTM", ("Z", "W_2", "R", "B"), name="other")
+    with pytest.raises(ValueError, match="one of 'choice/else_branch/second' "):
+        import_onnx(model_of([choice, other], more, [which]))
+
+
+def test_an_initial_state_that_is_constant():
+    state = {"h": random(1, 1, HIDDEN, seed=5), "c": random(1, 1, HIDDEN, seed=6)}
+    nodes = [node_of("LSTM", ("X", "W", "R", "B", "", "h", "c"))]
+    net = import_onnx(model_of(nodes, weights("LSTM") | state))
+    rows = {name: np.repeat(a, BATCH, 1) for name, a in state.items()}
+    assert_computes_the_same(net, model_of(nodes, weights("LSTM") | rows), X)
+    y, _ = net(X[:, 0])  # without an axis of a batch
+    np.testing.assert_allclose(y, net(X)[0][:, 0], rtol=0, atol=1e-6)
+
+
+def test_an_initial_state_that_is_an_input():
+    shapes = value("h", 1, None, HIDDEN), value("c", 1, None, HIDDEN)
+    nodes = [node_of("LSTM", ("X", "W", "R", "B", "", "h", "c"))]
+    model = model_of(nodes, weights("LSTM"), shapes)
+    h, c = random(1, BATCH, HIDDEN, seed=5), random(1, BATCH, HIDDEN, seed=6)
+    y, _ = import_onnx(model)(X, [(h[0], c[0])])
+    np.testing.assert_allclose(y, y_of(model, X, h=h, c=c), rtol=0, atol=2e-6)
+
+
+def test_an_initial_state_that_is_a_part_of_an_input():
+    nodes = [
+        helper.make_node("Gather", ["both", "zero"], ["h"], axis=0),
+        helper.make_node("Gather", ["both", "one"], ["c"], axis=0),
+        node_of("LSTM", ("X", "W", "R", "B", "", "h", "c")),
+    ]
+    arrays = weights("LSTM") | {"zero": np.array(0), "one": np.array(1)}
+    model = model_of(nodes, arrays, [value("both", 2, 1, None, HIDDEN)])
+    both = random(2, 1, BATCH, HIDDEN, seed=5)
+    y, _ = import_onnx(model)(X, [(both[0, 0], both[1, 0])])
+    np.testing.assert_allclose(y, y_of(model, X, both=both), rtol=0, atol=2e-6)
+
+
+def test_an_initial_state_that_is_one_of_two_inputs():
+    def branch(name):
+        identity = helper.make_node("Identity", [name], [f"{name}_out"])
+        output = helper.make_empty_tensor_value_info(f"{name}_out")
+        return helper.make_graph([identity], name, [], [output])
+
+    options = {"then_branch": branch("a"), "else_branch": branch("b")}
+    nodes = [
+        helper.make_node("If", ["which"], ["h"], **options),
+        node_of("RNN", ("X", "W", "R", "B", "", "h")),
+    ]
+    which = helper.make_tensor_value_info("which", TensorProto.BOOL, [])
+    inputs = which, value("a", 1, None, HIDDEN), value("b", 1, None, HIDDEN)
+    net = import_onnx(model_of(nodes, weights("RNN"), inputs))
+    assert net.state_0 is None
+
+
+# ---- layers of one network, as PyTorch writes them -----------------------------------
+
+
+def exported(module, x) -> bytes:
+    """The module's first result, by PyTorch's exporter."""
+    torch = pytest.importorskip("torch")
+
+    class First(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = module
+
+        def forward(self, x):
+            return self.rnn(x)[0]
+
+    file = io.BytesIO()
+    axes = {"x": {0: "a", 1: "b"}}
+    options = {"input_names": ["x"], "dynamic_axes": axes, "dynamo": False}
+    torch.onnx.export(First().eval(), torch.from_numpy(x), file, **options)
+    return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("LSTM", {}),
+        ("LSTM", {"num_layers": 2, "bidirectional": True}),
+        ("GRU", {"num_layers": 3}),
+        ("GRU", {"num_layers": 2, "batch_first": True}),
+        ("RNN", {"num_layers": 2, "nonlinearity": "relu"}),
+    ],
+    ids=str,
+)
+def test_layers_that_pytorch_exports(kind, options):
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(1)
+    module = getattr(torch.nn, kind)(IN, HIDDEN, **options)
+    model = exported(module, X)
+    net = import_onnx(model)
+    assert len(net.layers) == options.get("num_layers", 1)
+    (expected,) = ort.InferenceSession(model).run(None, {"x": X})
+    # The node always has time first, whatever the module had.
+    x, back = (np.swapaxes(X, 0, 1),) * 2 if options.get("batch_first") else (X, None)
+    y = np.asarray(net(x)[0])
+    y = y if back is None else np.swapaxes(y, 0, 1)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-6)
+
+
+def two_layers(between) -> onnx.ModelProto:
+    arrays = weights("LSTM")
+    arrays |= {f"{n}_2": a for n, a in weights("LSTM", size=HIDDEN).items()}
+    second = helper.make_node(
+        "LSTM", ["X_2", "W_2", "R_2", "B_2"], ["Y_2"], name="second", hidden_size=HIDDEN
+    )
+    arrays["axis"] = np.array([1])
+    return model_of([node_of("LSTM"), *between, second], arrays, (), "Y_2")
+
+
+def test_layers_with_something_else_between_are_not_one_network():
+    squeeze = helper.make_node("Squeeze", ["Y", "axis"], ["Y_s"])
+    relu = helper.make_node("Relu", ["Y_s"], ["X_2"])
+    model = two_layers([squeeze, relu])
+    with pytest.raises(ValueError, match=r"one of 'the' \(LSTM\), 'second' \(LSTM\)"):
+        import_onnx(model)
+    assert len(import_onnx(model, ["the", "second"]).layers) == 2
+    # With time and batch exchanged the second layer runs over the batch.
+    turned = helper.make_node("Transpose", ["Y_s"], ["X_2"], perm=[1, 0, 2])
+    with pytest.raises(ValueError, match="name must say which node is meant"):
+        import_onnx(two_layers([squeeze, turned]))
+    right = helper.make_node("Squeeze", ["Y", "axis"], ["X_2"])
+    assert len(import_onnx(two_layers([right])).layers) == 2
+
+
+# ---- errors --------------------------------------------------------------------------
+
+
+def lstm(**options):
+    return model_of([node_of("LSTM", **options)], weights("LSTM"))
+
+
+def with_inputs(*inputs, **arrays):
+    node = node_of("LSTM", ("X", "W", "R", "B", *inputs))
+    return model_of([node], weights("LSTM") | arrays)
+
+
+def computed_weights():
+    nodes = [helper.make_node("Relu", ["V"], ["W"]), node_of("LSTM")]
+    arrays = weights("LSTM")
+    del arrays["W"]
+    return model_of(nodes, arrays, [value("V", 1, 4 * HIDDEN, IN)])
+
+
+def computed_state():
+    nodes = [
+        helper.make_node("ReduceMax", ["X"], ["h"], axes=[0], keepdims=1),
+        node_of("LSTM", ("X", "W", "R", "B", "", "h")),
+    ]
+    return model_of(nodes, weights("LSTM"))
+
+
+def without_any():
+    return model_of([helper.make_node("Relu", ["X"], ["Y"])], {})
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (without_any, "must have a node LSTM, GRU or RNN, got Relu"),
+        (lambda: b"no model", "the bytes must be a model of ONNX"),
+        (lambda: b"", "the bytes must be a model of ONNX"),
+        (lambda: 7, "model must be a path, an onnx.ModelProto or its bytes, got int"),
+        (lambda: lstm(clip=1.0), "'the' must have no clip, got 1.0"),
+        (lambda: lstm(input_forget=1), "'the' must have input_forget=0"),
+        (
+            lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"]),
+            "'the' must have the activations .* got .'hardsigmoid'",
+        ),
+        (
+            lambda: with_inputs("", "", "", "P", P=random(1, 3 * HIDDEN)),
+            "must have no peepholes",
+        ),
+        (computed_weights, "W of the node 'the', 'W', must be constant"),
+        (computed_state, "the initial state of the node 'the', 'h', must be constant"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(model, message):
+    with pytest.raises(ValueError, match=message):
+        import_onnx(model())
+
+
+def test_peepholes_that_are_zero_are_none():
+    zeros = np.zeros((1, 3 * HIDDEN), np.float32)
+    net = import_onnx(with_inputs("", "", "", "P", P=zeros))
+    assert_bitwise_equal(net.layers, import_onnx(lstm()).layers)
+
+
+def test_names_and_files_that_are_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"name must be of 'the' .*, got 'other'"):
+        import_onnx(lstm(), "other")
+    with pytest.raises(FileNotFoundError):
+        import_onnx(tmp_path / "absent.onnx")
