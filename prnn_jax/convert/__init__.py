@@ -7,8 +7,8 @@ library is imported. Wrong names and shapes raise ValueError.
 A way there and back gives the same values, unless the docstring says what is added up.
 Arrays become JAX's, so float64 needs `jax_enable_x64`.
 
-`import_pytorch(model)` and `import_onnx(model)` take a whole model and find the network
-in it; what they give is an `Imported`, which can be called. They import the library.
+`import_pytorch`, `import_onnx` and `import_keras` take a whole model and find the
+network in it; what they give is an `Imported`, which can be called.
 
 Cells know one direction: `stack_directions` makes a bidirectional layer of two. For an
 ensemble, whose arrays have one more axis, there is `jax.vmap`. None of the libraries
@@ -21,6 +21,7 @@ from prnn_jax.convert._flax import from_linen, from_nnx, to_linen, to_nnx
 from prnn_jax.convert._haiku import from_haiku, to_haiku
 from prnn_jax.convert._imported import Imported
 from prnn_jax.convert._keras import from_keras, to_keras
+from prnn_jax.convert._keras_models import import_keras
 from prnn_jax.convert._onnx import from_onnx, to_onnx
 from prnn_jax.convert._onnx_models import import_onnx
 from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
@@ -35,6 +36,7 @@ __all__ = [
     "from_nnx",
     "from_onnx",
     "from_pytorch",
+    "import_keras",
     "import_onnx",
     "import_pytorch",
     "split_directions",

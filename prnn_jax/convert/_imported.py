@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from prnn_jax import _ops
 from prnn_jax._cells import NAMES, CellName
-from prnn_jax._ops import Activation, GivenState
+from prnn_jax._ops import Activation, GivenState, Merge
 from prnn_jax._params import Params
 from prnn_jax._stack import stack
 
@@ -22,6 +22,7 @@ _STATIC = [
     "cell",
     "name",
     "bidirectional",
+    "merge",
     "reverse",
     "time_major",
     "reset_after",
@@ -44,6 +45,7 @@ class Imported:
       cell: whose function runs them.
       name: where in the model it was found; empty for the model itself.
       bidirectional: whether each layer runs both ways.
+      merge: of the two directions' y, "concat" or "sum".
       reverse: whether its one layer runs from the last step to the first.
       time_major: whether x is `[time, *batch, input]`.
       reset_after: of the GRU, as in `prnn_jax.gru`.
@@ -56,6 +58,7 @@ class Imported:
     cell: CellName
     name: str = ""
     bidirectional: bool = False
+    merge: Merge = "concat"
     reverse: bool = False
     time_major: bool = False
     reset_after: bool = True
@@ -69,6 +72,8 @@ class Imported:
             "bidirectional": self.bidirectional,
             "time_major": self.time_major,
         }
+        if self.merge != "concat":
+            options["merge"] = self.merge
         if self.reverse:
             options["reverse"] = True
         if self.cell == "gru":

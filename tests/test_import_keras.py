@@ -1,0 +1,233 @@
+"""Whole models of Keras as networks, against Keras itself."""
+
+import json
+
+import numpy as np
+import pytest
+from libraries import library
+from support import assert_bitwise_equal
+
+from prnn_jax.convert import Imported, import_keras
+
+keras = library("keras")
+h5py = pytest.importorskip("h5py")
+layers = keras.layers
+
+IN, HIDDEN, BATCH, TIME = 5, 7, 3, 6
+
+
+def both_ways(layer, **options):
+    return layers.Bidirectional(layer, **options)
+
+
+Y = {"return_sequences": True}
+LAYERS = {
+    "LSTM": lambda: layers.LSTM(HIDDEN, **Y),
+    "LSTM without bias": lambda: layers.LSTM(HIDDEN, use_bias=False, **Y),
+    "LSTM both ways": lambda: both_ways(layers.LSTM(HIDDEN, **Y)),
+    "LSTM both ways, summed": lambda: both_ways(
+        layers.LSTM(HIDDEN, **Y), merge_mode="sum"
+    ),
+    "GRU": lambda: layers.GRU(HIDDEN, **Y),
+    "GRU, reset before": lambda: layers.GRU(HIDDEN, reset_after=False, **Y),
+    "GRU both ways": lambda: both_ways(layers.GRU(HIDDEN, **Y)),
+    "RNN": lambda: layers.SimpleRNN(HIDDEN, **Y),
+    "RNN relu": lambda: layers.SimpleRNN(HIDDEN, activation="relu", **Y),
+}
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / 2
+
+
+X = random(BATCH, TIME, IN, seed=9)
+
+
+def built(layer):
+    """With numbers in all weights, biases too."""
+    layer.build((None, None, IN))
+    values = [random(*w.shape, seed=n) for n, w in enumerate(layer.get_weights())]
+    layer.set_weights(values)
+    return layer
+
+
+def model_of(*recurrent):
+    """With other layers around."""
+    model = keras.Sequential(
+        [keras.Input((None, IN)), layers.Dropout(0.5), *recurrent, layers.Dense(2)]
+    )
+    for layer in recurrent:
+        values = [random(*w.shape, seed=n) for n, w in enumerate(layer.get_weights())]
+        layer.set_weights(values)
+    return model
+
+
+def assert_computes_the_same(net: Imported, layer) -> None:
+    y, _ = net(X)
+    # A few roundings of values below 1: Keras' sums are in float32 as well.
+    np.testing.assert_allclose(y, np.asarray(layer(X)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer(name):
+    layer = built(LAYERS[name]())
+    net = import_keras(layer)
+    assert net.name == layer.name
+    assert_computes_the_same(net, layer)
+
+
+def test_a_layer_that_goes_backwards():
+    layer = built(layers.LSTM(HIDDEN, go_backwards=True, **Y))
+    net = import_keras(layer)
+    assert net.reverse
+    y, _ = net(X)
+    np.testing.assert_allclose(y[:, ::-1], np.asarray(layer(X)), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.filterwarnings("ignore")
+def test_models_and_their_files(name, tmp_path):
+    layer = LAYERS[name]()
+    model = model_of(layer)
+    net = import_keras(model)
+    assert_computes_the_same(net, layer)
+    for file in ("model.keras", "model.h5"):
+        model.save(tmp_path / file)
+        of_file = import_keras(tmp_path / file)
+        assert of_file.options == net.options
+        assert of_file.cell == net.cell
+        assert_bitwise_equal(of_file.layers, net.layers)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_in_a_model(tmp_path):
+    layer = layers.GRU(HIDDEN, name="inner_gru", **Y)
+    inner = keras.Sequential([keras.Input((None, IN)), layer], name="encoder")
+    model = keras.Sequential([keras.Input((None, IN)), inner, layers.Dense(2)])
+    net = import_keras(model)
+    assert net.name == "encoder/inner_gru"
+    assert_computes_the_same(net, layer)
+    for file in ("model.keras", "model.h5"):
+        model.save(tmp_path / file)
+        of_file = import_keras(str(tmp_path / file))
+        assert of_file.name == net.name
+        assert_bitwise_equal(of_file.layers, net.layers)
+
+
+def test_names():
+    model = model_of(
+        layers.LSTM(HIDDEN, name="a", **Y),
+        layers.LSTM(4, name="b", **Y),
+        layers.GRU(4, name="c", **Y),
+    )
+    with pytest.raises(ValueError, match=r"one of 'a' \(LSTM\), 'b' .*, 'c' \(GRU\)"):
+        import_keras(model)
+    with pytest.raises(ValueError, match="got 'd'"):
+        import_keras(model, "d")
+    assert import_keras(model, "c").cell == "gru"
+    two = import_keras(model, ["a", "b"])
+    a, b = model.get_layer("a"), model.get_layer("b")
+    np.testing.assert_allclose(two(X)[0], np.asarray(b(a(X))), rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match="must be alike"):
+        import_keras(model, ["a", "c"])
+
+
+# ---- Keras 2 -------------------------------------------------------------------------
+
+
+def file_of(path, kind: str, weights, config=(), wrapper=None) -> None:
+    """A file as Keras 2 writes it."""
+    config = {"name": "rnn", "units": HIDDEN, **dict(config)}
+    layer = {"class_name": kind, "config": config}
+    if wrapper is not None:
+        outer = {"name": "rnn", "layer": layer, **wrapper}
+        layer = {"class_name": "Bidirectional", "config": outer}
+    model = {"class_name": "Sequential", "config": [layer]}
+    with h5py.File(path, "w") as file:
+        file.attrs["model_config"] = json.dumps(model).encode()
+        group = file.create_group("model_weights/rnn")
+        names = [f"rnn/array_{n}:0" for n in range(len(weights))]
+        group.attrs["weight_names"] = [name.encode() for name in names]
+        for name, array in zip(names, weights, strict=True):
+            group[name] = array
+
+
+def as_cudnn(weights, gates: int) -> list[np.ndarray]:
+    """The arrays of a layer as its CuDNN sibling has them."""
+    kernel, recurrent, bias = weights
+    by_gate = [k.T.reshape(k.shape) for k in np.split(kernel, gates, 1)]
+    turned = [k.T for k in np.split(recurrent, gates, 1)]
+    half = bias / 2
+    two = bias.reshape(-1) if bias.ndim == 2 else np.concatenate([half, half])
+    return [np.concatenate(by_gate, 1), np.concatenate(turned, 1), two]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("ways", [1, 2])
+def test_layers_of_cudnn(kind, ways, tmp_path):
+    name = f"{kind} both ways" if ways == 2 else kind
+    layer = built(LAYERS[name]())
+    given, gates = layer.get_weights(), {"LSTM": 4, "GRU": 3}[kind]
+    halves = [given[3 * n : 3 * n + 3] for n in range(ways)]
+    arrays = [a for half in halves for a in as_cudnn(half, gates)]
+    wrapper = {"merge_mode": "concat"} if ways == 2 else None
+    file_of(tmp_path / "model.h5", f"CuDNN{kind}", arrays, wrapper=wrapper)
+    net = import_keras(tmp_path / "model.h5")
+    assert net.name == "rnn"
+    assert_computes_the_same(net, layer)
+
+
+HARD = {"activation": "tanh", "recurrent_activation": "hard_sigmoid"}
+
+
+def test_a_hard_sigmoid_is_no_sigmoid(tmp_path):
+    weights = built(layers.GRU(HIDDEN, reset_after=False)).get_weights()
+    file_of(tmp_path / "model.h5", "GRU", weights, HARD)
+    message = "recurrent_activation 'sigmoid', as prnn_jax.gru has, got 'hard_sigmoid'"
+    with pytest.raises(ValueError, match=message):
+        import_keras(tmp_path / "model.h5")
+    # What does not tell it may be anything.
+    file_of(tmp_path / "model.h5", "GRU", weights, {"activation": "tanh"})
+    with pytest.raises(ValueError, match="got None"):
+        import_keras(tmp_path / "model.h5")
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: 7, "must be a layer or a model of Keras, or the path of one, got int"),
+        (lambda: layers.Dense(3), "it has none"),
+        (lambda: layers.LSTM(3), "must have weights, and has none yet"),
+        (
+            lambda: built(layers.LSTM(3, recurrent_activation="hard_sigmoid")),
+            "recurrent_activation 'sigmoid'",
+        ),
+        (lambda: built(layers.LSTM(3, activation="relu")), "must have activation"),
+        (
+            lambda: built(layers.SimpleRNN(3, activation="sigmoid")),
+            "activation 'tanh' or 'relu'",
+        ),
+        (
+            lambda: built(both_ways(layers.LSTM(3, **Y), merge_mode="ave")),
+            "merge_mode 'concat' or 'sum', got 'ave'",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_an_error(model, message):
+    with pytest.raises(ValueError, match=message):
+        import_keras(model())
+
+
+def test_files_that_do_not_fit(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        import_keras(tmp_path / "absent.h5")
+    (tmp_path / "text.h5").write_text("no model")
+    with pytest.raises(ValueError, match=r"text\.h5 must be a file of HDF5"):
+        import_keras(tmp_path / "text.h5")
+    (tmp_path / "model.txt").write_text("no model")
+    with pytest.raises(ValueError, match=r"must be a file \.keras, \.h5 or \.hdf5"):
+        import_keras(tmp_path / "model.txt")
+    with h5py.File(tmp_path / "weights.h5", "w") as file:
+        file["array"] = np.zeros(3)
+    with pytest.raises(ValueError, match="it has weights alone"):
+        import_keras(tmp_path / "weights.h5")
