@@ -2,10 +2,14 @@
 
 `lstm`, `slstm`, `gru` and `rnn` run a layer over a whole sequence; `recurrence` takes
 input that is projected already; `explain` tells which engine runs a call, `prepare`
-packs weights once for many calls. Layers for Flax and Equinox are in `prnn_jax.nnx` and
+packs weights once for many calls; `convert` takes models and parameters of other
+libraries. Layers for Flax and Equinox are in `prnn_jax.nnx`, `prnn_jax.linen` and
 `prnn_jax.equinox`.
 """
 
+from importlib.metadata import version as _version
+
+from prnn_jax import convert as convert
 from prnn_jax._export import export_checks
 from prnn_jax._ops import gru, lstm, recurrence, rnn, slstm
 from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params, Prepared
@@ -13,6 +17,8 @@ from prnn_jax._plan import Plan, explain
 from prnn_jax._prepare import prepare
 from prnn_jax._recurrence import SAVED
 from prnn_jax._stack import Layer, Norm, stack
+
+__version__ = _version("prnn_jax")
 
 __all__ = [
     "SAVED",

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from prnn_jax import _checks, _options, _weights
 from prnn_jax._call import Call
 from prnn_jax._cells import CELLS
 from prnn_jax._checks import check
+from prnn_jax._layer_arrays import layer_arrays
 from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._params import Params, typed
 from prnn_jax._run import (
@@ -150,6 +151,48 @@ class Layer(eqx.Module):
         if bidirectional:
             draw = _drawn_apart(draw, 2)
         self.w_ih, self.w_hh, self.b_ih, self.b_hn = draw(key)
+
+    @classmethod
+    def from_params(cls, params: Params, **options: Any) -> Self:
+        """A layer with these parameters, such as `prnn_jax.convert` gives.
+
+        Args:
+          params: of one layer. Of two biases the layer has the sum, but for the GRU's
+            b_hn. Their type says what a leading axis is: `BidirectionalParams` make a
+            bidirectional layer, `MultiHeadParams` one with heads. Without any bias the
+            layer has use_bias=False.
+          **options: other arguments of the layer.
+
+        Raises:
+          ValueError: shapes do not fit the cell or the options; says what was expected.
+        """
+        name = f"{cls.__name__}.from_params"
+        given = layer_arrays(name, CELLS[cls._cell_name], params, options)
+        made_of = {
+            "use_bias": given.b_ih is not None or given.b_hn is not None,
+            "bidirectional": given.bidirectional,
+            "heads": given.heads or 1,
+            "dtype": given.w_hh.dtype,
+            **options,
+        }
+        make: Any = functools.partial(cls, given.input_size, given.hidden_size)
+        layer = eqx.filter_eval_shape(make, **made_of, key=jax.random.key(0))
+        b_ih, b_hn = given.b_ih, given.b_hn
+        if layer.b_ih is not None and b_ih is None:
+            b_ih = jnp.zeros(layer.b_ih.shape, layer.b_ih.dtype)
+        if layer.b_hn is not None and b_hn is None:
+            b_hn = jnp.zeros(layer.b_hn.shape, layer.b_hn.dtype)
+        arrays = (given.w_ih, given.w_hh, b_ih, b_hn)
+        check(
+            layer.b_ih is not None or (b_ih is None and b_hn is None),
+            f"{name}: use_bias must be True for params with a bias, got False.",
+        )
+
+        def where(layer):
+            return layer.w_ih, layer.w_hh, layer.b_ih, layer.b_hn
+
+        arrays = jax.tree.map(jnp.asarray, arrays)
+        return eqx.tree_at(where, layer, arrays, is_leaf=lambda x: x is None)
 
     @property
     def params(self) -> Params:

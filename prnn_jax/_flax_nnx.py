@@ -1,6 +1,6 @@
 """What the layers for Flax NNX share."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +8,16 @@ from flax import nnx
 from jax.typing import ArrayLike
 
 from prnn_jax import _flax, _options, _weights
+from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
+from prnn_jax._layer_arrays import layer_arrays
 from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
 from prnn_jax._params import Params
 
 Rngs = nnx.Rngs | nnx.RngStream
 
+_ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn"
 _zeros = jax.nn.initializers.zeros
 
 
@@ -84,6 +87,50 @@ class Layer(nnx.Module):
         self.b_ih = draw(bias_init, (), gates)
         self.b_hn = draw(bias_init, (), 1) if self.recurrent_bias else nnx.data(None)
 
+    @classmethod
+    def from_params(
+        cls, params: Params, *, rngs: nnx.Rngs | None = None, **options: Any
+    ) -> Self:
+        """A layer with these parameters, such as `prnn_jax.convert` gives.
+
+        Args:
+          params: of one layer, gates in the order of w_ih below. Of two biases the
+            layer has the sum, but for the GRU's b_hn. Their type says what a leading
+            axis is: `BidirectionalParams` make a bidirectional layer,
+            `MultiHeadParams` one with heads.
+          rngs: for the layer's dropout and carry_init.
+          **options: other arguments of the layer.
+
+        Raises:
+          ValueError: shapes do not fit the cell or the options; says what was expected.
+        """
+        name = f"{cls.__name__}.from_params"
+        given = layer_arrays(name, cls._kind.cell, params, options)
+        if given.b_hn is not None:
+            options.setdefault("recurrent_bias", True)
+        make: Any = cls
+        layer = make(
+            given.input_size,
+            given.hidden_size,
+            **{
+                "kernel_init": _zeros,
+                "recurrent_kernel_init": _zeros,
+                "bidirectional": given.bidirectional,
+                "heads": given.heads,
+                "param_dtype": given.w_hh.dtype,
+                "rngs": nnx.Rngs(0) if rngs is None else rngs,
+                **options,
+            },
+        )
+        check(
+            given.b_hn is None or layer.b_hn is not None,
+            f"{name}: recurrent_bias must be True for params with b_hh, got False.",
+        )
+        for of_layer, array in zip(_ARRAYS, given, strict=False):
+            if array is not None:
+                getattr(layer, of_layer)[...] = array
+        return layer
+
     @property
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm`, `slstm`, `gru` or `rnn`."""
@@ -91,6 +138,15 @@ class Layer(nnx.Module):
         return self._options().typed(
             _weights.join_biases(self.w_ih[...], self.w_hh[...], self.b_ih[...], b_hn)
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "params":  # before nnx.Module looks at what it is
+            own = type(self).__name__
+            raise AttributeError(
+                f"{own}: params cannot be assigned; {own}.from_params(params) makes a "
+                "layer of them."
+            )
+        super().__setattr__(name, value)
 
     def __call__(
         self,

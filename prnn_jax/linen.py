@@ -10,7 +10,7 @@ whose state is replaced where an episode begins.
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +19,10 @@ from jax.typing import ArrayLike
 
 from prnn_jax import _flax, _flax_scanned, _options, _weights
 from prnn_jax._cells import CellName
+from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
+from prnn_jax._layer_arrays import layer_arrays
 from prnn_jax._ops import (
     Activation,
     Implementation,
@@ -30,6 +32,7 @@ from prnn_jax._ops import (
     Reserve,
     Resets,
 )
+from prnn_jax._params import Params
 
 try:
     from flax import linen as nn
@@ -174,6 +177,59 @@ class _Layer(nn.Module):
             reset_carry=reset_carry,
             key=key,
         )
+
+    @classmethod
+    def from_params(cls, params: Params, **options: Any) -> tuple[Self, dict]:
+        """A layer for these parameters, such as `prnn_jax.convert` gives, and they.
+
+            layer, variables = LSTM.from_params(params)
+            y = layer.apply(variables, x)
+
+        Args:
+          params: of one layer. Of two biases the layer has the sum, but for the GRU's
+            b_hn. Their type says what a leading axis is: `BidirectionalParams` make a
+            bidirectional layer, `MultiHeadParams` one with heads.
+          **options: other attributes of the layer.
+
+        Raises:
+          ValueError: shapes do not fit the cell or the options; says what was expected.
+        """
+        name = f"{cls.__name__}.from_params"
+        given = layer_arrays(name, cls._kind.cell, params, options)
+        if cls._kind.cell.function == "gru":
+            options.setdefault("recurrent_bias", given.b_hn is not None)
+        make: Any = cls
+        layer = make(
+            given.hidden_size,
+            **{
+                "bidirectional": given.bidirectional,
+                "heads": given.heads,
+                "param_dtype": given.w_hh.dtype,
+                **options,
+            },
+        )
+        check(
+            given.b_hn is None or layer._has_b_hn(),
+            f"{name}: recurrent_bias must be True for params with b_hh, got False.",
+        )
+        arrays = {"w_ih": given.w_ih, "w_hh": given.w_hh, "b_ih": given.b_ih}
+        if given.b_ih is None:
+            arrays["b_ih"] = jnp.zeros_like(given.w_hh[..., 0, :])
+        if layer._has_b_hn():
+            zeros = jnp.zeros_like(given.w_hh[..., :, 0])
+            arrays["b_hn"] = zeros if given.b_hn is None else given.b_hn
+        return layer, {"params": arrays}
+
+    @nn.nowrap
+    def to_params(self, variables: Mapping[str, Any]) -> Params:
+        """The layer's parameters, for `prnn_jax.lstm`, `slstm`, `gru` or `rnn`.
+
+        Args:
+          variables: of the layer, as `init` gives them.
+        """
+        arrays = variables["params"]
+        names = "w_ih", "w_hh", "b_ih", "b_hn"
+        return self._options().typed(_weights.join_biases(*map(arrays.get, names)))
 
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> Carry:

@@ -22,6 +22,7 @@ MODULE = _ffi.native.__file__
 def test_the_version_is_the_repository_s():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert metadata.version("prnn_jax") == project["version"]
+    assert prnn_jax.__version__ == project["version"]
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
 
 
