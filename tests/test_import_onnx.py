@@ -269,14 +269,28 @@ def test_layers_that_pytorch_exports(kind, options):
     np.testing.assert_allclose(y, expected, rtol=0, atol=2e-6)
 
 
-def two_layers(between) -> onnx.ModelProto:
+def two_layers(between, state=()) -> onnx.ModelProto:
     arrays = weights("LSTM")
     arrays |= {f"{n}_2": a for n, a in weights("LSTM", size=HIDDEN).items()}
+    inputs = ["X_2", "W_2", "R_2", "B_2", "", *state][: 4 + 2 * len(state)]
     second = helper.make_node(
-        "LSTM", ["X_2", "W_2", "R_2", "B_2"], ["Y_2"], name="second", hidden_size=HIDDEN
+        "LSTM", inputs, ["Y_2"], name="second", hidden_size=HIDDEN
     )
     arrays["axis"] = np.array([1])
     return model_of([node_of("LSTM"), *between, second], arrays, (), "Y_2")
+
+
+def test_layers_of_which_one_has_a_state():
+    """As it lies in Y: [time, directions, batch, hidden]."""
+    squeeze = helper.make_node("Squeeze", ["Y", "axis"], ["X_2"])
+    model = two_layers([squeeze], ("h",))
+    model.graph.initializer.append(
+        numpy_helper.from_array(random(1, BATCH, HIDDEN, seed=5), "h")
+    )
+    net = import_onnx(model)
+    assert net.state_0 is not None
+    assert net.state_0[0] is None
+    assert_computes_the_same(net, model, X)
 
 
 def test_layers_with_something_else_between_are_not_one_network():

@@ -78,10 +78,12 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
         f"{_OP}: {first.name!r} runs in reverse, and so cannot be one of several "
         "layers. Import them one by one, by name.",
     )
-    states = [network.state_0 for network in networks]
+    states = tuple(
+        network.state_0[0] if network.state_0 else None for network in networks
+    )
     return Imported(
         layers=tuple(layer for network in networks for layer in network.layers),
-        state_0=None if None in states else tuple(s for state in states for s in state),
+        state_0=states if any(state is not None for state in states) else None,
         cell=first.cell,
         name=first.name,
         bidirectional=first.bidirectional,
@@ -148,12 +150,11 @@ def _is_same(one: Node, other: Node) -> bool:
     if one.proto.op_type != other.proto.op_type or options[0] != options[1]:
         return False
     for position in (1, 2, 3, 7):
-        arrays = [node.constant(position) for node in (one, other)]
-        if one.input(position) or other.input(position):
-            if any(array is None for array in arrays):
-                return False
-            if not np.array_equal(*arrays):
-                return False
+        if not (one.input(position) or other.input(position)):
+            continue
+        a, b = one.constant(position), other.constant(position)
+        if a is None or b is None or not np.array_equal(a, b):
+            return False
     return True
 
 

@@ -22,7 +22,7 @@ _CELLS: dict[int, tuple[str, CellName]] = {
     3: ("GRU", "gru"),
     4: ("LSTM", "lstm"),
 }
-_MODULES = {
+_MODULES: dict[str, tuple[str, CellName]] = {
     f"{name}{kind}": (name, cell)
     for name, cell in _CELLS.values()
     for kind in ("", "Cell")
@@ -245,7 +245,7 @@ def _imported(
     for key, value in arrays.items():
         is_double = str(getattr(value, "dtype", "")).endswith("float64")
         check(
-            not is_double or jax.config.jax_enable_x64,
+            not is_double or jax.dtypes.canonicalize_dtype("float64") == "float64",
             f"{_OP}: {path}.{key} is float64, which JAX has with jax_enable_x64 only; "
             "model.float() makes it float32.",
         )
