@@ -87,7 +87,7 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
         )
     of_reset = cell.function == "gru" and options.get("reset_after", True)
     kind = "gru" if of_reset else "lstm"
-    w_ih, w_hh, b_ih, b_hn = _weights.separate_biases(kind, Params(*params))
+    w_ih, w_hh, b_ih, b_hn = _weights.separate_biases(kind, params)
     heads = of_heads[0] if of_heads else None
     sizes = inputs, hidden * (heads or 1), heads
     return LayerArrays(w_ih, w_hh, b_ih, b_hn, *sizes, bidirectional)
