@@ -1,6 +1,6 @@
 # make test, make demo: all that is needed is Python >= 3.11, a C++20 compiler and make.
 .SUFFIXES:
-.PHONY: all venv test aot demo lint format bench bench-report packaging clean
+.PHONY: all venv test thorough aot demo lint format bench bench-report packaging clean
 .DELETE_ON_ERROR:
 
 BIN = .venv/bin
@@ -50,6 +50,10 @@ venv: .venv/installed
 # A process for each core, up to four.
 test: venv
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
+
+# What takes minutes of compiling C++: mistakes made on purpose, sanitizers.
+thorough: venv
+	$(BIN)/python -m pytest -m thorough
 
 # XLA's CUDA plugin, for tests/test_cuda_aot.py: 400 MB to load. Apart, because JAX looks for a GPU
 # wherever it finds the plugin.

@@ -204,6 +204,7 @@ def sanitizers(request):
     return lambda name: once.start(name).result()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SANITIZED)
 def test_keeps_to_its_memory_and_order(name, sanitizers):
     """Buffers of the exact size, and no data race, under sanitizers."""
@@ -257,7 +258,17 @@ def faults(request):
     return outcome
 
 
-@pytest.mark.parametrize("name", FAULT)
+#: One for each check is looked at always, the others where there is time.
+FIRST = {fault.check: fault.name for fault in reversed(FAULTS)}.values()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FIRST else pytest.param(name, marks=pytest.mark.thorough)
+        for name in FAULT
+    ],
+)
 def test_fault_is_noticed(name, faults):
     (passes, report), (passes_with_it, with_it) = faults(name)
     assert passes, report

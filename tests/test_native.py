@@ -96,11 +96,19 @@ def test_threads_are_free_of_races(sanitizer, argument, tmp_path, monkeypatch):
 PLAN = "describe", "machine", "machines", "planner", "rates"
 
 
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def thorough(sanitizer: str):
+    return pytest.param(sanitizer, marks=pytest.mark.thorough)
+
+
+@pytest.mark.parametrize(
+    "sanitizer", ["", thorough("thread"), thorough("address,undefined")]
+)
 def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     """The portable engine; tests/test_isa.py runs the others, without sanitizers."""
-    flag = f"-fsanitize={sanitizer}"
-    require_sanitizer(flag, tmp_path)
+    flags: tuple[str, ...] = ()
+    if sanitizer:
+        flags = f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"
+        require_sanitizer(flags[0], tmp_path)
     parts = [ROOT / "tests/native/check_engine.cc"]
     parts += [
         ROOT / f"cpu/{name}.cc"
@@ -113,8 +121,9 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     ]
     # Without optimization AddressSanitizer's program is made in half the time.
     level = "-O1" if sanitizer == "thread" else "-O0"
-    options = level, "-g", "-pthread", flag, "-fno-sanitize-recover=all"
-    options += checks_as_calls(tmp_path)
+    options = level, "-g", "-pthread", *flags
+    if "address" in sanitizer:
+        options += checks_as_calls(tmp_path)
     program = built("check_engine", *options, "-DPRNN_ISA=portable", *parts)
     for arguments in ((), ("ways",)):
         ran = run(program, *arguments)
