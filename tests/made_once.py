@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent
 SOURCES = ".h", ".cc", ".cu", ".cuh"
 
 
@@ -25,9 +26,11 @@ def made_once(
 ) -> Path:
     """The file that `make(path)` makes `of` these files with these options.
 
-    Made again where one of them has changed. Who comes while it is being made waits.
+    Made again where one of them has changed; in another clone of the repository it is
+    the same. Who comes while it is being made waits.
     """
-    digest = hashlib.sha256(repr((sys.version, *map(str, options))).encode())
+    given = (str(option).replace(str(ROOT), "") for option in options)
+    digest = hashlib.sha256(repr((sys.version, *given)).encode())
     for path in of:
         digest.update(path.read_bytes())
     folder = Path(tempfile.gettempdir()) / f"prnn_tests-{os.getuid()}"
