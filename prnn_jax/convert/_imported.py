@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from prnn_jax import _ops
 from prnn_jax._cells import NAMES, CellName
+from prnn_jax._checks import check
 from prnn_jax._ops import Activation, GivenState, Merge
 from prnn_jax._params import Params
 from prnn_jax._stack import stack
@@ -121,3 +122,30 @@ class Imported:
             return jnp.broadcast_to(state, (*directions, *batch, hidden))
 
         return jax.tree.map(for_all, self.state_0)
+
+
+def joined(op: str, networks: Sequence[Imported]) -> Imported:
+    """Networks as the layers of one.
+
+    Raises:
+      ValueError: they are not alike, or run in reverse; in the words of `op`.
+    """
+    first, *others = networks
+    for other in others:
+        check(
+            (other.cell, other.options) == (first.cell, first.options),
+            f"{op}: layers of one network must be alike; {other.name!r} is of "
+            f"{other.cell} with {other.options}, {first.name!r} of {first.cell} with "
+            f"{first.options}. Import them one by one, by name.",
+        )
+    check(
+        not others or not first.reverse,
+        f"{op}: {first.name!r} runs in reverse, and so cannot be one of several "
+        "layers. Import them one by one, by name.",
+    )
+    states = tuple(one.state_0[0] if one.state_0 else None for one in networks)
+    return replace(
+        first,
+        layers=tuple(layer for one in networks for layer in one.layers),
+        state_0=states if any(state is not None for state in states) else None,
+    )

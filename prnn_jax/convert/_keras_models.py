@@ -11,7 +11,7 @@ import numpy as np
 
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
-from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._keras import from_keras
 
 _OP = "import_keras"
@@ -85,31 +85,7 @@ def import_keras(model: Any, name: str | Sequence[str] | None = None) -> Importe
     names = [name] if isinstance(name, str) else list(name)
     for one in names:
         check(one in found, f"{_OP}: name must be of {listed}, got {one!r}.")
-    first, *others = (_network(found[one]) for one in names)
-    for other in others:
-        check(
-            (other.cell, other.options) == (first.cell, first.options),
-            f"{_OP}: layers of one network must be alike; {other.name!r} is a "
-            f"{other.cell} with {other.options}, {first.name!r} a {first.cell} with "
-            f"{first.options}. Import them one by one.",
-        )
-    check(
-        not others or not first.reverse,
-        f"{_OP}: {first.name!r} has go_backwards, and so cannot be one of several "
-        "layers. Import them one by one.",
-    )
-    layers = tuple(layer for one in (first, *others) for layer in one.layers)
-    return Imported(
-        layers=layers,
-        cell=first.cell,
-        name=first.name,
-        bidirectional=first.bidirectional,
-        merge=first.merge,
-        reverse=first.reverse,
-        time_major=first.time_major,
-        reset_after=first.reset_after,
-        activation=first.activation,
-    )
+    return joined(_OP, [_network(found[one]) for one in names])
 
 
 # ---- where layers are ----------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._params import Params
-from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx import from_onnx
 from prnn_jax.convert._onnx_graph import Node, Scope, numpy_of
 
@@ -64,34 +64,7 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
         if node.proto.op_type in _CELLS and node.proto.domain in ("", "ai.onnx")
     }
     chain = _chosen(found, name, [node.proto.op_type for node in scope.nodes()])
-    networks = [_network(node) for node in chain]
-    first, *others = networks
-    for node, other in zip(chain[1:], others, strict=True):
-        check(
-            other.cell == first.cell and other.options == first.options,
-            f"{_OP}: layers of one network must be alike; {node.name!r} is a "
-            f"{other.cell} with {other.options}, {first.name!r} a {first.cell} with "
-            f"{first.options}. Import them one by one, by name.",
-        )
-    check(
-        not others or not first.reverse,
-        f"{_OP}: {first.name!r} runs in reverse, and so cannot be one of several "
-        "layers. Import them one by one, by name.",
-    )
-    states = tuple(
-        network.state_0[0] if network.state_0 else None for network in networks
-    )
-    return Imported(
-        layers=tuple(layer for network in networks for layer in network.layers),
-        state_0=states if any(state is not None for state in states) else None,
-        cell=first.cell,
-        name=first.name,
-        bidirectional=first.bidirectional,
-        reverse=first.reverse,
-        time_major=first.time_major,
-        reset_after=first.reset_after,
-        activation=first.activation,
-    )
+    return joined(_OP, [_network(node) for node in chain])
 
 
 def _loaded(model: Any) -> Any:
