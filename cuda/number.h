@@ -30,6 +30,7 @@ PRNN_DEVICE float to_float(Float16 v) { return ptx::cvt_f32_f16(v.bits); }
 // A word that nothing published contains: unwritten memory is filled with it. As a number it is a
 // NaN, but no conversion makes this one, and a float that is NaN is published as another.
 inline constexpr std::uint32_t kUnwritten = 0xffffffffu;
+inline constexpr std::uint32_t kNan = 0x7fffffffu;
 
 // For each format:
 //   Value          as it is stored
@@ -84,7 +85,7 @@ struct FloatFormat {
   PRNN_DEVICE static Value from_float(float v) { return v; }
   // Two units lie in two adjacent lanes.
   PRNN_DEVICE static ptx::Word2 granule(float v, int lane) {
-    const std::uint32_t own = v == v ? bits_of(v) : 0x7fffffffu;
+    const std::uint32_t own = v == v ? bits_of(v) : kNan;
     const std::uint32_t other = ptx::shfl_bfly(own, 1);
     return lane & 1 ? ptx::Word2{other, own} : ptx::Word2{own, other};
   }
@@ -93,7 +94,10 @@ struct FloatFormat {
 // float in memory, TF32 (11 significant bits) in products.
 template <>
 struct Format<Number::kTf32> : FloatFormat {
-  PRNN_DEVICE static float resident(float weight) { return float_of(ptx::cvt_rna_tf32(weight)); }
+  PRNN_DEVICE static float resident(float weight) {
+    // Of a NaN, only high bits are kept: of some, none.
+    return float_of(weight == weight ? ptx::cvt_rna_tf32(weight) : kNan);
+  }
   PRNN_DEVICE static void multiply(float (&d)[4], const ptx::Word4& a, std::uint32_t b0,
                                    std::uint32_t b1) {
     ptx::mma_m16n8k8_tf32(d, a, ptx::cvt_rna_tf32(float_of(b0)), ptx::cvt_rna_tf32(float_of(b1)));
@@ -101,7 +105,8 @@ struct Format<Number::kTf32> : FloatFormat {
 };
 
 // float in products too, each as the sum of two TF32 numbers: three products of four, the smallest
-// ones first. The fourth is below float's rounding error.
+// ones first. The fourth is below float's rounding error. Matrix units cut sums off where a float
+// is rounded, so they add no more than one k block of eight (Ootomo and Yokota 2022).
 template <>
 struct Format<Number::kFloat32> : FloatFormat {
   PRNN_DEVICE static float resident(float weight) { return weight; }
@@ -118,9 +123,12 @@ struct Format<Number::kFloat32> : FloatFormat {
     const Split x = split(a.x), y = split(a.y), z = split(a.z), w = split(a.w);
     const Split p = split(b0), q = split(b1);
     const ptx::Word4 high{x.high, y.high, z.high, w.high}, low{x.low, y.low, z.low, w.low};
-    ptx::mma_m16n8k8_tf32(d, low, p.high, q.high);
-    ptx::mma_m16n8k8_tf32(d, high, p.low, q.low);
-    ptx::mma_m16n8k8_tf32(d, high, p.high, q.high);
+    float sum[4] = {};
+    ptx::mma_m16n8k8_tf32(sum, low, p.high, q.high);
+    ptx::mma_m16n8k8_tf32(sum, high, p.low, q.low);
+    ptx::mma_m16n8k8_tf32(sum, high, p.high, q.high);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) d[i] += sum[i];
   }
 };
 

@@ -32,10 +32,10 @@ inline bool vote_all(bool v, Where where = Where::current()) { return emulator::
 // ---- matrix products ----
 inline void mma(emulator::MatrixKind kind, float (&d)[4], const Word4& a, std::uint32_t b0,
                 std::uint32_t b1, Where where) {
-  const emulator::Products products =
-      emulator::matrix_product(kind, {{a.x, a.y, a.z, a.w}, {b0, b1}}, where);
+  const emulator::Fragments fragments{{a.x, a.y, a.z, a.w}, {b0, b1}, {d[0], d[1], d[2], d[3]}};
+  const emulator::Products products = emulator::matrix_product(kind, fragments, where);
   for (int i = 0; i < 4; ++i) {
-    d[i] += products.d[i];
+    d[i] = products.d[i];
     // Processors of hosts hand on the bits of a NaN, the device does not.
     if (d[i] != d[i]) d[i] = emulator::float_of(emulator::kFloatNan);
   }

@@ -495,8 +495,17 @@ FAULTS = [
         "lstm-forward-f32-grid0",
         JOBS,
         "number.h",
-        "ptx::mma_m16n8k8_tf32(d, high, p.low, q.low);",
+        "ptx::mma_m16n8k8_tf32(sum, high, p.low, q.low);",
         "",
+    ),
+    edit(
+        "float32_added_by_the_matrix_unit",
+        "value",
+        "gru-backward-f32-block4",
+        JOBS,
+        "number.h",
+        "float sum[4] = {};",
+        "float sum[4] = {d[0], d[1], d[2], d[3]};\nd[0] = d[1] = d[2] = d[3] = 0;",
     ),
     edit(
         "weights_not_rounded_to_tf32",
@@ -504,7 +513,7 @@ FAULTS = [
         "lstm-forward-tf32-grid0",
         JOBS,
         "number.h",
-        "return float_of(ptx::cvt_rna_tf32(weight));",
-        "return weight;",
+        "weight == weight ? ptx::cvt_rna_tf32(weight) : kNan",
+        "bits_of(weight)",
     ),
 ]

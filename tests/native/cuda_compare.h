@@ -16,10 +16,10 @@ namespace prnn {
 // steps. Where a derivative jumps (ReLU), both look at the same y. Seen at most, over all cases:
 //
 //            worst   mean
-//   bf16      0.17  0.0002   one rounding is at most 1
-//   f16       0.50  0.011
-//   tf32      0.15  0.041    float where it is stored: only what is multiplied is rounded so
-//   f32        3.3  2.4      nothing but sums; 3.3e-7 of a float near 1
+//   bf16      0.45  0.0033   one rounding is at most 1
+//   f16       0.64  0.017
+//   tf32      0.19  0.035    float where it is stored: only what is multiplied is rounded so
+//   f32        2.9  2.2      nothing but sums; 3.3e-7 of a float near 1
 struct Bound {
   double spacing;  // of numbers from 1 to 2
   double worst;    // in spacings of the array's largest number

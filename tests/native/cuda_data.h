@@ -177,12 +177,13 @@ struct Data {
       controls.give(call.shape, at.controls);
       if (const int kept = numbers.kept(at.controls.zoneout != nullptr); kept > 0) {
         std::uniform_real_distribution<float> uniform(-0.9f, 0.9f);
-        const auto divides = [&](std::int64_t value) {  // the n of the sLSTM
-          return cell.kind == CellKind::kSlstm && value % kept == Slstm::kReserve + 1;
+        const auto drawn = [&](std::int64_t value, float v) {
+          if (cell.kind != CellKind::kSlstm) return v;
+          if (value < 2) return 0.1f + std::fabs(v);  // i and f, of which n is made
+          return value == Slstm::kReserve + 1 ? 0.5f + std::fabs(v) : v;  // n, which divides
         };
         at.saved = inputs.emplace_back(sequence * kept).fill([&](std::int64_t i) {
-          const float v = uniform(random);
-          return divides(i / s.hidden) ? 0.5f + std::fabs(v) : v;
+          return drawn(i / s.hidden % kept, uniform(random));
         });
       }
       for (int n = 0; n < numbers.states; ++n) at.state_0[n] = input_state(n, false);

@@ -47,7 +47,7 @@ class NaiveRun {
   }
   // What a matrix product takes of a stored number.
   static float operand(float v) {
-    return kNumber == Number::kTf32 ? float_of(ptx::cvt_rna_tf32(v)) : v;
+    return kNumber == Number::kTf32 && v == v ? float_of(ptx::cvt_rna_tf32(v)) : v;
   }
   float mask(std::int64_t g, std::int64_t b, std::int64_t unit) const {
     return controls_.mask == nullptr ? 1.0f

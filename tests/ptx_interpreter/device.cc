@@ -56,11 +56,10 @@ void mma(Frame& frame, const Instruction& i) {
   emulator::Fragments fragments;
   for (std::size_t n = 0; n < 4; ++n) fragments.a[n] = read<Word>(frame, o[4 + n]);
   for (std::size_t n = 0; n < 2; ++n) fragments.b[n] = read<Word>(frame, o[8 + n]);
-  float c[4];
-  for (std::size_t n = 0; n < 4; ++n) c[n] = read<float>(frame, o[10 + n]);
+  for (std::size_t n = 0; n < 4; ++n) fragments.c[n] = read<float>(frame, o[10 + n]);
   const emulator::Products products = emulator::matrix_product(kKind, fragments, frame.where());
   for (std::size_t n = 0; n < 4; ++n) {
-    const float d = c[n] + products.d[n];
+    const float d = products.d[n];
     write(frame, o[n], d == d ? d : emulator::float_of(emulator::kFloatNan));
   }
 }

@@ -24,7 +24,7 @@ __global__ void convert(uint32_t high, Counter* wrong) {
     is = ptx::cvt_rn_f16x2(-1.0f, v), expected = f16_of(f) << 16 | 0xbc00u;
   if constexpr (kConversion == Conversion::kTf32) {
     is = ptx::cvt_rna_tf32(v), expected = tf32_of(f);
-    if (is_nan(f)) expected = is_nan(is) && is != 0xffffffffu ? is : ~is;
+    if (is_nan(f)) expected = is_nan(is) == is_nan(expected) && is != 0xffffffffu ? is : ~is;
   }
   if constexpr (kConversion == Conversion::kTf32Nan)
     is = is_nan(f) ? ptx::cvt_rna_tf32(v) : tf32_of(f), expected = tf32_of(f);

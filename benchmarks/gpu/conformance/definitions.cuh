@@ -58,8 +58,8 @@ HD uint32_t float_of_f16(uint32_t h) {
   for (; !(mantissa & 0x400u); mantissa <<= 1) --e;
   return sign | e << 23 | (mantissa & 0x3ffu) << 13;
 }
-// Ties away from zero.
-HD uint32_t tf32_of(uint32_t f) { return is_nan(f) ? 0x7fffffffu : (f + 0x1000u) & ~0x1fffu; }
+// Ties away from zero. What an H100 leaves of a NaN: infinity, where only low bits told them apart.
+HD uint32_t tf32_of(uint32_t f) { return (is_nan(f) ? f : f + 0x1000u) & ~0x1fffu; }
 
 #undef HD
 

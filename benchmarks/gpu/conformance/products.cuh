@@ -61,14 +61,19 @@ std::vector<Fragment> multiply(const std::vector<Matrices<kKind>>& matrices) {
   return array.read();
 }
 
-// Small integers, whose products and sums are exact. In every second one there is a value that is
-// not finite, which only its row or column may feel.
+// Small integers, whose products and sums are exact, or numbers of several sizes. In every second
+// matrix there is a value that is not finite, which only its row or column may feel.
+enum class Drawn { kInteger, kReal };
 template <Kind kKind>
-std::vector<Matrices<kKind>> random_matrices() {
+std::vector<Matrices<kKind>> random_matrices(Drawn drawn = Drawn::kInteger) {
   std::mt19937 random(7);
   const auto fill = [&](auto& matrix) {
     for (auto& row : matrix)
-      for (float& v : row) v = static_cast<float>(static_cast<int>(random() % 15) - 7);
+      for (float& v : row)
+        v = drawn == Drawn::kInteger
+                ? static_cast<float>(static_cast<int>(random() % 15) - 7)
+                : std::ldexp(static_cast<float>(static_cast<int32_t>(random())),
+                             static_cast<int>(random() % 8) - 35);
   };
   std::vector<Matrices<kKind>> all(200);
   for (std::size_t n = 0; n < all.size(); ++n) {

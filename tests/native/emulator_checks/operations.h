@@ -39,7 +39,7 @@ inline void check_conversions() {
     const double ours = value(pair << 16);
     if (v != v) {
       expect((pair & 0xffff) == 0x7fff, "cvt.rn.bf16x2: NaN");
-      expect(ptx::cvt_rna_tf32(v) == 0x7fffffff, "cvt.rna.tf32: NaN");
+      expect(ptx::cvt_rna_tf32(v) == (bits(v) & ~0x1fffu), "cvt.rna.tf32: NaN");
       continue;
     }
     if (std::isinf(v) || std::isinf(above)) continue;
@@ -111,7 +111,21 @@ inline void multiply_lane(Kind kind, Matrices& m) {
   for (int i = 0; i < 4; ++i) m.d[d_of(lane, i).row][d_of(lane, i).column] = d[i];
 }
 
+// 1 and `count` products of this size, as matrix units add them: towards 0.
+inline void check_cut_sum(float size, int count, float right) {
+  for (const float sign : {1.0f, -1.0f}) {
+    Matrices m{};
+    m.d[0][0] = sign;
+    for (int k = 0; k < count; ++k) m.a[0][k] = sign * 0x1p-12f, m.b[k][0] = size * 0x1p12f;
+    emulator::launch({}, [&] { multiply_lane(Kind::kTf32, m); });
+    expect(m.d[0][0] == sign * right, "mma: a sum that is cut off");
+  }
+}
+
 inline void check_matrix_products() {
+  check_cut_sum(0x1p-25f, 3, 1);             // to the nearest, 1 + 2^-23
+  check_cut_sum(0x1p-25f, 4, 1 + 0x1p-23f);  // two bits more than a float's are kept
+  check_cut_sum(0x1p-26f, 8, 1);             // three are not
   std::mt19937 random(2);
   for (const Kind kind : {Kind::kBf16, Kind::kF16, Kind::kTf32}) {
     const int depth = kind == Kind::kTf32 ? 8 : 16;
