@@ -7,16 +7,41 @@
 namespace prnn {
 namespace {
 
-// Nothing here was measured by us. Sources:
+// Sources:
+//   [micro]    measured on an H100 by benchmarks/gpu/micro.cu (benchmarks/results/gpu/h100.json)
 //   [guide]    CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", and
 //              the tuning guides: shared memory that a block can opt in to
 //   [sheet]    the vendor's data sheet or white paper
-//   [compiled] counted in the machine code of nvcc 13.0 for sm_90a:
-//              python cuda/step_time.py MODULE --constants --only "sm_90a.*bfloat16"
 //   [study]    numbers others measured, collected in the design study this engine follows
 //   [recalled] from memory, not looked up; [assumed] a guess that fits what is known
 constexpr std::int64_t kShared80 = 163 * 1024, kShared89 = 99 * 1024, kShared90 = 227 * 1024;
 
+// Fitted to 342 plans of 116 calls in bfloat16 (benchmarks/results/gpu/h100.json) by
+// python -m benchmarks.gpu.calibrate, but for l2_latency, conversions and launch_us (micro.cu), and
+// stage_latency (segments.cu), l2_port_bytes [study] and shared_bytes [guide]. What is fitted
+// describes the whole: none by itself is a fact of the device. Nothing better is known of the
+// others.
+const ModelConstants kModel = {
+    .fitted_on = "NVIDIA H100 80GB HBM3",
+    .block_exchange = 1150,
+    .cluster_exchange = 250,
+    .cluster_bytes = 82,
+    .grid_exchange = 1370,
+    .l2_latency = 296,
+    .l2_port_bytes = 64,
+    .polled_again = 2.95,
+    .shared_bytes = 128,
+    .conversions = 28.9,
+    .reduce = 175,
+    .pointwise = 650,
+    .per_value = 115,
+    .further_unit = 1.15,
+    .issue = 370,
+    .issue_per_product = 0.67,
+    .overlapped = 1,
+    .stage_latency = 400,
+    .launch_us = 3.0,
+};
 // 132 SMs. [study]: 15 clusters of 8 run at once, so that one GPC has fewer than 16 SMs. How the
 // others share the rest is [assumed].
 constexpr int kGpcsHopper[] = {18, 18, 18, 16, 16, 16, 16, 14};
@@ -24,8 +49,8 @@ constexpr int kGpcsB200[] = {20, 20, 18, 18, 18, 18, 18, 18};                 //
 constexpr int kGpcsRtx5090[] = {16, 16, 16, 16, 16, 16, 16, 16, 14, 14, 14};  // [assumed]
 constexpr int kGpcsSlice[] = {16};                                            // [assumed]
 
-// mma.sync per SM and cycle: 1024 on A100 [sheet: 312 TFLOP/s at 1.41 GHz on 108 SMs], and on
-// Hopper [study: 62 % of wgmma's 2048 and more]; Blackwell's like Hopper's [study: 8.5 cycles on a
+// mma.sync per SM and cycle: 1024 on A100 [sheet: 312 TFLOP/s at 1.41 GHz on 108 SMs], 1363 on
+// Hopper [micro]; 1024 on Blackwell [study: 8.5 cycles on a
 // B300]. GeForce sums in float at half rate: 256 [sheet: 165 and 209 TFLOP/s].
 const std::vector<Device>& devices() {
   static const std::vector<Device> all = {
@@ -36,9 +61,10 @@ const std::vector<Device>& devices() {
        .clusters = {},
        .cooperative = true,
        .fma_per_clock = 1024,
-       .clock_ghz = 1.41,            // [sheet] boost
-       .l2_bytes_per_s = 4.0e12,     // [recalled], of a theoretical 7.2
-       .dram_bytes_per_s = 2.0e12},  // [sheet]
+       .clock_ghz = 1.41,           // [sheet] boost
+       .l2_bytes_per_s = 4.0e12,    // [recalled], of a theoretical 7.2
+       .dram_bytes_per_s = 2.0e12,  // [sheet]
+       .model = kModel},
       {.name = "NVIDIA GeForce RTX 4090",
        .compute_capability = 89,
        .sms = 128,
@@ -46,29 +72,32 @@ const std::vector<Device>& devices() {
        .clusters = {},
        .cooperative = true,
        .fma_per_clock = 256,
-       .clock_ghz = 2.52,             // [sheet] boost
-       .l2_bytes_per_s = 5.0e12,      // [recalled]
-       .dram_bytes_per_s = 1.01e12},  // [sheet]
+       .clock_ghz = 2.52,            // [sheet] boost
+       .l2_bytes_per_s = 5.0e12,     // [recalled]
+       .dram_bytes_per_s = 1.01e12,  // [sheet]
+       .model = kModel},
       {.name = "NVIDIA H100 80GB HBM3",
        .compute_capability = 90,
        .sms = 132,
        .shared_bytes = kShared90,
        .clusters = clusters_in(kGpcsHopper, 16),
        .cooperative = true,
-       .fma_per_clock = 1024,
-       .clock_ghz = 1.9,             // [study]: between 1.755 and 1.98
-       .l2_bytes_per_s = 5.5e12,     // [study], assumed there: 3.5 to 7
-       .dram_bytes_per_s = 3.0e12},  // [recalled], of 3.35 [sheet]
+       .fma_per_clock = 1363,       // [micro]
+       .clock_ghz = 1.98,           // [micro]
+       .l2_bytes_per_s = 12e12,     // [micro]
+       .dram_bytes_per_s = 3.0e12,  // [micro], of 3.35 [sheet]
+       .model = kModel},
       {.name = "NVIDIA H200",
        .compute_capability = 90,
        .sms = 132,
        .shared_bytes = kShared90,
        .clusters = clusters_in(kGpcsHopper, 16),
        .cooperative = true,
-       .fma_per_clock = 1024,
-       .clock_ghz = 1.9,             // [study]
-       .l2_bytes_per_s = 5.5e12,     // [study], assumed there
-       .dram_bytes_per_s = 4.3e12},  // [study]
+       .fma_per_clock = 1363,       // [micro]
+       .clock_ghz = 1.98,           // [micro]
+       .l2_bytes_per_s = 12e12,     // [micro]
+       .dram_bytes_per_s = 4.3e12,  // [study]
+       .model = kModel},
       // An eighth of the memory and its cache. Whether cooperative launches are to be had depends
       // on the driver; a machine's own answer is asked for there.
       {.name = "NVIDIA H200 MIG 1g.18gb",
@@ -76,11 +105,12 @@ const std::vector<Device>& devices() {
        .sms = 16,
        .shared_bytes = kShared90,
        .clusters = clusters_in(kGpcsSlice, 16),
-       .cooperative = true,  // [assumed]
-       .fma_per_clock = 1024,
-       .clock_ghz = 1.9,
-       .l2_bytes_per_s = 5.5e12 / 8,  // [assumed]
-       .dram_bytes_per_s = 4.3e12 / 8},
+       .cooperative = true,          // [assumed]
+       .fma_per_clock = 1363,        // [micro]
+       .clock_ghz = 1.98,            // [micro]
+       .l2_bytes_per_s = 12e12 / 8,  // [micro]
+       .dram_bytes_per_s = 4.3e12 / 8,
+       .model = kModel},
       {.name = "NVIDIA B200",
        .compute_capability = 100,
        .sms = 148,
@@ -88,9 +118,10 @@ const std::vector<Device>& devices() {
        .clusters = clusters_in(kGpcsB200, 16),
        .cooperative = true,
        .fma_per_clock = 1024,
-       .clock_ghz = 1.85,            // [recalled]
-       .l2_bytes_per_s = 5.5e12,     // [assumed]: as an H200
-       .dram_bytes_per_s = 7.0e12},  // [recalled], of 8 [sheet]
+       .clock_ghz = 1.85,           // [recalled]
+       .l2_bytes_per_s = 5.5e12,    // [assumed]: as an H200
+       .dram_bytes_per_s = 7.0e12,  // [recalled], of 8 [sheet]
+       .model = kModel},
       {.name = "NVIDIA GeForce RTX 5090",
        .compute_capability = 120,
        .sms = 170,
@@ -98,45 +129,12 @@ const std::vector<Device>& devices() {
        .clusters = clusters_in(kGpcsRtx5090, 8),  // 8 blocks at most [study]
        .cooperative = true,
        .fma_per_clock = 256,
-       .clock_ghz = 2.41,             // [sheet] boost
-       .l2_bytes_per_s = 5.0e12,      // [assumed]: as an RTX 4090
-       .dram_bytes_per_s = 1.79e12},  // [sheet]
+       .clock_ghz = 2.41,            // [sheet] boost
+       .l2_bytes_per_s = 5.0e12,     // [assumed]: as an RTX 4090
+       .dram_bytes_per_s = 1.79e12,  // [sheet]
+       .model = kModel},
   };
   return all;
-}
-
-// Modelled, not measured: from the numbers of others for H100, H800 and B300 [study].
-constexpr ModelConstants kModelled = {
-    .block_exchange = 60,       // [study]
-    .cluster_exchange = 320,    // [study]: half of a DSMEM round trip of 181 to 215, and the waiter
-    .cluster_bytes = 16,        // [study]: 3.3 TB/s over all SMs
-    .grid_exchange = 700,       // [study]: 600 to 1000; a store and a load of 270 to 310 each
-    .l2_latency = 290,          // [study]
-    .l2_port_bytes = 64,        // [study]
-    .polled_again = 1.3,        // [assumed]
-    .shared_bytes = 128,        // [guide]
-    .conversions = 64,          // [recalled] for compute capability 9.0; earlier ones have 16
-    .reduce = 154,              // [compiled]
-    .pointwise = 868,           // [compiled]
-    .pointwise_more = 864,      // [compiled]
-    .issue = 282,               // [compiled]
-    .issue_per_product = 0.15,  // [assumed]
-    .overlapped = 0.2,          // [assumed]
-    .stage_latency = 500,       // [assumed]: between L2 and memory
-    .launch_us = 2.5,           // [recalled]
-};
-
-struct Measured {
-  std::string_view device;
-  ModelConstants constants;
-};
-// Calibrations go here, one a device: {"NVIDIA H200", {.block_exchange = ...}}.
-constexpr std::array<Measured, 0> kMeasured{};
-
-const Measured* find_measured(std::string_view device) {
-  const auto* found = std::find_if(kMeasured.begin(), kMeasured.end(),
-                                   [&](const Measured& m) { return m.device == device; });
-  return found == kMeasured.end() ? nullptr : found;
 }
 
 }  // namespace
@@ -176,12 +174,5 @@ Device estimated(Device known) {
   known.dram_bytes_per_s = like.dram_bytes_per_s * share;
   return known;
 }
-
-const ModelConstants& model_constants(std::string_view device) {
-  const Measured* measured = find_measured(device);
-  return measured == nullptr ? kModelled : measured->constants;
-}
-
-bool is_measured(std::string_view device) { return find_measured(device) != nullptr; }
 
 }  // namespace prnn

@@ -54,15 +54,23 @@ std::string place(const Request& request, const Device& device) {
 // ---- what is to be held ----
 
 struct Work {
+int values_of(const Request& request) {
+  const CellNumbers n = numbers({request.cell, 0, 0});
+  return request.pass == PassKind::kForward ? n.gates + n.kept(false) + 1
+                                            : n.kept(false) + n.states + 1 + 2 * n.gates;
+}
+
   int products, published;  // rows of the matrix per unit, and values that a unit publishes
   std::int64_t padded;      // units
   std::int64_t steps;
 
+  int values;  // that a unit's step reads from memory or writes there
   explicit Work(const Request& request)
       : products(pass_sizes(request.cell, request.pass).products),
         published(pass_sizes(request.cell, request.pass).published),
         padded(padded_hidden(request.shape.hidden, request.number)),
-        steps(request.shape.time + (request.pass == PassKind::kForward ? 0 : 1)) {}
+        steps(request.shape.time + (request.pass == PassKind::kForward ? 0 : 1)),
+        values(values_of(request)) {}
 
   std::int64_t depth() const { return published * padded; }
 };
@@ -123,7 +131,7 @@ bool hold_weights(const Request& request, const Device& device, Candidate& out, 
 
 // Sets the times of a plan that has its teams.
 void model(const Request& request, const Device& device, Plan& plan) {
-  const ModelConstants& c = model_constants(device.name);
+  const ModelConstants& c = device.model;
   const Work work(request);
   const Tile& tile = plan.tile;
   const double bytes = value_bytes(request.number), rows = tile.rows(), columns = tile.columns();
@@ -168,13 +176,17 @@ void model(const Request& request, const Device& device, Plan& plan) {
   const double longest = std::max({products, conversions, weights, values});
   const double others = products + conversions + weights + values - longest;
   const double issue = c.issue + c.issue_per_product * products;
+  const auto overlapping = [&](double a, double b) {
+    return std::max(a, b) + c.overlapped * std::min(a, b);
+  };
   const double reduce = c.reduce + 2 * tile.warps_k() * rows * columns * 4 / c.shared_bytes;
   const double per_thread = std::max(1.0, plan.units * batch_rows / kThreads);
-  const double pointwise = c.pointwise + c.pointwise_more * (per_thread - 1);
+  const double pointwise =
+      (c.pointwise + c.per_value * work.values) * (1 + c.further_unit * (per_thread - 1));
   const double total = exchange + longest + c.overlapped * others + issue + reduce + pointwise;
   plan.step = {.exchange = exchange / cycles_per_us,
-               .product = (std::max(products, conversions) + issue) / cycles_per_us,
-               .load = std::max(weights, values) / cycles_per_us,
+               .product = (overlapping(products, conversions) + issue) / cycles_per_us,
+               .load = overlapping(weights, values) / cycles_per_us,
                .reduce = reduce / cycles_per_us,
                .pointwise = pointwise / cycles_per_us,
                .total = total / cycles_per_us};
@@ -320,12 +332,12 @@ std::string chosen_because(const Request& request, const Device& device, const P
   const char* how = best.exchange == Exchange::kBlock     ? "each by itself"
                     : best.exchange == Exchange::kCluster ? "each a cluster"
                                                           : "exchanging through global memory";
-  std::string out =
-      text("%s on %s: %d %s of %d %s, %s; %.2f us per step, %s", op(request.cell),
-           place(request, device).c_str(), best.teams, best.teams == 1 ? "team" : "teams",
-           best.blocks, best.blocks == 1 ? "block" : "blocks", how, best.step_us(),
-           is_measured(device.name) ? "by a model calibrated on such a device"
-                                    : "modelled, not measured");
+  std::string out = text(
+      "%s on %s: %d %s of %d %s, %s; %.2f us per step, modelled with "
+      "constants fitted on an %s",
+      op(request.cell), place(request, device).c_str(), best.teams,
+      best.teams == 1 ? "team" : "teams", best.blocks, best.blocks == 1 ? "block" : "blocks", how,
+      best.step_us(), device.model.fitted_on.c_str());
   const Plan& other = *fastest(planning.candidates);
   if (other.exchange != best.exchange)
     out += text("; a %s would be at most a tenth faster and asks more of the device",

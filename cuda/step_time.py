@@ -20,7 +20,6 @@ import functools
 import itertools
 import json
 import re
-import statistics
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ LATENCIES = {
 }
 OTHER = 20
 OPERANDS = 12  # until they have been read
-FLIGHT = 410  # of a store, until a load finds it in L2: grid_exchange without the load
 BARRIER = 25  # BAR, when all warps have come
 
 #: A part of a step ends with the last of these; in order.
@@ -238,57 +236,6 @@ def title(kernel: Kernel) -> str:
     return f"{kernel.architecture} {kernel.name}"
 
 
-# ---- what the planner takes of it ----------------------------------------------------
-
-#: Products of a unit, forward: cuda/call.h.
-GATES = {"Rnn<TanhOrRelu>": 1, "Gru": 3, "Lstm": 4, "Slstm": 4}
-
-
-def elements(kernel: Kernel) -> int:
-    """Units and batch rows that a thread steps, one after the other."""
-    named = re.search(r"<(\w+)Pass<(.+?)>, (\w+), \w+, (.+)>", kernel.name)
-    if named is None:
-        raise CodeError(f"{kernel.name}: no kernel of the engine")
-    kind, cell, number, tile = named.groups()
-    m_tiles, _, n_tiles, warps_m, _ = map(int, tile.split(", "))
-    products = GATES[cell] if kind == "Forward" else 1
-    granule = 4 if "float16" in number else 2
-    units = 16 * m_tiles * warps_m // products // granule * granule
-    return -(-units * 8 * n_tiles // 256)
-
-
-def constants(kernels: Iterable[Kernel]) -> dict[str, int]:
-    """Cycles for the planner's model (cuda/devices.h), medians over the grid's kernels.
-
-    `issue` is what is around the products, `reduce` the sum over warps but for what
-    shared memory takes for it, `pointwise` a step of one unit, and
-    `pointwise_more` each further unit of the same thread.
-    """
-    grid = [(k, parts(k)) for k in kernels if k.exchange == "grid"]
-    single = [p for k, p in grid if elements(k) == 1]
-    look = latency("LDG.E.128.STRONG.GPU")
-    # What another block has stored is under way while this one comes to look.
-    tests = statistics.median(p["arrive"] - look for p in single)
-    meanwhile = statistics.median(p["rest"] + p["fetch"] for p in single)
-    issue = tests + max(0, meanwhile - FLIGHT)
-    pointwise = statistics.median(p["cell"] + p["publish"] for p in single)
-    more = []
-    for kernel, cycles in grid:
-        kind = kernel.name.split(",")[0]
-        alike = [
-            p for k, p in grid if k.name.startswith(f"{kind},") and elements(k) == 1
-        ]
-        if (count := elements(kernel)) > 1 and alike:
-            own = [p["fetch"] + p["cell"] + p["publish"] for p in (cycles, *alike)]
-            more.append((own[0] - statistics.median(own[1:])) / (count - 1))
-    return {
-        "issue": round(issue),
-        "reduce": round(statistics.median(p["reduce"] for p in single)),
-        "pointwise": round(pointwise),
-        "pointwise_more": round(statistics.median(more)) if more else 0,
-    }
-
-
 # ---- report --------------------------------------------------------------------------
 
 
@@ -307,9 +254,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("file", type=Path, help="a module or cubin")
     parser.add_argument("--only", default="", help="kernels whose name matches this")
-    parser.add_argument(
-        "--constants", action="store_true", help="of the planner's model, instead"
-    )
     parser.add_argument("--record", metavar="NVCC", help="into RECORD, by this nvcc")
     options = parser.parse_args(arguments)
     try:
@@ -321,9 +265,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CodeError, OSError) as error:
         print(f"step_time: {error}", file=sys.stderr)
         return 2
-    if options.constants:
-        print(json.dumps(constants(kernels)))
-        return 0
     print(markdown(kernels))
     if options.record:
         found = {title(k): parts(k)["all"] for k in kernels}

@@ -14,6 +14,27 @@ using namespace nb::literals;
 namespace prnn {
 namespace {
 
+constexpr std::pair<const char*, double ModelConstants::*> kConstants[] = {
+    {"block_exchange", &ModelConstants::block_exchange},
+    {"cluster_exchange", &ModelConstants::cluster_exchange},
+    {"cluster_bytes", &ModelConstants::cluster_bytes},
+    {"grid_exchange", &ModelConstants::grid_exchange},
+    {"l2_latency", &ModelConstants::l2_latency},
+    {"l2_port_bytes", &ModelConstants::l2_port_bytes},
+    {"polled_again", &ModelConstants::polled_again},
+    {"shared_bytes", &ModelConstants::shared_bytes},
+    {"conversions", &ModelConstants::conversions},
+    {"reduce", &ModelConstants::reduce},
+    {"pointwise", &ModelConstants::pointwise},
+    {"per_value", &ModelConstants::per_value},
+    {"further_unit", &ModelConstants::further_unit},
+    {"issue", &ModelConstants::issue},
+    {"issue_per_product", &ModelConstants::issue_per_product},
+    {"overlapped", &ModelConstants::overlapped},
+    {"stage_latency", &ModelConstants::stage_latency},
+    {"launch_us", &ModelConstants::launch_us},
+};
+
 nb::dict to_dict(const Device& device) {
   nb::dict out;
   out["name"] = device.name;
@@ -26,6 +47,10 @@ nb::dict to_dict(const Device& device) {
   out["clock_ghz"] = device.clock_ghz;
   out["l2_bytes_per_s"] = device.l2_bytes_per_s;
   out["dram_bytes_per_s"] = device.dram_bytes_per_s;
+  nb::dict model;
+  model["fitted_on"] = device.model.fitted_on;
+  for (const auto& [name, constant] : kConstants) model[name] = device.model.*constant;
+  out["model"] = model;
   return out;
 }
 
@@ -39,6 +64,10 @@ Device recorded(const std::string& name) {
 Device device_of(nb::handle from) {
   if (nb::isinstance<nb::str>(from)) return recorded(nb::cast<std::string>(from));
   const auto field = [&](const char* key) { return from[key]; };
+  ModelConstants model{};
+  model.fitted_on = nb::cast<std::string>(field("model")["fitted_on"]);
+  for (const auto& [name, constant] : kConstants)
+    model.*constant = nb::cast<double>(field("model")[name]);
   return {.name = nb::cast<std::string>(field("name")),
           .compute_capability = nb::cast<int>(field("compute_capability")),
           .sms = nb::cast<int>(field("sms")),
@@ -48,7 +77,8 @@ Device device_of(nb::handle from) {
           .fma_per_clock = nb::cast<int>(field("fma_per_clock")),
           .clock_ghz = nb::cast<double>(field("clock_ghz")),
           .l2_bytes_per_s = nb::cast<double>(field("l2_bytes_per_s")),
-          .dram_bytes_per_s = nb::cast<double>(field("dram_bytes_per_s"))};
+          .dram_bytes_per_s = nb::cast<double>(field("dram_bytes_per_s")),
+          .model = model};
 }
 
 // `number` is "float32" where TF32 products are wanted, "float32_exact" where not.
