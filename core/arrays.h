@@ -10,6 +10,7 @@ namespace prnn {
 template <class T = float>
 struct ForwardArrays {
   const T *a_x, *w_hh, *b_hh;    // sequence [G·H]; [groups, H, G·H]; [groups, G·H]
+  const T* per_unit;             // [groups, U·H], of cells that have such numbers
   const T* state_0[kMaxStates];  // [batch, groups, H] each
   T* y;                          // sequence [H]
   T* state_n[kMaxStates];
@@ -48,6 +49,7 @@ struct ForwardArrays {
 template <class T = float>
 struct BackwardArrays {
   const T *dy, *w_hh, *y, *saved;  // as in ForwardArrays
+  const T* per_unit;               // likewise
   const T *state_0[kMaxStates], *dstate_n[kMaxStates];
   T *da_x, *da_h;  // sequences [G·H]; one array where kSameGradient
   T* dstate_0[kMaxStates];
@@ -122,7 +124,7 @@ inline constexpr int saved_values = C::kReserve + C::kStates - 1;
 
 // A cell's numbers at run time.
 struct CellNumbers {
-  int gates, states, saved;
+  int gates, states, saved, per_unit;
   bool same_gradient, keeps_made;
 
   int kept(bool has_zoneout) const { return saved + (has_zoneout && keeps_made ? 1 : 0); }
@@ -130,7 +132,8 @@ struct CellNumbers {
 inline CellNumbers numbers(const CellSpec& cell) {
   return visit(cell, [](auto c) {
     using C = decltype(c);
-    return CellNumbers{C::kGates, C::kStates, saved_values<C>, C::kSameGradient, C::kKeepsMade};
+    return CellNumbers{C::kGates,     C::kStates,       saved_values<C>,
+                       kPerUnitOf<C>, C::kSameGradient, C::kKeepsMade};
   });
 }
 

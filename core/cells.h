@@ -10,6 +10,8 @@
 //   kSameGradient  true where ∂a_x and ∂a_h are the same numbers, so that one array holds both
 //   kKeepsMade     true where step_grad() reads the h that step() has made, and zoneout leaves a
 //                  mixture in y: a call with zoneout keeps that h, and nothing else, as the reserve
+//   kPerUnit       numbers of its own that a unit multiplies element by element: step() and
+//                  step_grad() take them first. A cell without any says nothing.
 //
 // and may give its step in two parts, for engines that take many units' first parts before their
 // second ones: each waits less for its own results than a whole step would.
@@ -32,6 +34,14 @@ PRNN_HD F tanh_grad(F t) {  // from the output t = tanh(a)
   return 1.0f - t * t;
 }
 
+template <class C>
+inline constexpr int kPerUnitOf = 0;
+template <class C>
+  requires requires { C::kPerUnit; }
+inline constexpr int kPerUnitOf<C> = C::kPerUnit;
+
+template <class C, class F>
+using PerUnit = Vec<kPerUnitOf<C>, F>;
 template <class C, class F>
 using State = Vec<C::kStates, F>;
 template <class C, class F>
@@ -160,6 +170,41 @@ struct Lstm {
   }
 };
 
+// The same with peepholes (Gers & Schmidhuber 2000): each gate sees c of its unit, scaled by the
+// unit's own numbers p, i and f the c before, o the c after.
+//   i, f = σ(a_i + p_i c), σ(a_f + p_f c)    c' = f c + i tanh(a_g)    o = σ(a_o + p_o c')
+struct PeepholeLstm {
+  static constexpr int kGates = 4, kStates = 2, kReserve = 4, kPhases = 1;  // reserve: i, f, g, o
+  static constexpr int kPerUnit = 3;                                        // of i, f, o
+  static constexpr bool kSameGradient = true, kKeepsMade = false;
+
+  template <class F>
+  PRNN_HD Forward<PeepholeLstm, F> step(Vec<3, F> p, Vec<4, F> a_x, Vec<4, F> a_h,
+                                        Vec<2, F> prev) const {
+    const F i = sigmoid(a_x[0] + a_h[0] + p[0] * prev[1]);
+    const F f = sigmoid(a_x[1] + a_h[1] + p[1] * prev[1]);
+    const F g = tanh(a_x[2] + a_h[2]);
+    const F c = f * prev[1] + i * g;
+    const F o = sigmoid(a_x[3] + a_h[3] + p[2] * c);
+    return {{o * tanh(c), c}, {i, f, g, o}};
+  }
+  template <class F>
+  PRNN_HD Backward<PeepholeLstm, F> step_grad(Vec<3, F> p, Vec<2, F> d, Vec<2, F> prev,
+                                              Vec<2, F> now, Vec<4, F> reserve) const {
+    const F i = reserve[0], f = reserve[1], g = reserve[2], o = reserve[3];
+    const F tanh_c = tanh(now[1]);
+    const F da_o = d[0] * tanh_c * sigmoid_grad(o);
+    const F dc = d[1] + d[0] * o * tanh_grad(tanh_c) + da_o * p[2];
+    const Vec<4, F> da{dc * g * sigmoid_grad(i), dc * prev[1] * sigmoid_grad(f),
+                       dc * i * tanh_grad(g), da_o};
+    return {{F(0.0f), dc * f + da[0] * p[0] + da[1] * p[1]}, da, da};
+  }
+  template <class F>
+  PRNN_HD static Vec<2, F> made(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) {
+    return Lstm::made(prev, now, reserve);
+  }
+};
+
 // sLSTM of the xLSTM (Beck et al. 2024), gate order i, f, z, o; log σ(a_f) is l:
 //   m' = max(l + m, a_i)    i = e^(a_i - m')    f = e^(l + m - m')
 //   c' = f c + i tanh(a_z)    n' = f n + i    h' = σ(a_o) c' / n'
@@ -283,6 +328,25 @@ struct GruResetBefore {
   }
 };
 
+// The step of a cell and its gradient, with the numbers of a unit where the cell has some.
+template <class C, class F>
+PRNN_HD Forward<C, F> step_of(const C& cell, const PerUnit<C, F>& own, const Gates<C, F>& a_x,
+                              const Gates<C, F>& a_h, const State<C, F>& prev) {
+  if constexpr (kPerUnitOf<C> > 0)
+    return cell.step(own, a_x, a_h, prev);
+  else
+    return cell.step(a_x, a_h, prev);
+}
+template <class C, class F>
+PRNN_HD Backward<C, F> grad_of(const C& cell, const PerUnit<C, F>& own, const State<C, F>& d,
+                               const State<C, F>& prev, const State<C, F>& now,
+                               const Vec<C::kReserve, F>& reserve) {
+  if constexpr (kPerUnitOf<C> > 0)
+    return cell.step_grad(own, d, prev, now, reserve);
+  else
+    return cell.step_grad(d, prev, now, reserve);
+}
+
 // What an engine asks of a cell whose step is one product. A new cell is one struct like this.
 //
 // made() is for zoneout, which mixes the states that step() made with those before: it gives the
@@ -291,13 +355,14 @@ struct GruResetBefore {
 // would be open, and of a share near 1 little is left. The h of a cell that keeps it is in `now`.
 template <class C>
 concept Cell = C::kPhases == 1 && (!C::kKeepsMade || (C::kReserve == 0 && C::kStates == 1)) &&
-               requires(C cell, Gates<C, float> a, State<C, float> s, Vec<C::kReserve, float> r) {
-                 { cell.step(a, a, s) } -> std::same_as<Forward<C, float>>;
-                 { cell.step_grad(s, s, s, r) } -> std::same_as<Backward<C, float>>;
+               requires(C cell, PerUnit<C, float> p, Gates<C, float> a, State<C, float> s,
+                        Vec<C::kReserve, float> r) {
+                 { step_of(cell, p, a, a, s) } -> std::same_as<Forward<C, float>>;
+                 { grad_of(cell, p, s, s, s, r) } -> std::same_as<Backward<C, float>>;
                  { cell.made(s, s, r) } -> std::same_as<State<C, float>>;
                };
 static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Rnn<TanhOrRelu>> && Cell<Lstm> &&
-              Cell<Slstm> && Cell<Gru>);
+              Cell<PeepholeLstm> && Cell<Slstm> && Cell<Gru>);
 
 // One that gives its step in two parts.
 template <class C>
@@ -329,7 +394,7 @@ concept TwoPhaseCell =
     };
 static_assert(TwoPhaseCell<GruResetBefore>);
 
-enum class CellKind { kRnnTanh, kRnnRelu, kLstm, kSlstm, kGru, kGruResetBefore };
+enum class CellKind { kRnnTanh, kRnnRelu, kLstm, kPeepholeLstm, kSlstm, kGru, kGruResetBefore };
 
 // The cell and its numbers, as they come from the caller.
 struct CellSpec {
@@ -348,6 +413,8 @@ template <class F>
       return f(Rnn<ClippedRelu>{{spec.cap}, spec.skip});
     case CellKind::kLstm:
       return f(Lstm{});
+    case CellKind::kPeepholeLstm:
+      return f(PeepholeLstm{});
     case CellKind::kSlstm:
       return f(Slstm{});
     case CellKind::kGru:

@@ -48,6 +48,15 @@ struct PassBase {
       for (int n = 0; n < N; ++n) values[n] = io.fetch(p + n * shape.hidden);
     return values;
   }
+  // A unit's own numbers.
+  PRNN_HD PerUnit<C, typename Io::Fetched> fetch_per_unit(const T* per_unit, std::int64_t g,
+                                                          std::int64_t unit, Io io) const {
+    constexpr int kCount = kPerUnitOf<C>;
+    if constexpr (kCount == 0)
+      return {};
+    else
+      return fetch_values<kCount>(per_unit + g * kCount * shape.hidden + unit, io);
+  }
   template <int N>
   PRNN_HD static Vec<N, F> values(const Vec<N, typename Io::Fetched>& fetched, Io io) {
     Vec<N, F> values;

@@ -17,18 +17,21 @@ struct CudaCall {
   Watchdog watchdog = {};
 };
 
-// Values published per unit and step, products per unit; and the cell's states.
+// Values published per unit and step, and products per unit.
 struct PassSizes {
-  int published, products, states;
+  int published, products;
 };
 inline PassSizes pass_sizes(CellKind cell, PassKind pass) {
   const CellNumbers n = numbers({cell, 0, 0});
-  return pass == PassKind::kForward ? PassSizes{1, n.gates, n.states}
-                                    : PassSizes{n.gates, 1, n.states};
+  return pass == PassKind::kForward ? PassSizes{1, n.gates} : PassSizes{n.gates, 1};
 }
+// Whether few layers are of a cell, or its kernels are many instructions.
+template <class C>
+inline constexpr bool has_few_users = C::kStates > 2 || kPerUnitOf<C> > 0;
+
 inline std::span<const Instance> instances(CellKind cell, PassKind pass) {
-  const PassSizes sizes = pass_sizes(cell, pass);
-  return instances(sizes.products, sizes.states);
+  const bool few = visit({cell, 0, 0}, [](auto c) { return has_few_users<decltype(c)>; });
+  return instances(pass_sizes(cell, pass).products, few);
 }
 
 // Whether the values that a grid's blocks exchange need a place of their own. Else they go through

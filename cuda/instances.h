@@ -1,6 +1,7 @@
 // From the numbers of a call and a plan to the types of an instance.
 #pragma once
 #include <bit>
+#include <type_traits>
 #include <utility>
 
 #include "cuda/call.h"
@@ -18,6 +19,8 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
       return f(Rnn<TanhOrRelu>{{cell.kind == CellKind::kRnnTanh, cell.cap}, cell.skip});
     case CellKind::kLstm:
       return f(Lstm{});
+    case CellKind::kPeepholeLstm:
+      return f(PeepholeLstm{});
     case CellKind::kSlstm:
       return f(Slstm{});
     case CellKind::kGru:
@@ -30,7 +33,8 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
 
 template <class Pass>
 constexpr std::span<const Instance> instances_of() {
-  return instances(Pass::kProducts, Pass::Carry::size());
+  using Cell = std::remove_cvref_t<decltype(Pass::cell)>;
+  return instances(Pass::kProducts, has_few_users<Cell>);
 }
 
 // Calls f.operator()<kExchange, kTile>(task) if that instance is the one wanted.

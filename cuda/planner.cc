@@ -32,6 +32,7 @@ std::string megabytes(double bytes) {
 const char* op(CellKind cell) {
   switch (cell) {
     case CellKind::kLstm:
+    case CellKind::kPeepholeLstm:
       return "lstm";
     case CellKind::kSlstm:
       return "slstm";
@@ -53,18 +54,18 @@ std::string place(const Request& request, const Device& device) {
 
 // ---- what is to be held ----
 
-struct Work {
 int values_of(const Request& request) {
   const CellNumbers n = numbers({request.cell, 0, 0});
   return request.pass == PassKind::kForward ? n.gates + n.kept(false) + 1
                                             : n.kept(false) + n.states + 1 + 2 * n.gates;
 }
 
+struct Work {
   int products, published;  // rows of the matrix per unit, and values that a unit publishes
   std::int64_t padded;      // units
   std::int64_t steps;
-
   int values;  // that a unit's step reads from memory or writes there
+
   explicit Work(const Request& request)
       : products(pass_sizes(request.cell, request.pass).products),
         published(pass_sizes(request.cell, request.pass).published),
@@ -175,10 +176,10 @@ void model(const Request& request, const Device& device, Plan& plan) {
 
   const double longest = std::max({products, conversions, weights, values});
   const double others = products + conversions + weights + values - longest;
-  const double issue = c.issue + c.issue_per_product * products;
   const auto overlapping = [&](double a, double b) {
     return std::max(a, b) + c.overlapped * std::min(a, b);
   };
+  const double issue = c.issue + c.issue_per_product * products;
   const double reduce = c.reduce + 2 * tile.warps_k() * rows * columns * 4 / c.shared_bytes;
   const double per_thread = std::max(1.0, plan.units * batch_rows / kThreads);
   const double pointwise =

@@ -98,9 +98,8 @@ struct SharedLayout {
 };
 
 // What is compiled for a pass with so many products per unit (forward, the cell's gates; backward,
-// one), of a cell with so many states. Chosen so that weights fill the registers without a spill
-// (the table in cuda/README.md), and rows fill the tiles: 16 rows are 4 units of 4 gates, 48 rows
-// are 16 units of 3.
+// one). Chosen so that weights fill the registers without a spill (the table in cuda/README.md),
+// and rows fill the tiles: 16 rows are 4 units of 4 gates, 48 rows are 16 units of 3.
 struct Instance {
   Exchange exchange;
   Tile tile;
@@ -121,27 +120,25 @@ inline constexpr Instance kFourProducts[] = {
     {Exchange::kGrid, {4, 3, 2, 1, 3}},  {Exchange::kCluster, {4, 5, 1, 2, 1}},
     {Exchange::kBlock, {4, 3, 1, 8, 1}},
 };
-// For a cell of many states, which are few users' and many instructions: one of each exchange, for
-// the grid that which holds the largest layers.
-inline constexpr Instance kOneProductManyStates[] = {
+// For a cell of few users: one of each exchange, for the grid that which holds the largest layers.
+inline constexpr Instance kOneProductFewUsers[] = {
     {Exchange::kGrid, {1, 16, 1, 1, 8}},
     {Exchange::kCluster, {2, 10, 1, 1, 1}},
     {Exchange::kBlock, {1, 8, 1, 8, 1}},
 };
-inline constexpr Instance kFourProductsManyStates[] = {
+inline constexpr Instance kFourProductsFewUsers[] = {
     {Exchange::kGrid, {4, 4, 1, 1, 4}},
     {Exchange::kCluster, {4, 5, 1, 2, 1}},
     {Exchange::kBlock, {4, 3, 1, 8, 1}},
 };
-constexpr std::span<const Instance> instances(int products, int states) {
-  const bool many = states > 2;
+constexpr std::span<const Instance> instances(int products, bool has_few_users) {
   switch (products) {
     case 1:
-      return many ? std::span<const Instance>(kOneProductManyStates) : kOneProduct;
+      return has_few_users ? std::span<const Instance>(kOneProductFewUsers) : kOneProduct;
     case 3:
       return kThreeProducts;
     case 4:
-      return many ? std::span<const Instance>(kFourProductsManyStates) : kFourProducts;
+      return has_few_users ? std::span<const Instance>(kFourProductsFewUsers) : kFourProducts;
   }
   return {};
 }

@@ -35,6 +35,7 @@ inline std::optional<CellKind> cell_kind(std::string_view name) {
   if (name == "rnn_tanh") return CellKind::kRnnTanh;
   if (name == "rnn_relu") return CellKind::kRnnRelu;
   if (name == "lstm") return CellKind::kLstm;
+  if (name == "lstm_peephole") return CellKind::kPeepholeLstm;
   if (name == "slstm") return CellKind::kSlstm;
   if (name == "gru") return CellKind::kGru;
   if (name == "gru_reset_before") return CellKind::kGruResetBefore;

@@ -1,10 +1,11 @@
 // A native call as XLA hands it over. Arguments and results, in order (core/shape.h has the
 // layouts), all of one dtype but the workspace:
-//   prnn_forward   a_x, w_hh, b_hh, state_0..., controls      -> y, state_n..., [saved], workspace
-//   prnn_backward  w_hh, y, [saved], state_0..., dy, dstate_n..., controls
+//   prnn_forward   a_x, w_hh, b_hh, [per_unit], state_0..., controls
+//                               -> y, state_n..., [saved], workspace
+//   prnn_backward  w_hh, [per_unit], y, [saved], state_0..., dy, dstate_n..., controls
 //                               -> da_x, [da_h], dstate_0..., [dreset_to... float32], workspace
-// `saved` is absent where nothing is kept, da_h where it equals da_x. The controls are those that
-// the attributes name, of
+// `per_unit` is absent where the cell has no such numbers, `saved` where nothing is kept, da_h
+// where it equals da_x. The controls are those that the attributes name, of
 //   lengths int32, resets bool, reset_to..., mask, zoneout
 // Instead of a_x, a forward call that `projects` has what to make it of: x, a sequence [input] of
 // all groups, w_ih [input, groups, G·H], b_ih [groups, G·H]; then, if it is `prepared`, what
@@ -209,6 +210,7 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
   }
   at.w_hh = buffers.matrix(n.gates);
   at.b_hh = buffers.bias(n.gates);
+  if (n.per_unit > 0) at.per_unit = buffers.bias(n.per_unit);
   for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state();
   at.controls = decode_controls(buffers, shape, n.states, call);
   at.y = buffers.sequence_result(1);
@@ -226,7 +228,9 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
 inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs args,
                                                      xla::ffi::RemainingRets rets,
                                                      const CallAttributes& call) {
-  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(1), call);
+  const auto kind = cell_kind(call.cell);
+  const bool has_per_unit = kind && numbers({*kind, 0, 0}).per_unit > 0;
+  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(has_per_unit ? 2 : 1), call);
   if (!decoded.has_value()) return decoded;
   const CellNumbers n = numbers(decoded->cell);
   Shape& shape = decoded->shape;
@@ -234,6 +238,7 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
   CallBuffers buffers(args, rets, *decoded);
   auto& at = decoded->backward;
   at.w_hh = buffers.matrix(n.gates);
+  if (n.per_unit > 0) at.per_unit = buffers.bias(n.per_unit);
   at.y = buffers.sequence(1);
   if (const int kept = n.kept(call.has_zoneout); kept > 0) at.saved = buffers.sequence(kept);
   for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state();

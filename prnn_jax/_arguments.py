@@ -1,6 +1,7 @@
 """Checks the arrays of a public call against each other, and reads off its sizes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -76,6 +77,9 @@ class Layout:
         return state.reshape(self.state_shape)
 
 
+_OPTIONAL = "w_ih", "b_ih", "b_hh", "peepholes"
+
+
 class Arrays(NamedTuple):
     """The arrays of a call, which fit together.
 
@@ -86,6 +90,7 @@ class Arrays(NamedTuple):
       w_hh: see there.
       b_ih: see there.
       b_hh: see there.
+      peepholes: see there.
       states: the initial state, or None.
     """
 
@@ -94,11 +99,10 @@ class Arrays(NamedTuple):
     w_hh: Array
     b_ih: Array | None
     b_hh: Array | None
+    peepholes: Array | None
     states: State | None
 
-    def or_zeros(
-        self, layout: Layout
-    ) -> tuple[Array, Array | None, Array, Array | None, Array, State]:
+    def or_zeros(self, layout: Layout) -> "Arrays":
         """The same, b_hh and states never None."""
         b_hh, states = self.b_hh, self.states
         if b_hh is None:
@@ -106,19 +110,25 @@ class Arrays(NamedTuple):
         if states is None:
             zeros = jnp.zeros(layout.state_shape, self.x.dtype)
             states = (zeros,) * layout.state_count
-        return self.x, self.w_ih, self.w_hh, self.b_ih, b_hh, states
+        return self._replace(b_hh=b_hh, states=states)
 
 
 def check_arguments(
-    op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, state_0
+    op: str, call: Call, x, params: Sequence, state_0
 ) -> tuple[Layout, Arrays]:
-    """Raises ValueError, in the words of function `op`, where something is amiss."""
+    """Raises ValueError, in the words of function `op`, where something is amiss.
+
+    Args:
+      params: the fields of `Params`; with w_ih None, x is a_x.
+    """
+    w_ih, w_hh, b_ih, b_hh, peepholes = params
     gates, directions = call.table.gates, 2 if call.bidirectional else 1
     x_name = "a_x" if w_ih is None else "x"
     states = as_states(op, call, state_0)
     names = state_names(call)
     given = {x_name: x, "w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
-    absent = {name for name in ("w_ih", "b_ih", "b_hh") if given[name] is None}
+    given["peepholes"] = peepholes
+    absent = {name for name in given if name in _OPTIONAL and given[name] is None}
     given |= dict(zip(names, states or (), strict=False))
     arrays = {
         name: _checks.jax_array(op, name, value)
@@ -127,7 +137,7 @@ def check_arguments(
     }
     _checks.same_dtype(op, arrays)
     x, w_hh = arrays[x_name], arrays["w_hh"]
-    w_ih, b_ih, b_hh = (arrays.get(name) for name in ("w_ih", "b_ih", "b_hh"))
+    w_ih, b_ih, b_hh, peepholes = (arrays.get(name) for name in _OPTIONAL)
     if states is not None:
         states = tuple(arrays[name] for name in names)
 
@@ -171,6 +181,10 @@ def check_arguments(
         "a_x": (a_x_axes, (*x.shape[:-1], groups * columns)),
         "b_ih": bias,
         "b_hh": bias,
+        "peepholes": (
+            (*lead, f"{call.table.per_unit}*hidden"),
+            (*lead_sizes, call.table.per_unit * hidden),
+        ),
         **dict.fromkeys(names, state),
     }
     for name in [name for name in expected if name in arrays]:
@@ -184,7 +198,7 @@ def check_arguments(
         order=(time, rows) if call.time_major else (rows, time),
         hidden=hidden,
     )
-    return layout, Arrays(x, w_ih, w_hh, b_ih, b_hh, states)
+    return layout, Arrays(x, w_ih, w_hh, b_ih, b_hh, peepholes, states)
 
 
 def _hidden_size(shape: tuple[int, ...], gates: int) -> int:

@@ -51,7 +51,8 @@ def batched(run, call: Call):
         if size == 0:
             return _no_rows(rule, mapped, (primals, *rest))
         is_mapped, *of_rest = mapped
-        source, over_groups = primals.source, is_mapped.w_hh or is_mapped.b_hh
+        source = primals.source
+        over_groups = is_mapped.w_hh or is_mapped.b_hh or bool(is_mapped.per_unit)
         if isinstance(source, Input):
             of_source = is_mapped.source
             over_groups = over_groups or of_source.w or bool(of_source.b)
@@ -118,7 +119,7 @@ class _Axes:
         """As `_primals.axes_of` has them."""
         of_state, of_controls = (
             jax.tree.map(self.fold_data, *pair)
-            for pair in zip(primals[3:], is_mapped[3:], strict=True)
+            for pair in zip(primals[3:5], is_mapped[3:5], strict=True)
         )
         return Primals(
             self.fold_source(primals.source, is_mapped.source),
@@ -126,6 +127,9 @@ class _Axes:
             b_hh=self.fold_weights(primals.b_hh, bool(is_mapped.b_hh)),
             state_0=of_state,
             controls=of_controls,
+            per_unit=None
+            if primals.per_unit is None
+            else self.fold_weights(primals.per_unit, bool(is_mapped.per_unit)),
         )
 
     def fold_source(self, source: Array | Input, is_mapped: Any) -> Array | Input:

@@ -37,9 +37,14 @@ class Cell:
         zoneout leaves a mixture in y: then that h is kept, as the reserve.
       step: `(call, a_x, state, product) -> (state', reserve)`, with a_x
         `[..., gates*hidden]` and `product(h, first, last)` the pre-activations
-        `h w_hh + b_hh` of those gates.
+        `h w_hh + b_hh` of those gates; and one argument more, `[per_unit*hidden]`, if
+        there are such.
       product_inputs: what each gate's product multiplies, where that is not h for all:
         `(h, saved) -> (gate 0's, gate 1's, ...)`.
+      per_unit_gates: of the numbers that each unit has for itself, the gates whose
+        pre-activations they are a part of, each times something.
+      per_unit_inputs: what: `(states before, reserve) -> (of number 0, of 1, ...)`.
+      with_per_unit: the cell that this one is with such numbers.
       has_zoneout: whether zoneout is defined for its states.
       engines: the platforms that have a native engine for it.
     """
@@ -53,6 +58,9 @@ class Cell:
     same_gradient: bool = True
     keeps_made: bool = False
     product_inputs: Callable | None = None
+    per_unit_gates: tuple[int, ...] = ()
+    per_unit_inputs: Callable | None = None
+    with_per_unit: str | None = None
     has_zoneout: bool = True
     engines: frozenset[str] = frozenset({"cpu", "cuda"})
 
@@ -65,6 +73,11 @@ class Cell:
     def states(self) -> int:
         """Values carried per unit."""
         return len(self.state_names)
+
+    @property
+    def per_unit(self) -> int:
+        """Numbers that each unit has for itself."""
+        return len(self.per_unit_gates)
 
 
 def _split(a: Array, gates: int) -> list[Array]:
@@ -92,6 +105,21 @@ def _lstm(call, a_x, state, product):
     i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
     c = f * c + i * g
     return (o * jnp.tanh(c), c), (i, f, g, o)
+
+
+def _lstm_peephole(call, a_x, state, product, peepholes):
+    h, c = state
+    i, f, g, o = _split(a_x + product(h, 0, 4), 4)
+    p_i, p_f, p_o = _split(peepholes, 3)
+    i, f, g = jax.nn.sigmoid(i + p_i * c), jax.nn.sigmoid(f + p_f * c), jnp.tanh(g)
+    c = f * c + i * g
+    o = jax.nn.sigmoid(o + p_o * c)
+    return (o * jnp.tanh(c), c), (i, f, g, o)
+
+
+def _peephole_inputs(states, reserve):
+    (_, c), (i, f, g, _) = states, reserve
+    return c, c, f * c + i * g  # the c that the step made, whatever zoneout mixed
 
 
 def _slstm(call, a_x, state, product):
@@ -134,7 +162,17 @@ CELLS = {
     for cell in (
         Cell("rnn_tanh", "rnn", "h", "h", 0, _rnn_tanh, keeps_made=True),
         Cell("rnn_relu", "rnn", "h", "h", 0, _rnn_relu, keeps_made=True),
-        Cell("lstm", "lstm", "ifgo", "hc", 4, _lstm),
+        Cell("lstm", "lstm", "ifgo", "hc", 4, _lstm, with_per_unit="lstm_peephole"),
+        Cell(
+            "lstm_peephole",
+            "lstm",
+            "ifgo",
+            "hc",
+            4,
+            _lstm_peephole,
+            per_unit_gates=(0, 1, 3),
+            per_unit_inputs=_peephole_inputs,
+        ),
         Cell("slstm", "slstm", "ifzo", "hcnm", 5, _slstm, has_zoneout=False),
         Cell("gru", "gru", "rzn", "h", 4, _gru, same_gradient=False),
         Cell(

@@ -111,6 +111,15 @@ def check_controls(
     )
 
 
+def counting(call: Call, sequence: Array, controls: Controls) -> Array:
+    """A sequence where it counts. It may be NaN elsewhere, and 0 * NaN is NaN."""
+    if controls.lengths is None:
+        return sequence
+    time = sequence.shape[call.time_axis]
+    counts = valid_steps(controls.lengths, time, time_major=call.time_major)
+    return jnp.where(counts, sequence, 0)
+
+
 class _Native:
     """Checks one control after the other and brings it into the engines' layout."""
 

@@ -117,7 +117,7 @@ def _backward_on(platform: str):
 
     def scan_call(call: Call, primals: Primals, _, cotangents):
         a_x = pre_activations(call, primals.source, primals.controls)
-        return _scan.backward(call, (a_x, *primals[1:]), cotangents)
+        return _scan.backward(call, primals._replace(source=a_x), cotangents)
 
     return scan_call if platform == DEFAULT else native_call
 
@@ -172,7 +172,7 @@ def _sizes(call: Call, like: Array, w_hh: Array) -> Sizes:
 
 
 def _forward_native(call: Call, primals: Primals, *, platform="cpu"):
-    source, w_hh, b_hh, state_0, controls = primals
+    source, w_hh, b_hh, state_0, controls, per_unit = primals
     if isinstance(source, Input) and not _is_prepared_for(call, source, w_hh):
         source = source._replace(prepared=None)
     given = jax.tree.leaves(source)
@@ -192,12 +192,13 @@ def _forward_native(call: Call, primals: Primals, *, platform="cpu"):
     results = *_forward_results(call, primals), workspace
     is_prepared = isinstance(source, Input) and source.prepared is not None
     run = _ffi_call("prnn_forward", platform, results, projects, is_prepared)
-    y, state_n, saved, _ = run(call, controls, *given, w_hh, b_hh, *state_0)
+    weights = w_hh, b_hh, *jax.tree.leaves(per_unit)
+    y, state_n, saved, _ = run(call, controls, *given, *weights, *state_0)
     return y, state_n, saved
 
 
 def _backward_native(call: Call, primals: Primals, kept, cotangents, *, platform="cpu"):
-    _, w_hh, _, state_0, controls = primals
+    _, w_hh, _, state_0, controls, per_unit = primals
     y, saved = kept
     dy, dstate_n = cotangents
     sizes = Sizes.of(call, y, 1)
@@ -208,7 +209,15 @@ def _backward_native(call: Call, primals: Primals, kept, cotangents, *, platform
     workspace = _workspace_of(call, sizes, controls, y, platform, backward=True)
     results = da, da_h, dstate_0, dreset_to, workspace
     da_x, da_h, dstate_0, dreset_to, _ = _ffi_call("prnn_backward", platform, results)(
-        call, controls, w_hh, y, *saved, *state_0, dy, *dstate_n
+        call,
+        controls,
+        w_hh,
+        *jax.tree.leaves(per_unit),
+        y,
+        *saved,
+        *state_0,
+        dy,
+        *dstate_n,
     )
     dreset_to = tuple(d.astype(y.dtype) for d in dreset_to) or None
     return da_x, da_h[0] if da_h else da_x, dstate_0, dreset_to

@@ -72,7 +72,7 @@ class Convertible:
             arrays = {name: _param(one, name)[...] for name in layout.names}
             directions.append(_weights.to_params(layout, arrays))
         params = _weights.stack_directions(directions)
-        layer.w_ih[...], layer.w_hh[...], layer.b_ih[...], _ = params
+        layer.w_ih[...], layer.w_hh[...], layer.b_ih[...], *_ = params
         return layer
 
     def to_cell(self: Any, cell_type: Any = None) -> Any:

@@ -53,6 +53,7 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
     for name, array in params._asdict().items():
         if array is not None or name in ("w_ih", "w_hh"):
             _checks.array(op, name, array)
+    _weights.check_no_peepholes(op, params)
     bidirectional = isinstance(params, BidirectionalParams)
     if "bidirectional" in options:
         bidirectional = flag(op, "bidirectional", options["bidirectional"])

@@ -20,6 +20,7 @@ from prnn_jax._call import Call
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._input import Input, pre_activations
+from prnn_jax._per_unit import sum_over_steps
 from prnn_jax._primals import Primals
 from prnn_jax._scan import grouped_product
 from prnn_jax._sharding import aligned
@@ -33,8 +34,8 @@ def backward(call: Call, primals, kept, cotangents):
     """As `_ffi.backward`, from what a forward pass with save="states" kept.
 
     Returns:
-      The gradients, and the reserve that a forward pass with save="all" would have
-      kept, where the gradient of w_hh needs it.
+      The gradients; the reserve that a forward pass with save="all" would have kept,
+      where the gradient of w_hh needs it; and the gradient of `Primals.per_unit`.
     """
     controls = primals.controls
     dy, dstate_n = cotangents
@@ -51,17 +52,23 @@ def backward(call: Call, primals, kept, cotangents):
     dreset_to = jax.tree.map(jnp.zeros_like, controls.reset_to)
     dstate = aligned(call, dy, dstate_n)
 
+    own = primals.per_unit
+    dper_unit = None
+    if own is not None:
+        dper_unit = jnp.zeros(own.shape, jnp.promote_types(own.dtype, jnp.float32))
+
     def advance(chunk: _Chunk, carry):
-        dstate, sequences, dreset_to = carry
+        dstate, sequences, dreset_to, dper_unit = carry
         out = _backward_of_chunk(call, chunk, primals, kept, (dy, dstate))
-        (da_x, da_h, dstate, more), saved = out
+        (da_x, da_h, dstate, more), saved, of_units = out
         parts = da_x, (da_h,) * len(sequences[1]), saved[: len(sequences[2])]
         sequences = jax.tree.map(chunk.put, sequences, parts)
-        return dstate, sequences, jax.tree.map(jnp.add, dreset_to, more)
+        sums = jax.tree.map(jnp.add, (dreset_to, dper_unit), (more, of_units))
+        return dstate, sequences, *sums
 
     time = dy.shape[call.time_axis]
     count, size, rest = _cutting(time)
-    carry = dstate, (da_x, da_h, reserve), dreset_to
+    carry = dstate, (da_x, da_h, reserve), dreset_to, dper_unit
     if count:
 
         def body(n, carry):
@@ -73,13 +80,15 @@ def backward(call: Call, primals, kept, cotangents):
     if not count or rest:  # the forward pass begins with the rest
         first = count * size if call.reverse else 0
         carry = advance(_Chunk(call, time, first, rest), carry)
-    dstate, (da_x, da_h, reserve), dreset_to = carry
-    return (da_x, da_h[0] if da_h else da_x, dstate, dreset_to), reserve
+    dstate, (da_x, da_h, reserve), dreset_to, dper_unit = carry
+    if own is not None:
+        dper_unit = dper_unit.astype(own.dtype)
+    return (da_x, da_h[0] if da_h else da_x, dstate, dreset_to), reserve, dper_unit
 
 
 def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
-    """The gradients that the chunk gives, and its reserve."""
-    source, w_hh, b_hh, state_0, controls = primals
+    """The gradients that the chunk gives, its reserve, and that of the units."""
+    source, w_hh, b_hh, state_0, controls, per_unit = primals
     y, saved = kept
     dy, dstate = cotangents
     fast = replace(call, lean=False, save="all")
@@ -95,19 +104,25 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
         for n, (x, x_0) in enumerate(zip(after, begins, strict=True))
     )
     a_x = chunk.a_x(source, bent)
-    reserve = *_gates(fast, a_x, w_hh, b_hh, befores, bent), *after[1:]
+    primals = Primals(a_x, w_hh, b_hh, begins, bent, per_unit)
+    gates = _gates(fast, primals, befores)
+    reserve = *gates, *after[1:]
     chunk_saved = (jnp.concatenate(reserve, -1),) if reserve else ()
     gradients = _ffi.backward(
         fast,
-        Primals(a_x, w_hh, b_hh, begins, bent),
+        primals,
         (after[0], chunk_saved),
         (chunk.cut(dy), dstate),
     )
-    return gradients, chunk_saved
+    of_units = None
+    if per_unit is not None:
+        of_units = sum_over_steps(fast, befores, gates, gradients[0], bent)
+    return gradients, chunk_saved, of_units
 
 
-def _gates(call: Call, a_x, w_hh, b_hh, befores: State, controls: Controls):
+def _gates(call: Call, primals: Primals, befores: State):
     """The reserve of all steps of a chunk."""
+    a_x, w_hh, b_hh, _, controls, per_unit = primals
     hidden = w_hh.shape[1]
     axis, time = call.time_axis, a_x.shape[call.time_axis]
     mask = controls.mask
@@ -119,7 +134,8 @@ def _gates(call: Call, a_x, w_hh, b_hh, befores: State, controls: Controls):
         a = grouped_product(h, w_hh[..., columns], call.precision)
         return a + b_hh[None, None, :, columns]
 
-    made, reserve = call.table.step(call, a_x, befores, product)
+    own = () if per_unit is None else (per_unit,)
+    made, reserve = call.table.step(call, a_x, befores, product, *own)
     if call.table.keeps_made and controls.zoneout is not None:
         reserve = made[:1]
     if controls.lengths is not None:

@@ -81,9 +81,10 @@ def lstm(
       i, f, o = σ(a_i), σ(a_f), σ(a_o) \quad c' = f c + i \tanh(a_g) \quad
       h' = o \tanh(c')
 
-    with :math:`a = x W_{ih} + b_{ih} + h W_{hh} + b_{hh}`, without peepholes
-    (Hochreiter & Schmidhuber 1997, Neural Computation 9(8); Gers et al. 2000,
-    ibid. 12(10)).
+    with :math:`a = x W_{ih} + b_{ih} + h W_{hh} + b_{hh}` (Hochreiter & Schmidhuber
+    1997, Neural Computation 9(8); Gers et al. 2000, ibid. 12(10)). With
+    `params.peepholes` (Gers & Schmidhuber 2000, IJCNN), :math:`a_i` and :math:`a_f`
+    have :math:`p_i c` and :math:`p_f c` added, and :math:`a_o` has :math:`p_o c'`.
 
     Args:
       x: `[*batch, time, input]`, any number of batch axes, also none.
@@ -315,6 +316,7 @@ def recurrence(
     state_0: GivenState | None = None,
     b_hh: ArrayLike | None = None,
     *,
+    peepholes: ArrayLike | None = None,
     heads: int | None = None,
     reset_after: bool = True,
     activation: Activation = "tanh",
@@ -344,6 +346,7 @@ def recurrence(
       w_hh: `[hidden, G*hidden]`, with leading axes as in `Params`.
       state_0: as for the cell's own function.
       b_hh: `[G*hidden]`, with leading axes as in `Params`, or None for zero.
+      peepholes: `[3*hidden]`, likewise, of an "lstm" with such.
       heads: how many w_hh has, for which it then has an axis; None for as many as there
         are. Says that an axis of 2 is heads and not directions.
       reset_after: as in `gru`.
@@ -378,7 +381,8 @@ def recurrence(
         name = "gru_reset_before" if cell == "gru" and not after else cell
         call = Call(name, **options("recurrence", arguments))
     _check_heads(call, w_hh, heads)
-    return run("recurrence", call, a_x, None, w_hh, None, b_hh, arguments)
+    params: Any = Params(None, w_hh, None, b_hh, peepholes)  # pyright: ignore[reportArgumentType]
+    return run("recurrence", call, a_x, params, arguments)
 
 
 def _check_heads(call: Call, w_hh, heads: int | None) -> None:

@@ -22,6 +22,8 @@ class Params(NamedTuple):
       b_ih: `[G*hidden]`, or None for zero.
       b_hh: `[G*hidden]`, or None for zero. It differs from b_ih only in the GRU with
         reset_after, where its last third is inside the product with r.
+      peepholes: `[3*hidden]`, of an LSTM whose gates i, f and o see c, in that order
+        (Gers & Schmidhuber 2000); None for one without.
 
     With heads each has a leading axis `heads` (`MultiHeadParams`); of a bidirectional
     layer each has a leading axis of 2 (`BidirectionalParams`), before that of heads.
@@ -33,6 +35,7 @@ class Params(NamedTuple):
     w_hh: Array
     b_ih: Array | None = None
     b_hh: Array | None = None
+    peepholes: Array | None = None
 
 
 class BidirectionalParams(Params):

@@ -13,7 +13,7 @@ from prnn_jax._eager import compiled_once
 from prnn_jax._options import flag, size
 from prnn_jax._params import Params, Prepared, check_lead, described
 from prnn_jax._plan import engine_for, target_platform
-from prnn_jax._run import layer_input
+from prnn_jax._run import layer_input, with_per_unit
 
 
 def prepare(
@@ -77,7 +77,8 @@ def prepare(
     )
     check_lead("prepare", params, params.w_hh, bidirectional=bidirectional)
     x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
-    layout, arrays = check_arguments("prepare", call, x, *params, None)
+    call = with_per_unit("prepare", call, params.peepholes)
+    layout, arrays = check_arguments("prepare", call, x, params, None)
     engine, _ = engine_for(
         call, x.dtype, target_platform(), layout.groups, layout.hidden
     )
@@ -89,7 +90,7 @@ def prepare(
 @compiled_once(static_argnums=(0, 1, 2, 3))
 def _packed(call: Call, layout: Layout, batch: int, time: int, arrays: Arrays) -> Array:
     w_ih: Any = arrays.w_ih
-    x, _, w_hh, b_ih, b_hh, _ = arrays.or_zeros(layout)
+    x, _, w_hh, b_ih, b_hh, *_ = arrays.or_zeros(layout)
     if b_ih is None:
         b_ih = jnp.zeros_like(b_hh)
     columns = call.table.gates * layout.hidden

@@ -24,6 +24,7 @@ class Primals(NamedTuple):
       b_hh: `[N, G*hidden]`.
       state_0: one array `[batch, N, hidden]` for each state.
       controls: see there.
+      per_unit: `[N, U*hidden]`, of cells whose units have numbers of their own.
     """
 
     source: Array | Input
@@ -31,6 +32,7 @@ class Primals(NamedTuple):
     b_hh: Array
     state_0: State
     controls: Controls
+    per_unit: Array | None = None
 
 
 def axes_of(call: Call, primals: Primals, *rest) -> list[Axes]:
@@ -55,5 +57,6 @@ def axes_of(call: Call, primals: Primals, *rest) -> list[Axes]:
         b_hh="gx",
         state_0=by_rank(primals.state_0),
         controls=by_rank(primals.controls),
+        per_unit=None if primals.per_unit is None else "gx",
     )
     return jax.tree.leaves((table, by_rank(rest)))

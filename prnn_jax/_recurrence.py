@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
-from prnn_jax import _ffi, _input, _lean, _products, _scan
+from prnn_jax import _ffi, _input, _lean, _per_unit, _products, _scan
 from prnn_jax._batching import whole
 from prnn_jax._before import before
 from prnn_jax._call import Call
 from prnn_jax._cells import State
-from prnn_jax._controls import Controls, valid_steps
+from prnn_jax._controls import Controls, counting
 from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._input import Input, pre_activations
 from prnn_jax._primals import Primals
@@ -36,7 +36,7 @@ def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
     All floating arrays of one dtype. No gradient flows to the controls but `reset_to`.
     Where the source is what a_x is made of, a_x is not kept.
     """
-    source, _, _, state_0, controls = primals
+    source, state_0, controls = primals.source, primals.state_0, primals.controls
     like: Any = source
     if isinstance(source, Input):
         make = functools.partial(pre_activations, call)
@@ -83,9 +83,7 @@ def _backward_rule(call: Call, residuals, cotangents):
     primals, kept = residuals
     dy, dstate_n, _ = cotangents  # nothing but _backward depends on the saved values
     out: Any = _backward(call, primals, kept, (dy, dstate_n))
-    dsource, dw_hh, db_hh, dstate_0, dreset_to = out
-    dcontrols = Controls(reset_to=dreset_to)
-    return (Primals(dsource, dw_hh, db_hh, dstate_0, dcontrols),)
+    return (out,)
 
 
 _forward.defvjp(_forward_rule, _backward_rule)
@@ -93,27 +91,35 @@ _forward.defvjp(_forward_rule, _backward_rule)
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _backward(call: Call, primals, kept, cotangents):
-    """Gradients of the source, w_hh, b_hh, state_0 and reset_to."""
+    """Gradients of the primals; of the controls, of reset_to."""
     return whole(functools.partial(_backward_of, call))(primals, kept, cotangents)
 
 
 def _backward_of(call: Call, primals, kept, cotangents):
     y, saved = kept
     if call.lean:
-        gradients, saved = _lean.backward(call, primals, kept, cotangents)
+        gradients, saved, dper_unit = _lean.backward(call, primals, kept, cotangents)
     else:
         gradients = _ffi.backward(call, primals, kept, cotangents)
+        dper_unit = _per_unit.gradient(call, primals, y, saved, gradients[0])
     da_x, da_h, dstate_0, dreset_to = gradients
     # Parallel in time: one large product instead of `time` small ones.
     weights = _multiplied(call, primals, y, saved, da_h)
-    source, w_hh, *_, controls = primals
+    source, w_hh, controls = primals.source, primals.w_hh, primals.controls
     projection = _input.projection(call, source, controls, da_x)
     of_weights, of_source = _products.gradients(call, w_hh, weights, projection)
     dw_hh, db_hh = (
         jnp.concatenate(parts, -1) for parts in zip(*of_weights, strict=True)
     )
     dsource = da_x if of_source is None else _input.gradients(source, of_source)
-    return dsource, dw_hh, db_hh, dstate_0, dreset_to
+    return Primals(
+        dsource,
+        dw_hh,
+        db_hh,
+        dstate_0,
+        Controls(reset_to=dreset_to),
+        dper_unit,
+    )
 
 
 def _backward_forward_rule(call: Call, primals, kept, cotangents):
@@ -124,22 +130,20 @@ def _backward_backward_rule(call: Call, residuals, dd):
     # The backward pass is a function of the forward pass's arguments and cotangents;
     # what was kept is a function of those arguments. So its derivative is the scan's.
     primals, kept, cotangents = residuals
-    floats, controls = primals[:4], primals[4]
+    controls = primals.controls
+    floats = primals._replace(controls=Controls(reset_to=controls.reset_to))
 
-    def gradients(floats, reset_to, cotangents):
-        def run(source, w_hh, b_hh, state_0, reset_to):
-            bent = controls._replace(reset_to=reset_to)
-            a_x = pre_activations(call, source, bent)
-            return _scan.forward(call, a_x, w_hh, b_hh, state_0, bent)[:2]
+    def gradients(floats, cotangents):
+        def run(floats):
+            bent = controls._replace(reset_to=floats.controls.reset_to)
+            a_x = pre_activations(call, floats.source, bent)
+            return _scan.forward(call, a_x, *floats._replace(controls=bent)[1:])[:2]
 
-        _, vjp = jax.vjp(run, *floats, reset_to)
-        return vjp(cotangents)
+        _, vjp = jax.vjp(run, floats)
+        return vjp(cotangents)[0]
 
-    _, vjp = jax.vjp(gradients, floats, controls.reset_to, cotangents)
-    dfloats, dreset_to, dcotangents = vjp(dd)
-    dsource, dw_hh, db_hh, dstate_0 = dfloats
-    dcontrols = Controls(reset_to=dreset_to)
-    dprimals = Primals(dsource, dw_hh, db_hh, dstate_0, dcontrols)
+    _, vjp = jax.vjp(gradients, floats, cotangents)
+    dprimals, dcotangents = vjp(dd)
     return dprimals, jax.tree.map(jnp.zeros_like, kept), dcotangents
 
 
@@ -148,23 +152,14 @@ _backward.defvjp(_backward_forward_rule, _backward_backward_rule)
 
 def _multiplied(call: Call, primals, y: Array, saved, da_h: Array) -> list[Weights]:
     """What w_hh multiplied: all of it h, or each gate's columns something else."""
-    _, _, _, state_0, controls = primals
+    state_0, controls = primals.state_0, primals.controls
     h = before(call, y, state_0[0], controls, 0)
     if controls.mask is not None:
         h = h * jnp.expand_dims(controls.mask, call.time_axis)
-    h = _counting(call, h, controls)
+    h = counting(call, h, controls)
     inputs_of = call.table.product_inputs
     if inputs_of is None:
         return [Weights(h, da_h)]
-    inputs = inputs_of(h, _counting(call, saved[0], controls))
+    inputs = inputs_of(h, counting(call, saved[0], controls))
     das = jnp.split(da_h, call.table.gates, -1)
     return [Weights(x, da) for x, da in zip(inputs, das, strict=True)]
-
-
-def _counting(call: Call, sequence: Array, controls: Controls) -> Array:
-    """A sequence where it counts. It may be NaN elsewhere, and 0 * NaN is NaN."""
-    if controls.lengths is None:
-        return sequence
-    time = sequence.shape[call.time_axis]
-    counts = valid_steps(controls.lengths, time, time_major=call.time_major)
-    return jnp.where(counts, sequence, 0)

@@ -17,7 +17,7 @@ from prnn_jax._checks import check
 from prnn_jax._controls import Controls, check_controls
 from prnn_jax._eager import compiled_once
 from prnn_jax._input import Input
-from prnn_jax._params import Prepared, check_lead, described
+from prnn_jax._params import Params, Prepared, check_lead, described
 from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._primals import Primals
 from prnn_jax._recurrence import recurrence
@@ -53,14 +53,14 @@ def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, A
     is_several = is_several and not isinstance(params, Mapping)
     values: Any = tuple(params) if is_several else ()
     check(
-        len(values) == 4,
+        len(values) in (4, 5),
         f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
         f"{described(params)}.",
     )
-    w_ih, w_hh, b_ih, b_hh = values
-    check_lead(op, params, w_hh, bidirectional=call.bidirectional)
-    _checks.array(op, "w_ih", w_ih)  # None is for `recurrence`
-    return run(op, call, x, w_ih, w_hh, b_ih, b_hh, arguments, packed)
+    params = params if isinstance(params, Params) else Params(*values)
+    check_lead(op, params, params.w_hh, bidirectional=call.bidirectional)
+    _checks.array(op, "w_ih", params.w_ih)  # None is for `recurrence`
+    return run(op, call, x, params, arguments, packed)
 
 
 def options(op: str, arguments: dict) -> dict:
@@ -100,12 +100,26 @@ def rnn_call(op: str, arguments: dict) -> Call:
     )
 
 
+def with_per_unit(op: str, call: Call, peepholes: Any) -> Call:
+    """The call of the cell that has peepholes, if there are some."""
+    if peepholes is None:
+        return call
+    cell = call.table.with_per_unit
+    check(
+        cell is not None,
+        f"{op}: peepholes must be None, which only prnn_jax.lstm has, got "
+        f"{type(peepholes).__name__}.",
+    )
+    return replace(call, cell=cell)
+
+
 def run(
-    op: str, call: Call, x, w_ih, w_hh, b_ih, b_hh, arguments: dict, packed=None
+    op: str, call: Call, x, params: Params, arguments: dict, packed=None
 ) -> tuple[Array, Any]:
     """The way of every call; with w_ih None, x is a_x already."""
     state_0 = arguments["state_0"]
-    layout, arrays = check_arguments(op, call, x, w_ih, w_hh, b_ih, b_hh, state_0)
+    call = with_per_unit(op, call, params.peepholes)
+    layout, arrays = check_arguments(op, call, x, params, state_0)
     x = arrays.x
     given = {name: arguments[name] for name in _CONTROLS}
     controls = check_controls(op, call, layout, x, **given)
@@ -147,7 +161,7 @@ def _compiled(
 def _projected_recurrence(
     call: Call, given: Layout, arrays, packed: Array | None, controls: Controls
 ) -> tuple[Array, tuple[Array, ...]]:
-    x, w_ih, w_hh, b_ih, b_hh, states = arrays
+    x, w_ih, w_hh, b_ih, b_hh, peepholes, states = arrays
     groups, hidden = given.groups, given.hidden
     columns = call.table.gates * hidden
     if w_ih is None:
@@ -160,6 +174,7 @@ def _projected_recurrence(
         b_hh=b_hh.reshape(groups, columns),
         state_0=tuple(given.state_to_native(state) for state in states),
         controls=controls,
+        per_unit=None if peepholes is None else peepholes.reshape(groups, -1),
     )
     y, states = recurrence(call, primals)
     y = y.reshape(*given.order, groups * hidden)  # one axis at a time: the mesh's wish

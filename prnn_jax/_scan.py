@@ -10,6 +10,7 @@ from jax import Array, lax
 from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
 from prnn_jax._controls import NONE, Controls, valid_steps
+from prnn_jax._primals import Primals
 from prnn_jax._sharding import aligned
 
 
@@ -20,6 +21,7 @@ def forward(
     b_hh: Array,
     state_0: State,
     controls: Controls = NONE,
+    per_unit: Array | None = None,
     a_h: Array | None = None,
 ) -> tuple[Array, State, tuple[Array, ...]]:
     """Runs the cell over time; shapes as in `_call`.
@@ -58,7 +60,8 @@ def forward(
             a = a + b_hh[None, :, gates]
             return a if a_h_t is None else a + a_h_t[..., gates]
 
-        after, reserve = cell.step(call, a_x_t, state, product)
+        own = () if per_unit is None else (per_unit,)
+        after, reserve = cell.step(call, a_x_t, state, product, *own)
         if zoneout is not None:
             if cell.keeps_made:
                 reserve = after[:1]
@@ -105,15 +108,15 @@ def forward(
 
 def backward(
     call: Call,
-    primals: tuple[Array, Array, Array, State, Controls],
+    primals: Primals,
     cotangents: tuple[Array, State],
 ) -> tuple[Array, Array, State, State | None]:
     """Gradients of a_x, of a_h (one number for each product), state_0 and reset_to."""
-    a_x, w_hh, b_hh, state_0, controls = primals
+    a_x, w_hh, b_hh, state_0, controls, own = primals
 
     def run(a_x, a_h, state_0, reset_to):
         bent = controls._replace(reset_to=reset_to)
-        y, state_n, _ = forward(call, a_x, w_hh, b_hh, state_0, bent, a_h)
+        y, state_n, _ = forward(call, a_x, w_hh, b_hh, state_0, bent, own, a_h)
         return y, state_n
 
     _, vjp = jax.vjp(run, a_x, jnp.zeros_like(a_x), state_0, controls.reset_to)

@@ -181,8 +181,9 @@ def from_params(layout: Layout, params: Params, op: str = "from_params") -> Arra
         f"{op}: the cell has no bias inside the product with r, so b_hh must be None, "
         "got an array; if its last third is zero, add it to b_ih.",
     )
+    check_no_peepholes(op, params)
     if layout.bias_hh:
-        w_ih, w_hh, bias, b_hh = params
+        w_ih, w_hh, bias, b_hh, _ = params
         bias_n = None
     else:
         w_ih, w_hh, bias, bias_n = separate_biases(layout.cell, params)
@@ -210,6 +211,15 @@ def from_params(layout: Layout, params: Params, op: str = "from_params") -> Arra
     for (names, transposed), array in parts:
         arrays |= _apart(array, names, transposed)
     return arrays if layout.bias_n is None else arrays | {layout.bias_n: bias_n}
+
+
+def check_no_peepholes(op: str, params: Params) -> None:
+    """Raises ValueError where a layer would lose them."""
+    check(
+        params.peepholes is None,
+        f"{op}: the layer has no peepholes, so params.peepholes must be None, got an "
+        "array; prnn_jax.lstm takes it.",
+    )
 
 
 def _parts(layout: Layout) -> tuple[tuple[tuple[str, ...], bool], ...]:
@@ -275,7 +285,7 @@ def separate_biases(
         has a bias_n.
       params: with any b_ih and b_hh.
     """
-    w_ih, w_hh, b_ih, b_hh = params
+    w_ih, w_hh, b_ih, b_hh, _ = params
     if b_hh is None:
         return w_ih, w_hh, b_ih, None
     bias_n = None

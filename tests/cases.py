@@ -22,10 +22,12 @@ class CellCase:
     engine: str  # the cell's name in the native engine
     options: dict = field(default_factory=dict)
     states: int = 1
+    per_unit: int = 0
 
 
 CELLS = {
     "lstm": CellCase(prnn_jax.lstm, 4, "lstm", states=2),
+    "lstm_peephole": CellCase(prnn_jax.lstm, 4, "lstm_peephole", states=2, per_unit=3),
     "slstm": CellCase(prnn_jax.slstm, 4, "slstm", states=4),
     "gru": CellCase(prnn_jax.gru, 3, "gru"),
     "gru_reset_before": CellCase(
@@ -128,6 +130,8 @@ class Case:
         states = STATES[: self.table.states]
         shapes |= {f"{name}_0": self.state_shape for name in ("h", "c", *states[2:])}
         shapes |= {f"reset_{name}": self.state_shape for name in states}
+        if per_unit := self.table.per_unit:
+            shapes["peepholes"] = (*lead, per_unit * self.hidden)
         scales = {"w_ih": self.input_size**-0.5, "w_hh": self.hidden**-0.5}
         absent = {"b_ih", "b_hh"} - set(self.biases)
         absent |= {f"{name}_0" for name in STATES if name not in states}
@@ -194,7 +198,8 @@ class Case:
         weights = arrays["w_ih"], arrays["w_hh"]
         of_heads = self.heads and not self.bidirectional
         kind = prnn_jax.MultiHeadParams if of_heads else prnn_jax.Params
-        return kind(*weights, arrays.get("b_ih"), arrays.get("b_hh"))
+        others = (arrays.get(name) for name in ("b_ih", "b_hh", "peepholes"))
+        return kind(*weights, *others)
 
     def prepared(
         self, arrays: dict[str, Array], batch: int | None = None, time: int = 0
@@ -289,6 +294,8 @@ def _options() -> list[Case]:
         Case("gru_reset_before", batch=(0,), time_major=True, state=True),
         Case("lstm", batch=(3, 2), bidirectional=True, state=True),
         Case("gru", time_major=True, reverse=True),
+        Case("lstm_peephole", bidirectional=True, reverse=True, time_major=True),
+        Case("lstm_peephole", 8, (1,), 160, biases=()),
         Case("lstm", biases=()),
         Case("lstm", biases=("b_ih",), bidirectional=True),
         Case("gru", biases=("b_hh",)),
@@ -311,7 +318,8 @@ def _controlled() -> list[Case]:
     cases = []
     full = {"state": True, "controls": CONTROLS}
     bend = {"controls": CONTROLS}
-    for cell in ("lstm", "slstm", "gru", "gru_reset_before", "rnn_tanh_skip"):
+    kinds = "lstm", "lstm_peephole", "slstm", "gru", "gru_reset_before", "rnn_tanh_skip"
+    for cell in kinds:
         if cell == "slstm":
             bend = {"controls": ("lengths", "resets", "reset_to", "mask")}
         every = {"state": True, **bend}

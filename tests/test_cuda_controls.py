@@ -38,7 +38,9 @@ def controls_of(cell: str) -> tuple[str, ...]:
 @pytest.mark.cuda
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("cell", ["lstm", "slstm", "gru", "rnn_tanh_skip"])
+@pytest.mark.parametrize(
+    "cell", ["lstm", "lstm_peephole", "slstm", "gru", "rnn_tanh_skip"]
+)
 def test_all_together(cuda, cell, dtype, exchange):
     """In one native call each way."""
     controls = controls_of(cell)
@@ -190,7 +192,9 @@ def test_no_steps(emulated, cell):
 
     @jax.jit
     def run(state):
-        primals = Primals(sequence(gates), w_hh, b_hh, state, controls)
+        count = call.table.per_unit * hidden
+        own = jnp.ones((1, count)) if count else None
+        primals = Primals(sequence(gates), w_hh, b_hh, state, controls, own)
         _, state_n, saved = _ffi._forward_native(call, primals, platform="cuda")
         kept, cotangents = (sequence(1), saved), (sequence(1), state)
         gradients = _ffi._backward_native(

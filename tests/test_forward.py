@@ -85,10 +85,11 @@ def test_the_oracle_follows_the_documented_equations(cell):
         a_x = arrays["x"][:, t] @ arrays["w_ih"] + arrays["b_ih"]
         a_x = np.split(a_x, case.table.gates, -1)
         a_h = [h @ w + b for w, b in zip(w_hh, b_hh, strict=True)]
-        if cell == "lstm":
+        if cell.startswith("lstm"):
             i, f, g, o = (x + h for x, h in zip(a_x, a_h, strict=True))
-            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
-            h = sigmoid(o) * np.tanh(c)
+            p_i, p_f, p_o = np.split(arrays.get("peepholes", np.zeros(9)), 3)
+            c = sigmoid(f + p_f * c) * c + sigmoid(i + p_i * c) * np.tanh(g)
+            h = sigmoid(o + p_o * c) * np.tanh(c)
         elif cell == "slstm":
             i, f, z, o = (x + h for x, h in zip(a_x, a_h, strict=True))
             remembered = np.log(sigmoid(f)) + m

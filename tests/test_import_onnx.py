@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import assert_bitwise_equal
 
-from prnn_jax.convert import Imported, import_onnx
+from prnn_jax.convert import Imported, import_onnx, to_onnx
 
 onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -353,8 +353,8 @@ def without_any():
             "'the' must have the activations .* got .'hardsigmoid'",
         ),
         (
-            lambda: with_inputs("", "", "", "P", P=random(1, 3 * HIDDEN)),
-            "must have no peepholes",
+            lambda: with_inputs("", "", "", "P", P=random(1, 2 * HIDDEN)),
+            r"P must be \[directions, 3\*hidden\] = \[1, 21\], got \[1, 14\]",
         ),
         (computed_weights, "W of the node 'the', 'W', must be constant"),
         (computed_state, "the initial state of the node 'the', 'h', must be constant"),
@@ -363,6 +363,19 @@ def without_any():
 def test_what_does_not_fit_is_an_error(model, message):
     with pytest.raises(ValueError, match=message):
         import_onnx(model())
+
+
+@pytest.mark.parametrize("directions", [1, 2])
+def test_peepholes(directions):
+    direction = "bidirectional" if directions == 2 else "forward"
+    node = node_of("LSTM", ("X", "W", "R", "B", "", "", "", "P"), direction=direction)
+    peepholes = 2 * random(directions, 3 * HIDDEN, seed=4)
+    model = model_of([node], {**weights("LSTM", directions), "P": peepholes})
+    net = import_onnx(model)
+    assert_computes_the_same(net, model, X)
+    (params,) = net.layers
+    back = to_onnx("LSTM", params)
+    assert_bitwise_equal(back, {**weights("LSTM", directions), "P": peepholes})
 
 
 def test_peepholes_that_are_zero_are_none():

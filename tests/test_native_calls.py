@@ -51,6 +51,9 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
     w_hh = jnp.ones((GROUPS, HIDDEN, gates * HIDDEN))
     b_hh = jnp.ones((GROUPS, gates * HIDDEN))
     y = jnp.ones(sequence(1, **options).shape)
+    per_unit = None
+    if cell.per_unit:
+        per_unit = jnp.ones((GROUPS, cell.per_unit * HIDDEN))
     controls = Controls()
     if bent:
         controls = Controls(
@@ -76,7 +79,7 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
             values = call.saved(zoneout=bent)
             saved = (jnp.ones(sequence(values, **options).shape),) if values else ()
             kept, cotangents = (y, saved), (y, states)
-            primals = Primals(y, w_hh, b_hh, states, controls)
+            primals = Primals(y, w_hh, b_hh, states, controls, per_unit)
             _ffi._backward_native(call, primals, kept, cotangents)
         else:
             source: Any = jnp.ones(sequence(gates, **options).shape)
@@ -88,7 +91,8 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
                 x = jnp.ones((*y.shape[:2], INPUTS))
                 w_ih = jnp.ones((INPUTS, GROUPS, gates * HIDDEN))
                 source = Input(x, w_ih, b_hh, jnp.ones(words, jnp.uint32))
-            _ffi._forward_native(call, Primals(source, w_hh, b_hh, states, controls))
+            primals = Primals(source, w_hh, b_hh, states, controls, per_unit)
+            _ffi._forward_native(call, primals)
     (only,) = seen
     return only
 
@@ -177,9 +181,9 @@ def with_attributes(call: NativeCall):
     """The call with one attribute that does not fit the rest."""
     given = call.attributes.get("call", {})
     changed = [{n: not v} for n, v in given.items() if n.startswith("has_")]
-    changed += [{"cell": "peephole"}, {"max_sms": -1}, {"max_sms": 1 << 40}]
+    changed += [{"cell": "no_such"}, {"max_sms": -1}, {"max_sms": 1 << 40}]
     if call.target == "prnn_prepare":
-        changed = [{"cell": "peephole"}]
+        changed = [{"cell": "no_such"}]
     else:
         changed += [{"save": "some"}]
         if call.target == "prnn_forward":
@@ -203,6 +207,8 @@ CALLS = [
     ("prepared", Call("lstm"), False),
     ("backward", Call("lstm", save="all"), False),
     ("backward", Call("gru", save="all", time_major=True), True),
+    ("forward", Call("lstm_peephole"), False),
+    ("backward", Call("lstm_peephole", save="all"), True),
 ]
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from prnn_jax._checks import check
@@ -50,15 +51,16 @@ def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
     Args:
       cell: "LSTM", "GRU" or "RNN".
       inputs: the operator's own, by the names they have in its definition: W
-        `[directions, G*hidden, input]`, R `[directions, G*hidden, hidden]`, and B
-        `[directions, 2*G*hidden]` where it has a bias. In a node they are inputs 1, 2
-        and 3; `onnx.numpy_helper.to_array` makes an array of an initializer.
+        `[directions, G*hidden, input]`, R `[directions, G*hidden, hidden]`, B
+        `[directions, 2*G*hidden]` where it has a bias, and P `[directions, 3*hidden]`
+        where an LSTM has peepholes. In a node they are inputs 1, 2, 3 and 7;
+        `onnx.numpy_helper.to_array` makes an array of an initializer.
 
     Returns:
       `Params` with two biases, or none; with two directions `BidirectionalParams`.
 
     Raises:
-      ValueError: arrays are missing, unknown, or of wrong shapes; peepholes (P).
+      ValueError: arrays are missing, unknown, or of wrong shapes.
     """
     op = "from_onnx"
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
@@ -69,11 +71,7 @@ def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
         for name, value in inputs.items()
         if value is not None
     }
-    check(
-        "P" not in inputs,
-        f"{op}: the LSTM must have no peepholes, got P; prnn_jax has none. If all of P "
-        "is zero, leave it out.",
-    )
+    peepholes = inputs.pop("P", None) if cell == "LSTM" else None
     shape = np.shape(inputs.get("W", ()))
     check(
         "W" not in inputs or (len(shape) == 3 and shape[0] in (1, 2)),
@@ -81,13 +79,21 @@ def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
         f"{list(shape)}.",
     )
     params = _arrays.read(op, layout, inputs, shape[:1])
+    if peepholes is not None:
+        hidden = params.w_hh.shape[-2]
+        check(
+            np.shape(peepholes) == (*shape[:1], 3 * hidden),
+            f"{op}: P must be [directions, 3*hidden] = {[*shape[:1], 3 * hidden]}, got "
+            f"{list(np.shape(peepholes))}.",
+        )
+        params = params._replace(peepholes=_last_two_exchanged(jnp.asarray(peepholes)))
     if shape[0] == 2:
         return BidirectionalParams(*params)
     return jax.tree.map(lambda array: array[0], params)
 
 
 def to_onnx(cell: str, params: Params) -> dict[str, np.ndarray]:
-    """The inverse of `from_onnx`: W, R and, if params have a bias, B.
+    """The inverse of `from_onnx`: W, R and, if params have such, B and P.
 
     The GRU must say `linear_before_reset=1` for a `prnn_jax.gru` with reset_after,
     which is our default and not ONNX's.
@@ -106,7 +112,22 @@ def to_onnx(cell: str, params: Params) -> dict[str, np.ndarray]:
     op = "to_onnx"
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
     lead = _arrays.lead_of(op, params)
+    peepholes, params = params.peepholes, params._replace(peepholes=None)
     _arrays.check_params(op, layout, params, lead)
+    check(
+        peepholes is None or cell == "LSTM",
+        f"{op}: only the LSTM has peepholes, got some for the {cell}.",
+    )
     if not lead:
         params = jax.tree.map(lambda array: array[None], params)
-    return _arrays.write_numpy(op, layout, params, lead or (1,))
+    arrays = _arrays.write_numpy(op, layout, params, lead or (1,))
+    if peepholes is not None:
+        peepholes = np.asarray(_last_two_exchanged(peepholes))
+        arrays["P"] = peepholes.reshape(*(lead or (1,)), -1)
+    return arrays
+
+
+def _last_two_exchanged(peepholes: Any) -> Any:
+    """Those of i, o, f as those of i, f, o, and vice versa."""
+    i, second, third = jnp.split(peepholes, 3, -1)
+    return jnp.concatenate([i, third, second], -1)

@@ -51,7 +51,7 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     Raises:
       ValueError: it is no model of ONNX; it has no such node, or several and `name`
         says none of them; weights depend on the model's input; or the node has what
-        prnn_jax has not: peepholes, clip, input_forget, other activations, a direction
+        prnn_jax has not: clip, input_forget, other activations, a direction
         that is not that of the other layers. Says which node, and what to do.
       FileNotFoundError: there is no such file.
       ImportError: the package onnx is missing.
@@ -184,7 +184,7 @@ def _network(node: Node) -> Imported:
     direction = node.attribute("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
     arrays = {}
-    for letter, position in {"W": 1, "R": 2, "B": 3}.items():
+    for letter, position in {"W": 1, "R": 2, "B": 3, "P": 7}.items():
         if node.input(position):
             arrays[letter] = node.constant(position)
             check(
@@ -193,7 +193,9 @@ def _network(node: Node) -> Imported:
                 "constant; it depends on the model's input, or on an operator that "
                 "onnx.reference does not have.",
             )
-    _check_options(node, where, directions)
+    if "P" in arrays and not arrays["P"].any():
+        del arrays["P"]  # as good as none, and faster
+    _check_options(node, where)
     params = from_onnx(operator, arrays)
     return Imported(
         layers=(params,),
@@ -208,7 +210,7 @@ def _network(node: Node) -> Imported:
     )
 
 
-def _check_options(node: Node, where: str, directions: int) -> None:
+def _check_options(node: Node, where: str) -> None:
     check(
         node.attribute("clip") is None,
         f"{_OP}: {where} must have no clip, got {node.attribute('clip')}; prnn_jax "
@@ -217,13 +219,6 @@ def _check_options(node: Node, where: str, directions: int) -> None:
     check(
         not node.attribute("input_forget", 0),
         f"{_OP}: {where} must have input_forget=0; prnn_jax's LSTM has two gates.",
-    )
-    peepholes = node.constant(7) if node.proto.op_type == "LSTM" else None
-    has_none = not node.input(7) or (peepholes is not None and not peepholes.any())
-    check(
-        node.proto.op_type != "LSTM" or has_none,
-        f"{_OP}: {where} must have no peepholes (P, {node.input(7)!r}); prnn_jax's "
-        "LSTM has none.",
     )
 
 

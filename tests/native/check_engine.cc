@@ -85,6 +85,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   forward.a_x = buffers.wave(sequence * n.gates, 1.3f, 1.0f);
   forward.w_hh = buffers.wave(s.groups * s.hidden * n.gates * s.hidden, 0.7f, scale);
   forward.b_hh = buffers.wave(s.groups * n.gates * s.hidden, 0.9f, 0.3f);
+  if (n.per_unit > 0) forward.per_unit = buffers.wave(s.groups * n.per_unit * s.hidden, 0.6f, 0.4f);
   forward.y = buffers.unwritten(sequence);
   const int kept = n.kept(controls.zoneout != nullptr);
   forward.saved = kept > 0 ? buffers.unwritten(sequence * kept) : nullptr;
@@ -93,6 +94,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   auto& backward = p.backward;
   backward.dy = forward.y;
   backward.w_hh = forward.w_hh;
+  backward.per_unit = forward.per_unit;
   backward.y = forward.y;
   backward.saved = forward.saved;
   backward.da_x = buffers.unwritten(sequence * n.gates);

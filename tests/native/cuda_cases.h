@@ -75,6 +75,7 @@ constexpr const char* cell_name(const Rnn<Activation>*) {
   return "rnn";
 }
 constexpr const char* cell_name(const Lstm*) { return "lstm"; }
+constexpr const char* cell_name(const PeepholeLstm*) { return "peephole"; }
 constexpr const char* cell_name(const Slstm*) { return "slstm"; }
 constexpr const char* cell_name(const Gru*) { return "gru"; }
 
@@ -91,7 +92,7 @@ constexpr bool is_selected() {
 template <Number kNumber>
 constexpr bool is_any_selected() {
   constexpr int kMostInstances = 5;
-  for (const char* cell : {"rnn", "lstm", "slstm", "gru"})
+  for (const char* cell : {"rnn", "lstm", "peephole", "slstm", "gru"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Exchange exchange : {Exchange::kBlock, Exchange::kCluster, Exchange::kGrid})
         for (int place = 0; place < kMostInstances; ++place)
@@ -116,6 +117,7 @@ inline CellSpec cell_spec(const std::string& name) {
   if (name == "rnn_tanh") return {CellKind::kRnnTanh, 0.25f, 0.0f};
   if (name == "rnn_relu") return {CellKind::kRnnRelu, 0.0f, 0.9f};
   if (name == "gru") return {CellKind::kGru, 0, 0};
+  if (name == "peephole") return {CellKind::kPeepholeLstm, 0, 0};
   if (name == "slstm") return {CellKind::kSlstm, 0, 0};
   return {CellKind::kLstm, 0, 0};
 }
@@ -146,7 +148,7 @@ inline std::vector<Case> cases() {
   constexpr Number kNumbers[] = {Number::kBfloat16, Number::kFloat16, Number::kTf32,
                                  Number::kFloat32};
   std::vector<Case> out;
-  for (const char* cell : {"rnn_tanh", "rnn_relu", "lstm", "slstm", "gru"})
+  for (const char* cell : {"rnn_tanh", "rnn_relu", "lstm", "peephole", "slstm", "gru"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Number number : kNumbers) {
         const int count = static_cast<int>(instances(cell_spec(cell).kind, pass).size());

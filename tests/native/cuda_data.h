@@ -155,11 +155,16 @@ struct Data {
     const auto output = [&](std::int64_t n) { return results.emplace_back(n).get(); };
     const float weight = 1.5f / std::sqrt(static_cast<float>(s.hidden));
     const std::int64_t weights = s.groups * s.hidden * numbers.gates * s.hidden;
+    const auto per_unit = [&]() -> const void* {
+      const std::int64_t count = s.groups * numbers.per_unit * s.hidden;
+      return count == 0 ? nullptr : input(count, 0.8f);
+    };
     if (c.pass == PassKind::kForward) {
       auto& at = call.forward;
       at.a_x = input(sequence * numbers.gates, 1.0f);
       at.w_hh = input(weights, weight);
       at.b_hh = input(s.groups * numbers.gates * s.hidden, 0.5f);
+      at.per_unit = per_unit();
       for (int n = 0; n < numbers.states; ++n) at.state_0[n] = with_one_nan(input_state(n, true));
       at.y = output(sequence);
       for (int n = 0; n < numbers.states; ++n) at.state_n[n] = output(state);
@@ -173,6 +178,7 @@ struct Data {
     } else {
       auto& at = call.backward;
       at.w_hh = input(weights, weight);
+      at.per_unit = per_unit();
       at.y = input(sequence, 0.8f);
       controls.give(call.shape, at.controls);
       if (const int kept = numbers.kept(at.controls.zoneout != nullptr); kept > 0) {
