@@ -22,6 +22,7 @@ from prnn_jax._run import (
     GivenState,
     Implementation,
     Lengths,
+    MaskedY,
     Merge,
     Precision,
     Reserve,
@@ -63,6 +64,8 @@ def lstm(
     state_0: Sequence[ArrayLike] | None = None,
     *,
     lengths: Lengths | None = None,
+    mask: ArrayLike | None = None,
+    masked_y: MaskedY = "hold",
     resets: Resets | None = None,
     reset_to: Sequence[ArrayLike] | None = None,
     recurrent_mask: ArrayLike | None = None,
@@ -96,6 +99,11 @@ def lstm(
         counts, and `reverse` begins there. A length of 0 leaves state_0. Where values
         are known (outside `jit`), a length below 0 or above time is an error; inside
         `jit` it is taken for the nearest that is possible.
+      mask: `[*batch, time]`, of any dtype: where zero, the step does not count. The
+        state stays as it is, and what x holds there reaches nothing; other than with
+        lengths, such steps may be anywhere. In place of lengths, and without resets.
+      masked_y: y where a step does not count: "hold" for the last h before it, in the
+        order of processing, or the initial one, as Keras has it; or "zero".
       resets: `[*batch, time]`, of any dtype: where not zero, the state is replaced
         before that step (in the order of processing), at step 0 too, and no gradient
         crosses. Resets at steps that do not count do nothing.
@@ -141,6 +149,8 @@ def slstm(
     state_0: Sequence[ArrayLike] | None = None,
     *,
     lengths: Lengths | None = None,
+    mask: ArrayLike | None = None,
+    masked_y: MaskedY = "hold",
     resets: Resets | None = None,
     reset_to: Sequence[ArrayLike] | None = None,
     recurrent_mask: ArrayLike | None = None,
@@ -168,6 +178,8 @@ def slstm(
       params: `Params`, gate order i f z o; or what `prepare` makes of them.
       state_0: `(h_0, c_0, n_0, m_0)`, each `[*batch, hidden]`; zeros if not given.
       lengths: as in `lstm`, and so all that follow.
+      mask: see there.
+      masked_y: see there.
       resets: see there.
       reset_to: see there.
       recurrent_mask: see there.
@@ -197,6 +209,8 @@ def gru(
     *,
     reset_after: bool = True,
     lengths: Lengths | None = None,
+    mask: ArrayLike | None = None,
+    masked_y: MaskedY = "hold",
     resets: Resets | None = None,
     reset_to: ArrayLike | None = None,
     recurrent_mask: ArrayLike | None = None,
@@ -225,7 +239,9 @@ def gru(
       params: `Params`, gate order r z n; or what `prepare` makes of them.
       state_0: h_0 `[*batch, hidden]`; zeros if not given.
       reset_after: which of the two.
-      lengths: as in `lstm`, and so the next four.
+      lengths: as in `lstm`, and so the next six.
+      mask: see there.
+      masked_y: see there.
       resets: see there.
       reset_to: see there.
       recurrent_mask: see there.
@@ -259,6 +275,8 @@ def rnn(
     cap: float = 20.0,
     skip: float = 0.0,
     lengths: Lengths | None = None,
+    mask: ArrayLike | None = None,
+    masked_y: MaskedY = "hold",
     resets: Resets | None = None,
     reset_to: ArrayLike | None = None,
     recurrent_mask: ArrayLike | None = None,
@@ -285,7 +303,9 @@ def rnn(
       activation: f: "tanh", "relu", or "clipped_relu", min(max(a, 0), cap).
       cap: of the clipped ReLU.
       skip: s, the scale of the residual.
-      lengths: as in `lstm`, and so the next four.
+      lengths: as in `lstm`, and so the next six.
+      mask: see there.
+      masked_y: see there.
       resets: see there.
       reset_to: see there.
       recurrent_mask: see there.
@@ -323,6 +343,8 @@ def recurrence(
     cap: float = 20.0,
     skip: float = 0.0,
     lengths: Lengths | None = None,
+    mask: ArrayLike | None = None,
+    masked_y: MaskedY = "hold",
     resets: Resets | None = None,
     reset_to: GivenState | None = None,
     recurrent_mask: ArrayLike | None = None,
@@ -353,7 +375,9 @@ def recurrence(
       activation: as in `rnn`.
       cap: as in `rnn`.
       skip: as in `rnn`.
-      lengths: as in `lstm`, and so the next four.
+      lengths: as in `lstm`, and so the next six.
+      mask: see there.
+      masked_y: see there.
       resets: see there.
       reset_to: see there.
       recurrent_mask: see there.

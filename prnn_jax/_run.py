@@ -22,6 +22,7 @@ from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._primals import Primals
 from prnn_jax._recurrence import recurrence
 from prnn_jax._sharding import match_varying
+from prnn_jax._step_mask import MaskedY, StepMask, check_alone
 
 Implementation = Literal["native", "scan"]
 Activation = Literal["tanh", "relu", "clipped_relu"]
@@ -122,6 +123,11 @@ def run(
     layout, arrays = check_arguments(op, call, x, params, state_0)
     x = arrays.x
     given = {name: arguments[name] for name in _CONTROLS}
+    check_alone(op, arguments)
+    steps = None
+    if arguments["mask"] is not None:
+        steps = StepMask.of(op, call, layout, arguments["mask"])
+        given["lengths"] = steps.lengths(call)
     controls = check_controls(op, call, layout, x, **given)
     engine, reason = engine_for(
         call, x.dtype, target_platform(), layout.groups, layout.hidden
@@ -136,21 +142,24 @@ def run(
     if layout.is_empty:  # there is no step to be made, nor to be made again
         call = replace(call, implementation="scan", lean=False)
     merge = arguments["merge"] if call.bidirectional else "concat"
-    return _compiled(call, layout, merge, arrays, packed, controls)
+    masked_y = arguments["masked_y"]
+    return _compiled(call, layout, merge, masked_y, arrays, packed, controls, steps)
 
 
-@compiled_once(static_argnums=(0, 1, 2))
+@compiled_once(static_argnums=(0, 1, 2, 3))
 def _compiled(
     call: Call,
     layout: Layout,
     merge: Merge,
+    masked_y: MaskedY,
     arrays: Arrays,
     packed: Array | None,
     controls: Controls,
+    steps: StepMask | None,
 ) -> tuple[Array, Any]:
     """y and the state as the caller sees them."""
-    varying = match_varying((arrays.or_zeros(layout), packed, controls))
-    out: Any = _projected_recurrence(call, layout, *varying)
+    varying = match_varying((arrays.or_zeros(layout), packed, controls, steps))
+    out: Any = _projected_recurrence(call, layout, masked_y, *varying)
     y, states = out
     if merge == "sum":
         forward, backward = jnp.split(y, 2, -1)
@@ -159,11 +168,20 @@ def _compiled(
 
 
 def _projected_recurrence(
-    call: Call, given: Layout, arrays, packed: Array | None, controls: Controls
+    call: Call,
+    given: Layout,
+    masked_y: MaskedY,
+    arrays: Arrays,
+    packed: Array | None,
+    controls: Controls,
+    steps: StepMask | None,
 ) -> tuple[Array, tuple[Array, ...]]:
     x, w_ih, w_hh, b_ih, b_hh, peepholes, states = arrays
     groups, hidden = given.groups, given.hidden
     columns = call.table.gates * hidden
+    if steps is not None:
+        x = steps.together(call, x)
+        controls = steps.controls(call, given, controls)
     if w_ih is None:
         source = x.reshape(*given.order, groups, columns)
     else:
@@ -177,6 +195,8 @@ def _projected_recurrence(
         per_unit=None if peepholes is None else peepholes.reshape(groups, -1),
     )
     y, states = recurrence(call, primals)
+    if steps is not None:
+        y = steps.apart(call, given, y, primals.state_0[0], masked_y)
     y = y.reshape(*given.order, groups * hidden)  # one axis at a time: the mesh's wish
     y = y.reshape(*x.shape[:-1], groups * hidden)
     return y, tuple(given.state_from_native(state) for state in states)

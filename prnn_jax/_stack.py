@@ -25,6 +25,7 @@ from prnn_jax._run import (
     GivenState,
     Implementation,
     Lengths,
+    MaskedY,
     Merge,
     Precision,
     Reserve,
@@ -79,6 +80,8 @@ def stack(
     state_0: Sequence[GivenState | None] | None = None,
     *,
     lengths: Lengths | None = None,
+    mask: ArrayLike | None = None,
+    masked_y: MaskedY = "hold",
     resets: Resets | None = None,
     reset_to: Sequence[GivenState | None] | None = None,
     bidirectional: bool = False,
@@ -127,6 +130,9 @@ def stack(
       state_0: one for each of `layers`, shaped as for the cell's own function; for
         stacked layers one whose arrays have the axis of these, too. Zeros where None.
       lengths: `[*batch]`, as in `lstm`. The result is zero at steps that do not count.
+      mask: `[*batch, time]`, as in `lstm`, for all layers; where it is zero, what the
+        layers hand on is what masked_y says of each.
+      masked_y: as in `lstm`, for every layer.
       resets: `[*batch, time]`, as in `lstm`, for all layers.
       reset_to: what states are replaced with, of the form of state_0.
       bidirectional: as in `lstm`, for every layer.
@@ -183,6 +189,13 @@ def stack(
         if skip_connections or any(e.norm is not None for e in entries):
             # What the padding holds must not come through what is beside a layer.
             x = _only_valid(x, lengths, time_major=time_major)
+    if mask is not None:
+        mask = as_array("stack", "mask", mask)
+        steps = x.shape[:-1]
+        names = ("time", "*batch") if time_major else ("*batch", "time")
+        _checks.shape("stack", "mask", mask, names, steps)
+        if skip_connections or any(e.norm is not None for e in entries):
+            x = jnp.where(jnp.asarray(mask)[..., None] != 0, x, 0)
     if resets is not None:
         resets = as_array("stack", "resets", resets)
     form = (
@@ -193,7 +206,12 @@ def stack(
     noise = check_noise("stack", call, dropout, recurrent_dropout, zoneout)
     check_key("stack", key)
     tower = _Tower(
-        call, noise, skip_connections, merge, sum(sizes), _Shared(key, lengths, resets)
+        call,
+        noise,
+        skip_connections,
+        (merge, masked_y),
+        sum(sizes),
+        _Shared(key, lengths, mask, resets),
     )
 
     states, first = [], 0
@@ -218,14 +236,17 @@ class _Shared(NamedTuple):
 
     key: Array | None
     lengths: Array | None
+    mask: Any
     resets: Any
 
 
-_NOTHING = _Shared(None, None, None)
+_NOTHING = _Shared(None, None, None, None)
 
 
 class _Tower(NamedTuple):
     """How each layer of a stack runs. A part is its `(layer, state_0, reset_to)`.
+
+    `y`: how it is made: merge and masked_y.
 
     Hashable where shared is _NOTHING.
     """
@@ -233,14 +254,15 @@ class _Tower(NamedTuple):
     call: Call
     noise: Noise
     skip_connections: bool
-    merge: Merge
+    y: tuple[Merge, MaskedY]
     size: int
     shared: _Shared
 
     def layer(self, op: str, x: Array, n: int | Array, part) -> tuple[Array, Any]:
         """The n-th layer; messages begin with `op`."""
         layer, state_0, reset_to = part
-        key, lengths, resets = self.shared
+        key, lengths, mask, resets = self.shared
+        merge, masked_y = self.y
         u = x if layer.norm is None else _normalized(op, x, layer.norm)
         w_hh = _checks.array(op, "w_hh", plain(layer.params)[1])
         y, state = run_layer(
@@ -249,8 +271,10 @@ class _Tower(NamedTuple):
             u,
             layer.params,
             {
-                "merge": self.merge,
+                "merge": merge,
                 "lengths": lengths,
+                "mask": mask,
+                "masked_y": masked_y,
                 "resets": resets,
                 **self.noise.controls(key, n, self.call, x, w_hh),
                 "state_0": state_0,

@@ -1,0 +1,116 @@
+"""Masks of steps: those that count are moved together, run, and put back.
+
+Between the steps that count a state only waits, so a row without the others, which
+`lengths` then ends, is the same recurrence in fewer steps.
+"""
+
+from typing import Any, Literal, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax import _checks
+from prnn_jax._arguments import Layout
+from prnn_jax._call import Call
+from prnn_jax._checks import check
+from prnn_jax._controls import Controls, as_array
+
+#: What y is at a step that does not count: the last output before it, or zero.
+MaskedY = Literal["hold", "zero"]
+
+
+class StepMask(NamedTuple):
+    """Which steps count; each array `[*batch, time]`, or time-major.
+
+    Attributes:
+      counts: bool.
+      order: int32, of which step each is when those that count are moved to the front.
+    """
+
+    counts: Array
+    order: Array
+
+    @classmethod
+    def of(cls, op: str, call: Call, given: Layout, mask: Any) -> "StepMask":
+        """Checked, in the words of function `op`."""
+        mask = as_array(op, "mask", mask)
+        names = ("time", "*batch") if call.time_major else ("*batch", "time")
+        sizes = (*given.batch, given.time)
+        sizes = (given.time, *given.batch) if call.time_major else sizes
+        _checks.shape(op, "mask", mask, names, sizes)
+        counts = jnp.asarray(mask) != 0
+        order = jnp.argsort(~counts, axis=_axis(call), stable=True)
+        return cls(counts, order.astype(jnp.int32))
+
+    def lengths(self, call: Call) -> Array:
+        """How many steps of each row count, `[*batch]`."""
+        return jnp.sum(self.counts, _axis(call), dtype=jnp.int32)
+
+    def together(self, call: Call, sequence: Array) -> Array:
+        """A sequence `[*batch, time, features]` with the steps that count in front."""
+        axis = _axis(call)
+        axis = axis - 1 if axis < 0 else axis
+        return jnp.take_along_axis(sequence, self.order[..., None], axis)
+
+    def controls(self, call: Call, given: Layout, controls: Controls) -> Controls:
+        """Those of a call of such steps; their sequences are the engines'."""
+        if controls.zoneout is None:
+            return controls
+        order = self.order.reshape(*given.order, 1, 1)
+        zoneout = jnp.take_along_axis(controls.zoneout, order, call.time_axis)
+        return controls._replace(zoneout=zoneout)
+
+    def apart(
+        self, call: Call, given: Layout, y: Array, h_0: Array, masked_y: MaskedY
+    ) -> Array:
+        """The inverse of `together`, of y as a sequence of the engines.
+
+        Args:
+          h_0: `[batch, N, hidden]`, what is held where nothing came before.
+        """
+        axis = call.time_axis
+        counts = self.counts.reshape(*given.order, 1, 1)
+        # In the order of time: of the steps that count, how many came up to here.
+        before = jnp.cumsum(counts, axis, dtype=jnp.int32)
+        if masked_y == "zero":
+            at = jnp.maximum(before - 1, 0)
+            return jnp.where(counts, jnp.take_along_axis(y, at, axis), 0)
+
+        def held(y: Array, h_0: Array, against: bool) -> Array:
+            last = before - counts if against else before - 1
+            is_first = last >= before[_last(axis)] if against else last < 0
+            at = jnp.clip(last, 0, y.shape[axis] - 1)
+            h_0 = jnp.expand_dims(h_0, axis)
+            return jnp.where(is_first, h_0, jnp.take_along_axis(y, at, axis))
+
+        if not call.bidirectional:
+            return held(y, h_0, call.reverse)
+        sides = zip(jnp.split(y, 2, 2), jnp.split(h_0, 2, 1), strict=True)
+        ways = call.reverse, not call.reverse
+        return jnp.concatenate(
+            [held(*side, way) for side, way in zip(sides, ways, strict=True)], 2
+        )
+
+
+def _axis(call: Call) -> int:
+    """Of time, in an array without features."""
+    return 0 if call.time_major else -1
+
+
+def _last(axis: int) -> tuple:
+    return (slice(None),) * axis + (slice(-1, None),)
+
+
+def check_alone(op: str, arguments: dict) -> None:
+    """A mask says all that lengths do, and leaves no place for resets."""
+    _checks.one_of(op, "masked_y", arguments["masked_y"], ("hold", "zero"))
+    if arguments["mask"] is None:
+        return
+    for name, why in (
+        ("lengths", "take steps past the end out of the mask"),
+        ("resets", "what a reset at a step that does not count does is not defined"),
+    ):
+        check(
+            arguments[name] is None,
+            f"{op}: {name} must be None beside mask; {why}.",
+        )
