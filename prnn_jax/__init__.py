@@ -3,8 +3,8 @@
 `lstm`, `slstm`, `gru` and `rnn` run a layer over a whole sequence; `recurrence` takes
 input that is projected already; `explain` tells which engine runs a call, `prepare`
 packs weights once for many calls; `convert` takes models and parameters of other
-libraries. Layers for Flax and Equinox are in `prnn_jax.nnx`, `prnn_jax.linen` and
-`prnn_jax.equinox`.
+libraries. Layers for Flax, Equinox and Keras are in `prnn_jax.nnx`, `prnn_jax.linen`,
+`prnn_jax.equinox` and `prnn_jax.keras`.
 """
 
 from importlib.metadata import version as _version

@@ -1,0 +1,221 @@
+"""prnn_jax.keras against the layers of Keras that its layers stand for."""
+
+import numpy as np
+import pytest
+from libraries import library
+from support import run_python
+
+keras = library("keras")
+import prnn_jax.keras as ours  # noqa: E402
+
+NAMES = ["LSTM", "GRU", "SimpleRNN"]
+BATCH, TIME, IN, UNITS = 4, 9, 5, 6
+#: Of sums of a few products below 4, in float32; Keras' loop has its own order.
+CLOSE = {"rtol": 0, "atol": 1e-6}
+
+
+def random(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+X = random(BATCH, TIME, IN)
+MASK = np.random.default_rng(1).random((BATCH, TIME)) < 0.6
+MASK[0], MASK[1] = True, False
+
+
+def pair(name: str, **options):
+    """Keras' layer and ours, with the same weights."""
+    theirs = getattr(keras.layers, name)(UNITS, **options)
+    layer = getattr(ours, name)(UNITS, **options)
+    for one in (theirs, layer):
+        one.build(X.shape)
+    for weight in theirs.weights:
+        weight.assign(weight + 0.3 * random(*weight.shape, seed=2))
+    layer.set_weights(theirs.get_weights())
+    return theirs, layer
+
+
+def leaves(results) -> list[np.ndarray]:
+    return [np.asarray(one) for one in keras.tree.flatten(results)]
+
+
+def assert_close(ours, theirs, **tolerance) -> None:
+    pairs = zip(leaves(ours), leaves(theirs), strict=True)
+    for a, b in pairs:
+        np.testing.assert_allclose(a, b, **{**CLOSE, **tolerance})
+
+
+OPTIONS = [
+    {},
+    {"return_sequences": True, "return_state": True},
+    {"return_sequences": True, "go_backwards": True},
+    {"return_state": True, "go_backwards": True},
+    {"use_bias": False},
+    {"unroll": True, "return_sequences": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(o) or "plain")
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_and_states(name, options):
+    theirs, layer = pair(name, **options)
+    assert layer.explain(BATCH, TIME).engine == "native"
+    for mask in (None, MASK):
+        assert_close(layer(X, mask=mask), theirs(X, mask=mask))
+    state = [random(BATCH, UNITS, seed=n) for n in range(2 if name == "LSTM" else 1)]
+    assert_close(layer(X, initial_state=state), theirs(X, initial_state=state))
+
+
+def test_reset_before_and_relu():
+    theirs, layer = pair("GRU", reset_after=False, return_sequences=True)
+    assert_close(layer(X), theirs(X))
+    theirs, layer = pair("SimpleRNN", activation="relu", return_sequences=True)
+    assert layer.explain(BATCH, TIME).engine == "native"
+    assert_close(layer(X), theirs(X), atol=1e-5)  # sums grow
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("LSTM", {"activation": "relu"}, "activation must be tanh, got relu"),
+        (
+            "LSTM",
+            {"recurrent_activation": "hard_sigmoid"},
+            "recurrent_activation must be sigmoid, got hard_sigmoid",
+        ),
+        ("SimpleRNN", {"activation": None}, "must be tanh or relu, got linear"),
+    ],
+)
+def test_what_no_engine_has_is_keras_own(name, options, why):
+    theirs, layer = pair(name, return_sequences=True, **options)
+    plan = layer.explain(BATCH, TIME)
+    assert plan.engine == "scan"
+    assert why in plan.reasons[0]
+    np.testing.assert_array_equal(layer(X, mask=MASK), theirs(X, mask=MASK))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "rates", [{"dropout": 0.5}, {"recurrent_dropout": 0.5}], ids=str
+)
+def test_dropout_draws_as_keras_does(name, rates):
+    theirs, layer = pair(name, return_sequences=True, seed=7, **rates)
+    wanted = theirs(X, training=True)
+    assert np.abs(np.asarray(wanted) - theirs(X, training=False)).max() > 0.01
+    assert_close(layer(X, training=True), wanted)
+    assert_close(layer(X, training=False), theirs(X, training=False))
+    own = "recurrent_dropout" in rates and name != "SimpleRNN"
+    plan = layer.explain(BATCH, TIME, training=True)
+    assert plan.engine == ("scan" if own else "native")
+    assert not own or "each gate" in plan.reasons[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bidirectional_with_masks(name):
+    theirs, layer = pair(name, return_sequences=True)
+    both = [keras.layers.Bidirectional(one) for one in (theirs, layer)]
+    for one in both:
+        one.build(X.shape)
+    assert isinstance(both[1].backward_layer, getattr(ours, name))
+    both[1].set_weights(both[0].get_weights())
+    assert_close(both[1](X, mask=MASK), both[0](X, mask=MASK))
+
+
+def test_stateful():
+    layers = pair("GRU", stateful=True)
+    for _ in range(2):
+        results = [one(X) for one in layers]
+    assert_close(*results)
+    assert_close(layers[1].states, layers[0].states)
+    layers[1].reset_state()
+    first = keras.layers.GRU(UNITS)
+    first.build(X.shape)
+    first.set_weights(layers[0].get_weights())
+    assert_close(layers[1](X), first(X))
+
+
+def test_in_half_precision():
+    theirs, layer = pair("LSTM", dtype="mixed_bfloat16", return_sequences=True)
+    y = layer(X)
+    assert y.dtype == theirs(X).dtype == "bfloat16"
+    exact = keras.layers.LSTM(UNITS, return_sequences=True)
+    exact.build(X.shape)
+    exact.set_weights(theirs.get_weights())
+    errors = [
+        np.abs(np.float32(one) - np.asarray(exact(X))).max() for one in (y, theirs(X))
+    ]
+    assert errors[0] <= 2 * errors[1]
+
+
+def model_with(make, name: str):
+    """Words with padding, a bidirectional layer, one on it, a class."""
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [
+            keras.layers.Embedding(20, IN, mask_zero=True),
+            keras.layers.Bidirectional(make(UNITS, return_sequences=True)),
+            make(UNITS, kernel_regularizer="l2", name="last"),
+            keras.layers.Dense(3, activation="softmax"),
+        ],
+        name=name,
+    )
+    model.compile("adam", "sparse_categorical_crossentropy", jit_compile=True)
+    return model
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_a_model_is_trained_saved_and_loaded(name, tmp_path):
+    random = np.random.default_rng(4)
+    words = random.integers(0, 20, (32, TIME))  # 0 is padding, anywhere
+    labels = random.integers(0, 3, 32)
+    theirs = model_with(getattr(keras.layers, name), "theirs")
+    model = model_with(getattr(ours, name), "ours")
+    theirs.build(words.shape)
+    model.build(words.shape)
+    model.set_weights(theirs.get_weights())
+    arguments = {"epochs": 3, "batch_size": 8, "shuffle": False, "verbose": 0}
+    losses = [
+        one.fit(words, labels, **arguments).history["loss"] for one in (model, theirs)
+    ]
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    # Adam divides by the size of a gradient: roundings of small ones grow.
+    assert_close(model.get_weights(), theirs.get_weights(), atol=1e-4)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert type(loaded.get_layer("last")) is getattr(ours, name)
+    given = {"verbose": 0}
+    np.testing.assert_array_equal(
+        loaded.predict(words, **given), model.predict(words, **given)
+    )
+    # And what Keras wrote is read by ours: the weights have the same names.
+    theirs.save_weights(tmp_path / "theirs.weights.h5")
+    model.load_weights(tmp_path / "theirs.weights.h5")
+    assert_close(model.predict(words, **given), theirs.predict(words, **given))
+
+
+def test_a_batch_of_any_size():
+    inputs = keras.Input((None, IN))
+    model = keras.Model(inputs, ours.GRU(UNITS, return_sequences=True)(inputs))
+    for rows, time in ((3, 4), (2, 7)):
+        assert model(random(rows, time, IN)).shape == (rows, time, UNITS)
+
+
+def test_not_yet_built():
+    with pytest.raises(ValueError, match="must be built"):
+        ours.LSTM(3).explain(1, 2)
+
+
+BACKEND = """
+import prnn_jax.keras as ours
+
+try:
+    ours.LSTM(3)
+except ValueError as error:
+    assert "backend must be jax, got numpy; set KERAS_BACKEND=jax" in str(error)
+else:
+    raise SystemExit("no error")
+"""
+
+
+def test_another_backend_is_an_error():
+    run_python(BACKEND, KERAS_BACKEND="numpy")
