@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
@@ -102,7 +102,7 @@ class Arrays(NamedTuple):
     peepholes: Array | None
     states: State | None
 
-    def or_zeros(self, layout: Layout) -> "Arrays":
+    def or_zeros(self, layout: Layout) -> Any:
         """The same, b_hh and states never None."""
         b_hh, states = self.b_hh, self.states
         if b_hh is None:

@@ -53,7 +53,7 @@ def backward(call: Call, primals, kept, cotangents):
     dstate = aligned(call, dy, dstate_n)
 
     own = primals.per_unit
-    dper_unit = None
+    dper_unit: Any = None
     if own is not None:
         dper_unit = jnp.zeros(own.shape, jnp.promote_types(own.dtype, jnp.float32))
 
@@ -122,7 +122,8 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
 
 def _gates(call: Call, primals: Primals, befores: State):
     """The reserve of all steps of a chunk."""
-    a_x, w_hh, b_hh, _, controls, per_unit = primals
+    source, w_hh, b_hh, _, controls, per_unit = primals
+    a_x: Any = source
     hidden = w_hh.shape[1]
     axis, time = call.time_axis, a_x.shape[call.time_axis]
     mask = controls.mask

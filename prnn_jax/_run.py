@@ -171,7 +171,7 @@ def _projected_recurrence(
     call: Call,
     given: Layout,
     masked_y: MaskedY,
-    arrays: Arrays,
+    arrays: Any,
     packed: Array | None,
     controls: Controls,
     steps: StepMask | None,

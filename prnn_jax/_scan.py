@@ -3,6 +3,8 @@
 Any floating dtype, any platform, any order of differentiation.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -112,7 +114,8 @@ def backward(
     cotangents: tuple[Array, State],
 ) -> tuple[Array, Array, State, State | None]:
     """Gradients of a_x, of a_h (one number for each product), state_0 and reset_to."""
-    a_x, w_hh, b_hh, state_0, controls, own = primals
+    source, w_hh, b_hh, state_0, controls, own = primals
+    a_x: Any = source
 
     def run(a_x, a_h, state_0, reset_to):
         bent = controls._replace(reset_to=reset_to)

@@ -190,12 +190,12 @@ def stack(
             # What the padding holds must not come through what is beside a layer.
             x = _only_valid(x, lengths, time_major=time_major)
     if mask is not None:
-        mask = as_array("stack", "mask", mask)
-        steps = x.shape[:-1]
+        given: Any = as_array("stack", "mask", mask)
         names = ("time", "*batch") if time_major else ("*batch", "time")
-        _checks.shape("stack", "mask", mask, names, steps)
+        _checks.shape("stack", "mask", given, names, x.shape[:-1])
+        mask = given
         if skip_connections or any(e.norm is not None for e in entries):
-            x = jnp.where(jnp.asarray(mask)[..., None] != 0, x, 0)
+            x = jnp.where(jnp.asarray(given)[..., None] != 0, x, 0)
     if resets is not None:
         resets = as_array("stack", "resets", resets)
     form = (
