@@ -148,12 +148,17 @@ def _without_cycles(edges: dict[int, list[int]], begin: int) -> list[int]:
 
 
 def _of_shared_weights(kernel: Kernel) -> set[int]:
-    """Products of weights that are read from shared memory each time."""
-    inside = [i for i in kernel.instructions if i.address in kernel.loop]
-    loaded = {r for i in inside if i.opcode.startswith("LDS") for r in i.registers[1]}
+    """Products of weights that were read from shared memory just before."""
     weights = re.compile(r"HMMA\S* R\d+, R(\d+)")
-    found = ((i.address, weights.match(i.text)) for i in inside)
-    return {at for at, match in found if match and int(match[1]) in loaded}
+    found, writer = set(), {}  # by register, in the order of addresses
+    for i in kernel.instructions:
+        if i.address not in kernel.loop:
+            continue
+        match = weights.match(i.text)
+        if match and writer.get(int(match[1]), "").startswith("LDS"):
+            found.add(i.address)
+        writer |= dict.fromkeys(i.registers[1], i.opcode)
+    return found
 
 
 def _prefetches(
