@@ -48,14 +48,14 @@ struct PassBase {
       for (int n = 0; n < N; ++n) values[n] = io.fetch(p + n * shape.hidden);
     return values;
   }
-  // A unit's own numbers.
-  PRNN_HD PerUnit<C, typename Io::Fetched> fetch_per_unit(const T* per_unit, std::int64_t g,
-                                                          std::int64_t unit, Io io) const {
+  // A unit's own numbers, the same in all steps: they are near, and need not be fetched ahead.
+  PRNN_HD PerUnit<C, F> per_unit(const T* of_groups, std::int64_t g, std::int64_t unit,
+                                 Io io) const {
     constexpr int kCount = kPerUnitOf<C>;
     if constexpr (kCount == 0)
       return {};
     else
-      return fetch_values<kCount>(per_unit + g * kCount * shape.hidden + unit, io);
+      return load_values<kCount>(of_groups + g * kCount * shape.hidden + unit, io);
   }
   template <int N>
   PRNN_HD static Vec<N, F> values(const Vec<N, typename Io::Fetched>& fetched, Io io) {

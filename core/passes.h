@@ -107,7 +107,6 @@ struct ForwardPass : PassBase<C, Io, T> {
   template <class V>
   struct Of {
     Vec<C::kGates, V> a_x;
-    PerUnit<C, V> own;
   };
   using Fetched = Of<typename Io::Fetched>;
   using Inputs = Of<F>;
@@ -119,12 +118,9 @@ struct ForwardPass : PassBase<C, Io, T> {
   }
   PRNN_HD Fetched fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                         Io io) const {
-    return {Base::template fetch_a_x<C::kGates>(at, g, s, b, unit, 0, io),
-            Base::fetch_per_unit(at.per_unit, g, unit, io)};
+    return {Base::template fetch_a_x<C::kGates>(at, g, s, b, unit, 0, io)};
   }
-  PRNN_HD static Inputs inputs(const Fetched& in, Io io) {
-    return {Base::values(in.a_x, io), Base::values(in.own, io)};
-  }
+  PRNN_HD static Inputs inputs(const Fetched& in, Io io) { return {Base::values(in.a_x, io)}; }
   PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                         Io io) const {
     const std::int64_t state = shape.state_at(b, g) + unit;
@@ -141,7 +137,8 @@ struct ForwardPass : PassBase<C, Io, T> {
                             Io io) const {
     if (s >= shape.length(b, g)) return {F(0.0f)};
     at.controls.replace(carry, shape, g, s, b, unit, io);
-    Forward<C, F> out = step_of(cell, in.own, in.a_x, a_h, carry);
+    const auto own = Base::per_unit(at.per_unit, g, unit, io);
+    Forward<C, F> out = step_of(cell, own, in.a_x, a_h, carry);
     const std::int64_t t = shape.time_at(g, s, b);
     if constexpr (C::kKeepsMade)
       if (at.keeps_made())
@@ -245,7 +242,6 @@ struct BackwardPass : PassBase<C, Io, T> {
     Vec<1, V> dy;
     Vec<C::kStates, V> prev, now;
     Vec<C::kReserve, V> reserve;
-    PerUnit<C, V> own;
   };
   using Fetched = Of<typename Io::Fetched>;
   using Inputs = Of<F>;
@@ -268,7 +264,6 @@ struct BackwardPass : PassBase<C, Io, T> {
     in.now[0] =
         io.fetch((C::kKeepsMade && at.controls.zoneout != nullptr ? at.saved : at.y) + y_at);
     in.prev[0] = io.fetch(Base::h_before(at.y, at.state_0[0], g, step, b) + unit);
-    in.own = Base::fetch_per_unit(at.per_unit, g, unit, io);
     if constexpr (saved_values<C> > 0) {
       constexpr int kSaved = saved_values<C>;
       const T* saved = at.saved + shape.sequence_at(b, t, g, kSaved) + unit;
@@ -286,7 +281,7 @@ struct BackwardPass : PassBase<C, Io, T> {
   }
   PRNN_HD static Inputs inputs(const Fetched& in, Io io) {
     return {Base::values(in.dy, io), Base::values(in.prev, io), Base::values(in.now, io),
-            Base::values(in.reserve, io), Base::values(in.own, io)};
+            Base::values(in.reserve, io)};
   }
   PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                         Io io) const {
@@ -313,7 +308,8 @@ struct BackwardPass : PassBase<C, Io, T> {
         at.controls.zone_out_grad(d, kept, shape, g, shape.time_at(g, step, b), b, unit, io);
         now = cell.made(prev, now, in.reserve);
       }
-      out = grad_of(cell, in.own, d, prev, now, in.reserve);
+      const auto own = Base::per_unit(at.per_unit, g, unit, io);
+      out = grad_of(cell, own, d, prev, now, in.reserve);
       d = out.prev;
       if (at.controls.zoneout != nullptr)
         for (int n = 0; n < C::kStates; ++n) d[n] = d[n] + kept[n];
