@@ -1,0 +1,242 @@
+"""What the layers for Flax Linen share."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.core import FrozenDict
+from jax import Array
+from jax.typing import ArrayLike
+
+from prnn_jax import _flax, _options, _weights
+from prnn_jax._checks import check
+from prnn_jax._flax import Initializer
+from prnn_jax._flax_carry import Carry
+from prnn_jax._layer_arrays import layer_arrays
+from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
+from prnn_jax._params import Params
+
+
+def make_hashable(module: nn.Module) -> None:
+    """Lists, dicts and arrays among a module's options, as what can be hashed.
+
+    A module is a part of what `jax.jit` compares, in a `TrainState` for example.
+    """
+    for one in fields(module):
+        if one.name not in ("parent", "name"):
+            value = _frozen(getattr(module, one.name))
+            object.__setattr__(module, one.name, value)
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return FrozenDict({name: _frozen(option) for name, option in value.items()})
+    return _options.static(value)
+
+
+class Layer(nn.Module):
+    """All that the layers share; a layer is a kind of cell and its options."""
+
+    features: int
+    kernel_init: Initializer = jax.nn.initializers.lecun_normal()
+    recurrent_kernel_init: Initializer = _flax.orthogonal
+    bias_init: Initializer = jax.nn.initializers.zeros
+    bidirectional: bool = False
+    merge: Merge = "concat"
+    heads: int | None = None
+    time_major: bool = False
+    return_carry: bool = False
+    reverse: bool = False
+    keep_order: bool = False
+    recurrent_dropout_rate: float = 0.0
+    zoneout_rate: float | tuple[float, ...] = 0.0
+    deterministic: bool | None = None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    carry_init: Initializer | None = None
+    reserve: Reserve = "fast"
+    precision: Precision = None
+    implementation: Implementation | None = None
+
+    _kind: ClassVar[_flax.Kind]
+
+    def __post_init__(self):
+        make_hashable(self)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        initial_carry: Carry | None = None,
+        init_key: Array | None = None,
+        seq_lengths: Lengths | None = None,
+        resets: Resets | None = None,
+        reset_carry: Carry | None = None,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        deterministic: bool | None = None,
+    ) -> Any:
+        """Runs the layer over whole sequences, as `linen.RNN` does.
+
+        Args:
+          inputs: `[*batch, time, in_features]`, any number of batch axes, also none;
+            `[time, *batch, in_features]` if time_major.
+          initial_carry: the state before the first step, each array
+            `[*batch, features]`: `(c, h)` for the LSTM, `(h, c, n, m)` for the sLSTM, h
+            for the others, and a pair of these, forward and backward, if bidirectional.
+            By default zeros, or what `carry_init` draws.
+          init_key: for carry_init; by default `jax.random.key(0)`.
+          seq_lengths: whole numbers `[*batch]`: how many steps of each row count, from
+            its beginning. The carry is that after the last step that counts, and
+            `reverse` begins there, as in `linen.RNN`. Other than there, outputs past
+            the end are zero, whether or not the carry is returned, and what inputs hold
+            there, NaN too, has no effect; a length of 0 leaves the initial carry.
+          resets: `[*batch, time]` (`[time, *batch]` if time_major), of any dtype: where
+            not zero, the state is replaced before that step, in the order of
+            processing, and no gradient crosses.
+          reset_carry: what it is replaced with, like initial_carry. By default zeros.
+          return_carry: overrides the layer's own, as do the next three.
+          time_major: overrides the layer's own.
+          reverse: overrides the layer's own.
+          keep_order: overrides the layer's own.
+          deterministic: to be given here or to the layer, if that has dropout or
+            zoneout; whose random numbers are those of `dropout`.
+
+        Returns:
+          `[*batch, time, features]`, every h (twice as wide if bidirectional and merged
+          by "concat"), or `(carry, outputs)` with return_carry. Both are in the dtype
+          of the computation.
+
+        Raises:
+          ValueError: shapes, dtypes or options do not fit; says what was expected.
+        """
+        options = self._options(
+            return_carry=return_carry,
+            time_major=time_major,
+            reverse=reverse,
+            keep_order=keep_order,
+        )
+        batch = options.batch(inputs)
+        in_features = jnp.shape(inputs)[-1]
+
+        def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
+            return self.param(name, lambda key: options.draw(init, key, rows, gates))
+
+        gates = self._kind.cell.gates
+        params = _weights.join_biases(
+            param("w_ih", self.kernel_init, (in_features,), gates),
+            param("w_hh", self.recurrent_kernel_init, (options.width,), gates),
+            param("b_ih", self.bias_init, (), gates),
+            param("b_hn", self.bias_init, (), 1) if self._has_b_hn() else None,
+        )
+        if initial_carry is None and self.carry_init is not None:
+            init_key = jax.random.key(0) if init_key is None else init_key
+            initial_carry = self.initialize_carry(init_key, (*batch, in_features))
+        key = None
+        if options.noise:
+            is_off = nn.merge_param("deterministic", self.deterministic, deterministic)
+            key = None if is_off else self.make_rng("dropout")
+        return options.run(
+            inputs,
+            params,
+            initial_carry=initial_carry,
+            seq_lengths=seq_lengths,
+            resets=resets,
+            reset_carry=reset_carry,
+            key=key,
+        )
+
+    @classmethod
+    def from_params(cls, params: Params, **options: Any) -> tuple[Self, dict]:
+        """A layer for these parameters, such as `prnn_jax.convert` gives, and they.
+
+            layer, variables = LSTM.from_params(params)
+            y = layer.apply(variables, x)
+
+        Args:
+          params: of one layer. Of two biases the layer has the sum, but for the GRU's
+            b_hn. Their type says what a leading axis is: `BidirectionalParams` make a
+            bidirectional layer, `MultiHeadParams` one with heads.
+          **options: other attributes of the layer.
+
+        Raises:
+          ValueError: shapes do not fit the cell or the options; says what was expected.
+        """
+        name = f"{cls.__name__}.from_params"
+        given = layer_arrays(name, cls._kind.cell, params, options)
+        if cls._kind.cell.function == "gru":
+            options.setdefault("recurrent_bias", given.b_hn is not None)
+        make: Any = cls
+        layer = make(
+            given.hidden_size,
+            **{
+                "bidirectional": given.bidirectional,
+                "heads": given.heads,
+                "param_dtype": given.w_hh.dtype,
+                **options,
+            },
+        )
+        check(
+            given.b_hn is None or layer._has_b_hn(),
+            f"{name}: recurrent_bias must be True for params with b_hh, got False.",
+        )
+        arrays = {"w_ih": given.w_ih, "w_hh": given.w_hh, "b_ih": given.b_ih}
+        if given.b_ih is None:
+            arrays["b_ih"] = jnp.zeros_like(given.w_hh[..., 0, :])
+        if layer._has_b_hn():
+            zeros = jnp.zeros_like(given.w_hh[..., :, 0])
+            arrays["b_hn"] = zeros if given.b_hn is None else given.b_hn
+        return layer, {"params": arrays}
+
+    @nn.nowrap
+    def to_params(self, variables: Mapping[str, Any]) -> Params:
+        """The layer's parameters, for `prnn_jax.lstm`, `slstm`, `gru` or `rnn`.
+
+        Args:
+          variables: of the layer, as `init` gives them.
+        """
+        arrays = variables["params"]
+        names = "w_ih", "w_hh", "b_ih", "b_hn"
+        return self._options().typed(_weights.join_biases(*map(arrays.get, names)))
+
+    @nn.nowrap
+    def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> Carry:
+        """The carry before the first step, as Flax's cells make it.
+
+        Args:
+          rng: for carry_init.
+          input_shape: of one time step, `[*batch, in_features]`.
+
+        Returns:
+          A carry in param_dtype, with the structure that `__call__` describes.
+        """
+        options = self._options()
+        return options.initial_carry(input_shape, options.carries.keys(rng))
+
+    @nn.nowrap
+    def _options(self, **call: Any) -> _flax.Options:
+        """All options, with what a call overrides."""
+        return _flax.Options.of(
+            self,
+            kind=self._kind,
+            features_name="features",
+            cell_options=self._cell_options(),
+            **call,
+        )
+
+    @nn.nowrap
+    def _cell_options(self) -> dict[str, Any]:
+        """Arguments of the function that not all cells have."""
+        return {}
+
+    @nn.nowrap
+    def _has_b_hn(self) -> bool:
+        """Whether there is a bias that the GRU's r multiplies."""
+        return False
