@@ -1,7 +1,9 @@
 """Several layers for Equinox, one on top of the other; and a layer as RL has it."""
 
+import functools
 import operator
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import equinox as eqx
 import jax
@@ -10,10 +12,18 @@ from jax import Array
 
 from prnn_jax import _checks, _options, _stack
 from prnn_jax._call import Call
+from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._equinox_layer import Layer, Training, check_sequence, promoted
 from prnn_jax._noise import check_noise
+from prnn_jax._params import Params
 from prnn_jax._run import Lengths, Resets, State
+
+# Arguments of a stack that its layers do not have, or not in it.
+_OWN = (
+    *("dropout", "recurrent_dropout", "zoneout"),
+    *("norm", "skip_connections", "inference"),
+)
 
 
 class Stack(eqx.Module):
@@ -30,7 +40,7 @@ class Stack(eqx.Module):
       rest_norm: of the other layers' inputs, stacked; or None.
 
     Args:
-      layer: `LSTM`, `SLSTM`, `GRU` or `RNN`.
+      layer: `LSTM`, `SLSTM`, `GRU` or `RNN`, or "lstm", "slstm", "gru" or "rnn".
       input_size: size of the input at each step.
       hidden_size: size of each layer's state.
       num_layers: how many.
@@ -56,9 +66,12 @@ class Stack(eqx.Module):
     num_layers: int = eqx.field(static=True)
     skip_connections: bool = eqx.field(static=True)
 
+    # The layers' classes, by cell; prnn_jax.equinox has them.
+    _layers: ClassVar[dict[CellName, type[Layer]]] = {}
+
     def __init__(
         self,
-        layer: type[Layer],
+        layer: type[Layer] | CellName,
         input_size: int,
         hidden_size: int,
         num_layers: int,
@@ -72,10 +85,7 @@ class Stack(eqx.Module):
         key: Array,
         **options: Any,
     ):
-        check(
-            isinstance(layer, type) and issubclass(layer, Layer),
-            f"Stack: layer must be LSTM, SLSTM, GRU or RNN, the class, got {layer!r}.",
-        )
+        kind = self._class_of(layer)
         num_layers = _options.size("Stack", "num_layers", num_layers)
         norm = _options.flag("Stack", "norm", norm)
         skip_connections = _options.flag("Stack", "skip_connections", skip_connections)
@@ -86,7 +96,7 @@ class Stack(eqx.Module):
         )
 
         def make(input_size: int, key: Array) -> Layer:
-            return layer(input_size, hidden_size, key=key, **options)
+            return kind(input_size, hidden_size, key=key, **options)
 
         keys = jax.random.split(key, num_layers)
         self.first = make(input_size, keys[0])
@@ -96,19 +106,77 @@ class Stack(eqx.Module):
             self.rest = eqx.filter_vmap(lambda key: make(width, key))(keys[1:])
         if norm:
             shape = input_size
-            self.first_norm = _stack.Norm(
-                jnp.ones(shape, dtype), jnp.zeros(shape, dtype)
-            )
+            self.first_norm = _begins(shape, dtype)
         if norm and num_layers > 1:
             shape = num_layers - 1, width
-            self.rest_norm = _stack.Norm(
-                jnp.ones(shape, dtype), jnp.zeros(shape, dtype)
-            )
-        call = Call(layer._cell_name)
+            self.rest_norm = _begins(shape, dtype)
+        call = Call(kind._cell_name)
         noise = check_noise("Stack", call, dropout, recurrent_dropout, zoneout)
         self.training = Training.of(noise, inference)
         self.num_layers = num_layers
         self.skip_connections = skip_connections
+
+    @classmethod
+    def from_params(
+        cls, layer: type[Layer] | CellName, layers: Sequence[Params], **options: Any
+    ) -> Self:
+        """A stack of layers with these parameters, such as `prnn_jax.convert` gives.
+
+            network = prnn_jax.convert.import_pytorch(module)
+            stack = Stack.from_params(network.cell, network.layers)
+
+        Args:
+          layer: as for `Stack`.
+          layers: the parameters of each, as for a layer's from_params.
+          **options: other arguments of the stack and of its layers.
+
+        Raises:
+          ValueError: shapes do not fit each other, the cell or the options; says what
+            was expected.
+        """
+        make: Any = cls._class_of(layer)
+        own = {n: options.pop(n) for n in _OWN if n in options}
+        has_bias = any(p.b_ih is not None or p.b_hh is not None for p in layers)
+        options = {"use_bias": has_bias, **options}
+        made = [make.from_params(params, **options) for params in layers]
+        check(bool(made), "Stack.from_params: layers must be at least one, got none.")
+        first = made[0]
+        for n, one in enumerate(made[1:], 1):
+            check(
+                one.input_size == first.output_size,
+                f"Stack.from_params: layer {n} must be for an input of "
+                f"{first.output_size} features, got w_ih {list(one.w_ih.shape)}.",
+            )
+        options |= {n: getattr(first, n) for n in ("bidirectional", "heads")}
+        draw: Any = functools.partial(
+            cls, make, first.input_size, first.hidden_size, len(made), **own, **options
+        )
+        stack = eqx.filter_eval_shape(draw, key=jax.random.key(0))
+        rest = None
+        if made[1:]:
+            rest = jax.tree.map(lambda *arrays: jnp.stack(arrays), *made[1:])
+
+        def where(stack):
+            return stack.first, stack.rest, stack.first_norm, stack.rest_norm
+
+        norms = [
+            None if n is None else _begins(n.scale.shape, n.scale.dtype)
+            for n in (stack.first_norm, stack.rest_norm)
+        ]
+        return eqx.tree_at(
+            where, stack, (first, rest, *norms), is_leaf=lambda x: x is None
+        )
+
+    @classmethod
+    def _class_of(cls, layer: Any) -> type[Layer]:
+        """The class of a layer, or of a cell by its name."""
+        layer = cls._layers.get(layer, layer) if isinstance(layer, str) else layer
+        check(
+            isinstance(layer, type) and issubclass(layer, Layer),
+            "Stack: layer must be LSTM, SLSTM, GRU or RNN, the class, or one of "
+            f"{', '.join(map(repr, cls._layers))}, got {layer!r}.",
+        )
+        return layer
 
     @property
     def layers(self) -> tuple[_stack.Layer, ...]:
@@ -206,6 +274,11 @@ class Stack(eqx.Module):
         parts = [operator.itemgetter(0), operator.itemgetter(slice(1, None))]
         parts = parts[: len(self.layers)]
         return [jax.tree.map(part, state) for part in parts]
+
+
+def _begins(shape: Any, dtype: Any) -> _stack.Norm:
+    """Norms before training."""
+    return _stack.Norm(jnp.ones(shape, dtype), jnp.zeros(shape, dtype))
 
 
 class ScannedRNN(eqx.Module):

@@ -288,7 +288,7 @@ class Options:
           ValueError: shapes, dtypes or options do not fit; says what was expected.
         """
         batch = self.batch(inputs)
-        arrays = _promoted((inputs, *params), self.dtype)
+        arrays = promoted((inputs, *params), self.dtype)
         x, params = arrays[0], self.typed(Params(*arrays[1:]))
         check(
             reset_carry is None or resets is not None,
@@ -353,7 +353,7 @@ def check_gru(reset_after: bool, recurrent_bias: bool) -> None:
     )
 
 
-def _promoted(arrays: tuple, dtype: Any) -> tuple:
+def promoted(arrays: tuple, dtype: Any) -> tuple:
     """Arrays in one floating dtype, by default that to which JAX promotes them all."""
     if dtype is None:
         dtype = jnp.result_type(*[x for x in arrays if x is not None])

@@ -1,6 +1,6 @@
 """What the layers for Flax Linen share."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
@@ -126,16 +126,7 @@ class Layer(nn.Module):
         batch = options.batch(inputs)
         in_features = jnp.shape(inputs)[-1]
 
-        def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
-            return self.param(name, lambda key: options.draw(init, key, rows, gates))
-
-        gates = self._kind.cell.gates
-        params = _weights.join_biases(
-            param("w_ih", self.kernel_init, (in_features,), gates),
-            param("w_hh", self.recurrent_kernel_init, (options.width,), gates),
-            param("b_ih", self.bias_init, (), gates),
-            param("b_hn", self.bias_init, (), 1) if self._has_b_hn() else None,
-        )
+        params = self._draw(self.param, in_features)
         if initial_carry is None and self.carry_init is not None:
             init_key = jax.random.key(0) if init_key is None else init_key
             initial_carry = self.initialize_carry(init_key, (*batch, in_features))
@@ -219,6 +210,21 @@ class Layer(nn.Module):
         """
         options = self._options()
         return options.initial_carry(input_shape, options.carries.keys(rng))
+
+    @nn.nowrap
+    def _draw(self, make: Callable, in_features: int) -> Params:
+        """The parameters, each by `make(name, draw)`, where draw is of a key."""
+        options, gates = self._options(), self._kind.cell.gates
+
+        def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
+            return make(name, lambda key: options.draw(init, key, rows, gates))
+
+        return _weights.join_biases(
+            param("w_ih", self.kernel_init, (in_features,), gates),
+            param("w_hh", self.recurrent_kernel_init, (options.width,), gates),
+            param("b_ih", self.bias_init, (), gates),
+            param("b_hn", self.bias_init, (), 1) if self._has_b_hn() else None,
+        )
 
     @nn.nowrap
     def _options(self, **call: Any) -> _flax.Options:

@@ -21,6 +21,15 @@ _ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn"
 _zeros = jax.nn.initializers.zeros
 
 
+def rngs_with_params(rngs: nnx.Rngs | None) -> nnx.Rngs:
+    """For a layer whose parameters are given, so that nothing of theirs is drawn."""
+    if rngs is None:
+        return nnx.Rngs(0)
+    streams = dict(rngs.items())
+    known = {} if streams.keys() & {"params", "default"} else {"params": 0}
+    return nnx.Rngs(**known, **streams)
+
+
 class Layer(nnx.Module):
     """All that the layers share; a layer is a kind of cell and its options."""
 
@@ -118,7 +127,7 @@ class Layer(nnx.Module):
                 "bidirectional": given.bidirectional,
                 "heads": given.heads,
                 "param_dtype": given.w_hh.dtype,
-                "rngs": nnx.Rngs(0) if rngs is None else rngs,
+                "rngs": rngs_with_params(rngs),
                 **options,
             },
         )

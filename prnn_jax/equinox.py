@@ -216,3 +216,6 @@ class RNN(Layer):
 
     def _options(self) -> dict[str, Any]:
         return {"activation": self.activation, "cap": self.cap, "skip": self.skip}
+
+
+Stack._layers.update(gru=GRU, lstm=LSTM, rnn=RNN, slstm=SLSTM)

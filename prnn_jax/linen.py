@@ -23,12 +23,13 @@ try:
     from flax.core import FrozenDict
 
     from prnn_jax._flax_linen import Layer, make_hashable
+    from prnn_jax._flax_linen_stack import Stack
 except ModuleNotFoundError as error:
     raise ImportError(
         'prnn_jax.linen needs Flax: pip install "prnn_jax[flax]".'
     ) from error
 
-__all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN"]
+__all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN", "Stack"]
 
 
 class LSTM(Layer):
@@ -183,6 +184,7 @@ _LAYERS: dict[CellName, Callable[..., Any]] = {
     "rnn": RNN,
     "slstm": SLSTM,
 }
+Stack._layers.update(_LAYERS)
 
 
 class ScannedRNN(nn.Module):

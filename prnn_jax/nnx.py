@@ -9,7 +9,6 @@ the parameters. What runs is `prnn_jax.lstm`, `slstm`, `gru` or `rnn`.
 whose state is replaced where an episode begins.
 """
 
-from collections.abc import Callable
 from typing import Any, get_args
 
 from jax import Array
@@ -24,12 +23,13 @@ try:
 
     from prnn_jax._flax_cells import LikeGRU, LikeLSTM, LikeRNN, LikeSLSTM
     from prnn_jax._flax_nnx import Layer
+    from prnn_jax._flax_nnx_stack import Stack
 except ModuleNotFoundError as error:
     raise ImportError(
         'prnn_jax.nnx needs Flax: pip install "prnn_jax[flax]".'
     ) from error
 
-__all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN"]
+__all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN", "Stack"]
 
 
 class LSTM(LikeLSTM, Layer):
@@ -217,12 +217,13 @@ class RNN(LikeRNN, Layer):
         return {"activation": self.activation, "cap": self.cap, "skip": self.skip}
 
 
-_LAYERS: dict[CellName, Callable[..., Any]] = {
+_LAYERS: dict[CellName, type[Layer]] = {
     "gru": GRU,
     "lstm": LSTM,
     "rnn": RNN,
     "slstm": SLSTM,
 }
+Stack._layers.update(_LAYERS)
 
 
 class ScannedRNN(nnx.Module):
@@ -259,7 +260,8 @@ class ScannedRNN(nnx.Module):
     ):
         _flax_scanned.check_cell(cell)
         self.cell: CellName = cell
-        self.layer = _LAYERS[cell](
+        make: Any = _LAYERS[cell]
+        self.layer = make(
             in_features,
             hidden_features,
             time_major=True,
