@@ -11,6 +11,7 @@ from importlib.metadata import version as _version
 
 from prnn_jax import convert as convert
 from prnn_jax._export import export_checks
+from prnn_jax._init import init
 from prnn_jax._ops import gru, lstm, recurrence, rnn, slstm
 from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params, Prepared
 from prnn_jax._plan import Plan, explain
@@ -32,6 +33,7 @@ __all__ = [
     "explain",
     "export_checks",
     "gru",
+    "init",
     "lstm",
     "prepare",
     "recurrence",

@@ -1,0 +1,121 @@
+"""prnn_jax.init: what its docstring says of each array."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from libraries import library
+
+import prnn_jax
+
+KEY, IN, HIDDEN = jax.random.key(0), 40, 24
+GATES = {"lstm": 4, "slstm": 4, "gru": 3, "rnn": 1}
+
+
+def orthogonal(matrix) -> bool:
+    rows, columns = matrix.shape
+    small = matrix @ matrix.T if rows <= columns else matrix.T @ matrix
+    return np.allclose(small, np.eye(min(rows, columns)), atol=1e-5)
+
+
+@pytest.mark.parametrize("cell", GATES)
+def test_orthogonal(cell):
+    params = prnn_jax.init(cell, KEY, IN, HIDDEN)
+    for gate in np.split(np.asarray(params.w_hh), GATES[cell], -1):
+        assert orthogonal(gate)
+    bound = np.sqrt(6 / (IN + HIDDEN))
+    w_ih = np.abs(params.w_ih)
+    assert 0.95 * bound < w_ih.max() <= bound
+    assert params.b_hh is None
+    bias = np.split(np.asarray(params.b_ih), GATES[cell])
+    for n, gate in enumerate(bias):
+        assert (gate == (1 if cell == "lstm" and n == 1 else 0)).all()
+
+
+@pytest.mark.parametrize(("cell", "layer"), [("lstm", "LSTM"), ("gru", "GRU")])
+def test_as_keras(cell, layer):
+    """Its own layers' distributions, by their extremes; and its biases."""
+    keras = library("keras")
+    theirs = getattr(keras.layers, layer)(HIDDEN)
+    theirs.build((None, None, IN))
+    kernel, recurrent, bias = theirs.get_weights()
+    params = prnn_jax.init(cell, KEY, IN, HIDDEN, scheme="keras")
+    assert orthogonal(np.asarray(params.w_hh))
+    assert orthogonal(recurrent)
+    most = np.abs(params.w_ih).max(), np.abs(kernel).max()
+    assert abs(most[0] / most[1] - 1) < 0.05
+    if cell == "lstm":
+        np.testing.assert_array_equal(params.b_ih, bias)
+    else:
+        assert not np.any(bias)
+        assert not np.any(params.b_ih)
+
+
+def test_as_pytorch():
+    params = prnn_jax.init("gru", KEY, IN, HIDDEN, scheme="pytorch")
+    bound = 1 / np.sqrt(HIDDEN)
+    for array in jax.tree.leaves(params):
+        assert 0.9 * bound < np.abs(array).max() <= bound
+        assert abs(np.mean(array)) < bound / 4
+    assert params.b_hh.shape == (3 * HIDDEN,)
+
+
+def test_chrono():
+    (i, f, g, o) = np.split(
+        np.asarray(prnn_jax.init("lstm", KEY, IN, 500, chrono=100).b_ih), 4
+    )
+    np.testing.assert_array_equal(i, -f)
+    assert not np.any(g)
+    assert not np.any(o)
+    assert np.exp(f).min() >= 1 - 1e-6
+    assert 90 < np.exp(f).max() < 99 + 1e-3
+    assert abs(np.exp(f).mean() - 50) < 5  # uniform from 1 to 99
+    r, z, n = np.split(np.asarray(prnn_jax.init("gru", KEY, IN, 9, chrono=9).b_ih), 3)
+    assert (z >= -1e-6).all()
+    assert z.max() > 1
+    assert not np.any([r, n])
+
+
+@pytest.mark.parametrize("scheme", ["orthogonal", "keras", "pytorch"])
+def test_runs_with_heads_and_directions(scheme):
+    x = jnp.ones((2, 3, IN))
+    both = prnn_jax.init("gru", KEY, IN, HIDDEN, scheme=scheme, bidirectional=True)
+    assert isinstance(both, prnn_jax.BidirectionalParams)
+    y, _ = prnn_jax.gru(x, both, bidirectional=True)
+    assert y.shape == (2, 3, 2 * HIDDEN)
+    heads = prnn_jax.init("slstm", KEY, IN, HIDDEN, scheme=scheme, heads=4)
+    assert isinstance(heads, prnn_jax.MultiHeadParams)
+    assert heads.w_hh.shape == (4, 6, 24)
+    assert len({float(a) for a in heads.w_ih[:, 0, 0]}) == 4
+    y, _ = prnn_jax.slstm(x, heads)
+    assert y.shape == (2, 3, HIDDEN)
+    peeping = prnn_jax.init("lstm", KEY, IN, HIDDEN, scheme=scheme, peepholes=True)
+    assert peeping.peepholes.shape == (3 * HIDDEN,)
+    y, _ = prnn_jax.lstm(
+        x.astype(jnp.bfloat16),
+        prnn_jax.init(
+            "lstm", KEY, IN, HIDDEN, scheme=scheme, dtype=jnp.bfloat16, bias=False
+        ),
+    )
+    assert y.dtype == jnp.bfloat16
+    again = prnn_jax.init("lstm", KEY, IN, HIDDEN, scheme=scheme, peepholes=True)
+    np.testing.assert_array_equal(again.w_hh, peeping.w_hh)
+
+
+@pytest.mark.parametrize(
+    ("cell", "options", "message"),
+    [
+        ("mamba", {}, "cell must be"),
+        ("lstm", {"scheme": "xavier"}, "scheme must be"),
+        ("lstm", {"heads": 5}, "heads must divide hidden_size=24, got 5"),
+        ("gru", {"peepholes": True}, "peepholes must be False"),
+        ("gru", {"forget_bias": 1.0}, "forget_bias must be None"),
+        ("lstm", {"forget_bias": 1.0, "chrono": 9}, "forget_bias must be None"),
+        ("rnn", {"chrono": 9}, "chrono must be None, or more than 2"),
+        ("lstm", {"chrono": 2}, "chrono must be None, or more than 2 steps"),
+        ("lstm", {"chrono": 9, "bias": False}, "bias must be True"),
+    ],
+)
+def test_what_does_not_fit_is_an_error(cell, options, message):
+    with pytest.raises(ValueError, match=message):
+        prnn_jax.init(cell, KEY, IN, HIDDEN, **options)
