@@ -170,7 +170,8 @@ class Stack(eqx.Module):
     @classmethod
     def _class_of(cls, layer: Any) -> type[Layer]:
         """The class of a layer, or of a cell by its name."""
-        layer = cls._layers.get(layer, layer) if isinstance(layer, str) else layer
+        known: dict[Any, type[Layer]] = {**cls._layers}
+        layer = known.get(layer, layer) if isinstance(layer, str) else layer
         check(
             isinstance(layer, type) and issubclass(layer, Layer),
             "Stack: layer must be LSTM, SLSTM, GRU or RNN, the class, or one of "

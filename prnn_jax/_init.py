@@ -136,16 +136,16 @@ def _first_bias(
         bias or (forget_bias is None and chrono is None),
         "init: bias must be True with forget_bias or chrono, got False.",
     )
-    if forget_bias is None and chrono is None:
-        if cell != "lstm" or scheme == "pytorch":
-            return None
-        forget_bias = 1.0
+    has_own = cell == "lstm" and scheme != "pytorch"
+    if forget_bias is None and chrono is None and not has_own:
+        return None
+    of_forget = 1.0 if forget_bias is None else forget_bias
     keeps, lets_in = _KEEPS[cell]
 
     def begins(key: Array, hidden: int) -> Array:
         of_gates = dict.fromkeys(table.gate_names, jnp.zeros(hidden))
         if chrono is None:
-            of_gates[keeps] = jnp.full(hidden, forget_bias)
+            of_gates[keeps] = jnp.full(hidden, of_forget)
         else:
             u = jax.random.uniform(key, (hidden,), minval=1.0, maxval=chrono - 1)
             of_gates[keeps] = jnp.log(u)

@@ -218,4 +218,4 @@ class RNN(Layer):
         return {"activation": self.activation, "cap": self.cap, "skip": self.skip}
 
 
-Stack._layers.update(gru=GRU, lstm=LSTM, rnn=RNN, slstm=SLSTM)
+Stack._layers.update({"gru": GRU, "lstm": LSTM, "rnn": RNN, "slstm": SLSTM})
