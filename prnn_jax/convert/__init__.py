@@ -8,7 +8,8 @@ A way there and back gives the same values, unless the docstring says what is ad
 Arrays become JAX's, so float64 needs `jax_enable_x64`.
 
 `import_pytorch`, `import_onnx` and `import_keras` take a whole model and find the
-network in it; what they give is an `Imported`, which can be called.
+network in it; what they give is an `Imported`, which can be called. `export_onnx` makes
+a model of layers.
 
 Cells know one direction: `stack_directions` makes a bidirectional layer of two. For an
 ensemble, whose arrays have one more axis, there is `jax.vmap`. None of the libraries
@@ -23,12 +24,14 @@ from prnn_jax.convert._imported import Imported
 from prnn_jax.convert._keras import from_keras, to_keras
 from prnn_jax.convert._keras_models import import_keras
 from prnn_jax.convert._onnx import from_onnx, to_onnx
+from prnn_jax.convert._onnx_export import export_onnx
 from prnn_jax.convert._onnx_models import import_onnx
 from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
 from prnn_jax.convert._torch_models import import_pytorch
 
 __all__ = [
     "Imported",
+    "export_onnx",
     "from_equinox",
     "from_haiku",
     "from_keras",
