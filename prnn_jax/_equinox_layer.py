@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Required, Self, TypedDict, get_args
 
 import equinox as eqx
 import jax
@@ -18,6 +18,7 @@ from prnn_jax._layer_arrays import layer_arrays
 from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._params import Params, typed
 from prnn_jax._run import (
+    Activation,
     Implementation,
     Lengths,
     Merge,
@@ -63,6 +64,38 @@ class Training(eqx.Module):
         )
         check_key(op, key)
         return key
+
+
+class CommonOptions(TypedDict, total=False):
+    """Arguments of layers and stacks, as type checkers know those of `**options`."""
+
+    bidirectional: bool
+    merge: Merge
+    heads: int
+    reserve: Reserve
+    precision: Precision
+    implementation: Implementation | None
+
+
+class LayerOptions(CommonOptions, total=False):
+    """Those of layers."""
+
+    reverse: bool
+    recurrent_dropout: float
+    zoneout: float | tuple[float, ...]
+    inference: bool
+    key: Required[Array]
+
+
+class StackOptions(CommonOptions, total=False):
+    """Those of a stack, of any cell."""
+
+    use_bias: bool
+    dtype: Any
+    reset_after: bool
+    activation: Activation
+    cap: float
+    skip: float
 
 
 class Layer(eqx.Module):

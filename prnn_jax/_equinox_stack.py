@@ -3,7 +3,7 @@
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import equinox as eqx
 import jax
@@ -14,7 +14,13 @@ from prnn_jax import _checks, _options, _stack
 from prnn_jax._call import Call
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
-from prnn_jax._equinox_layer import Layer, Training, check_sequence, promoted
+from prnn_jax._equinox_layer import (
+    Layer,
+    StackOptions,
+    Training,
+    check_sequence,
+    promoted,
+)
 from prnn_jax._noise import check_noise
 from prnn_jax._params import Params
 from prnn_jax._run import Lengths, Resets, State
@@ -83,9 +89,9 @@ class Stack(eqx.Module):
         skip_connections: bool = False,
         inference: bool = False,
         key: Array,
-        **options: Any,
+        **options: Unpack[StackOptions],
     ):
-        kind = self._class_of(layer)
+        kind: Any = self._class_of(layer)
         num_layers = _options.size("Stack", "num_layers", num_layers)
         norm = _options.flag("Stack", "norm", norm)
         skip_connections = _options.flag("Stack", "skip_connections", skip_connections)

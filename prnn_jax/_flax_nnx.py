@@ -1,6 +1,6 @@
 """What the layers for Flax NNX share."""
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Required, Self, TypedDict
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,61 @@ from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
 from prnn_jax._layer_arrays import layer_arrays
-from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
+from prnn_jax._ops import (
+    Activation,
+    Implementation,
+    Lengths,
+    Merge,
+    Precision,
+    Reserve,
+    Resets,
+)
 from prnn_jax._params import Params
 
 Rngs = nnx.Rngs | nnx.RngStream
 
 _ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn"
 _zeros = jax.nn.initializers.zeros
+
+
+class CommonOptions(TypedDict, total=False):
+    """Arguments of layers and stacks, as type checkers know those of `**options`."""
+
+    kernel_init: Initializer
+    recurrent_kernel_init: Initializer
+    bias_init: Initializer
+    bidirectional: bool
+    merge: Merge
+    heads: int | None
+    time_major: bool
+    return_carry: bool
+    dtype: Any
+    param_dtype: Any
+    reserve: Reserve
+    precision: Precision
+    implementation: Implementation | None
+
+
+class LayerOptions(CommonOptions, total=False):
+    """Those of layers."""
+
+    reverse: bool
+    keep_order: bool
+    recurrent_dropout_rate: float
+    zoneout_rate: float | tuple[float, ...]
+    deterministic: bool
+    carry_init: Initializer | None
+    rngs: Required[nnx.Rngs]
+
+
+class StackOptions(CommonOptions, total=False):
+    """Those of a stack, of any cell."""
+
+    reset_after: bool
+    recurrent_bias: bool
+    activation: Activation
+    cap: float
+    skip: float
 
 
 def rngs_with_params(rngs: nnx.Rngs | None) -> nnx.Rngs:

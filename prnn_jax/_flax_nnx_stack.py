@@ -1,7 +1,7 @@
 """Several layers for Flax NNX, one on top of the other."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import jax
 from flax import nnx
@@ -11,7 +11,7 @@ from prnn_jax import _flax, _flax_stack, _options, _stack
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._flax_carry import Carry
-from prnn_jax._flax_nnx import Layer, Rngs, rngs_with_params
+from prnn_jax._flax_nnx import Layer, Rngs, StackOptions, rngs_with_params
 from prnn_jax._ops import Lengths, Resets
 from prnn_jax._params import Params
 
@@ -74,12 +74,12 @@ class Stack(nnx.Module):
         zoneout_rate: float | tuple[float, ...] = 0.0,
         deterministic: bool = False,
         rngs: nnx.Rngs,
-        **options: Any,
+        **options: Unpack[StackOptions],
     ):
         name = _flax_stack.cell_of(cell)
         for unfit in ("keep_order", "carry_init"):
             check(unfit not in options, f"Stack: {unfit} is no option of a stack.")
-        make = cell if isinstance(cell, type) else self._layers[name]
+        make: Any = cell if isinstance(cell, type) else self._layers[name]
         first = make(in_features, hidden_features, rngs=rngs, **options)
         sizes = _flax_stack.widths(first._options(), in_features, num_layers)
         rest = [make(n, hidden_features, rngs=rngs, **options) for n in sizes[1:]]
@@ -144,7 +144,8 @@ class Stack(nnx.Module):
         sizes = _flax_stack.widths(first._options(), first.in_features, len(made))
         for n, (layer, size) in enumerate(zip(made, sizes, strict=True)):
             _flax_stack.check_width(n, size, layer.w_ih[...])
-        stack = cls(
+        make_stack: Any = cls
+        stack = make_stack(
             cell,
             first.in_features,
             first.hidden_features,

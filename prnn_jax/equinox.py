@@ -8,7 +8,7 @@ leading batch axes are welcome too. What runs is `prnn_jax.lstm`, `slstm`, `gru`
 that reinforcement learning has it.
 """
 
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Unpack, get_args
 
 try:
     import equinox as eqx
@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
 
 from prnn_jax import _checks, _ops, _options
 from prnn_jax._equinox_cells import WithCell
-from prnn_jax._equinox_layer import Layer
+from prnn_jax._equinox_layer import Layer, LayerOptions
 from prnn_jax._equinox_stack import ScannedRNN, Stack
 from prnn_jax._run import Activation
 
@@ -143,7 +143,7 @@ class GRU(WithCell):
         dtype: Any = None,
         *,
         reset_after: bool = True,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ):
         self.reset_after = _options.flag("GRU", "reset_after", reset_after)
         super().__init__(input_size, hidden_size, use_bias, dtype, **options)
@@ -206,7 +206,7 @@ class RNN(Layer):
         activation: Activation = "tanh",
         cap: float = 20.0,
         skip: float = 0.0,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ):
         _checks.one_of("RNN", "activation", activation, get_args(Activation))
         self.activation = activation

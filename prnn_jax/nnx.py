@@ -9,7 +9,7 @@ the parameters. What runs is `prnn_jax.lstm`, `slstm`, `gru` or `rnn`.
 whose state is replaced where an episode begins.
 """
 
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 from jax import Array
 
@@ -22,7 +22,7 @@ try:
     from flax import nnx
 
     from prnn_jax._flax_cells import LikeGRU, LikeLSTM, LikeRNN, LikeSLSTM
-    from prnn_jax._flax_nnx import Layer
+    from prnn_jax._flax_nnx import Layer, LayerOptions
     from prnn_jax._flax_nnx_stack import Stack
 except ModuleNotFoundError as error:
     raise ImportError(
@@ -157,7 +157,7 @@ class GRU(LikeGRU, Layer):
         *,
         reset_after: bool = True,
         recurrent_bias: bool = False,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ):
         _flax.check_gru(reset_after, recurrent_bias)
         self.reset_after = _options.static(reset_after)
@@ -205,7 +205,7 @@ class RNN(LikeRNN, Layer):
         activation: Activation = "tanh",
         cap: float = 20.0,
         skip: float = 0.0,
-        **options: Any,
+        **options: Unpack[LayerOptions],
     ):
         _checks.one_of("RNN", "activation", activation, get_args(Activation))
         self.activation: Activation = activation

@@ -1,5 +1,6 @@
 """Type checkers take what the calls take and the documentation shows."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,23 @@ layer(np.ones((2, 5, 3)), seq_lengths=[1, 2], resets=np.zeros((2, 5)))
 """
 
 
+#: Each line has an argument that there is not; Linen's attributes are dataclass fields.
+WRONG = """
+prnn_jax.lstm(x, p, lenghts=[1, 2])
+prnn_jax.stack("lstm", x, [p], droput=0.1)
+prnn_jax.init("gru", jax.random.key(0), 3, 4, shceme="keras")
+prnn_jax.nnx.LSTM(3, 4, bidirectinal=True, rngs=nnx.Rngs(0))
+prnn_jax.nnx.GRU(3, 4, reset_before=True, rngs=nnx.Rngs(0))
+prnn_jax.nnx.RNN(3, 4, actvation="relu", rngs=nnx.Rngs(0))
+prnn_jax.nnx.Stack("lstm", 3, 4, 2, dropout=0.1, rngs=nnx.Rngs(0))
+prnn_jax.linen.GRU(4, reset_before=True)
+prnn_jax.linen.Stack("gru", 4, 2, skip=True)
+prnn_jax.equinox.GRU(3, 4, head=2, key=jax.random.key(0))
+prnn_jax.equinox.RNN(3, 4, activaton="relu", key=jax.random.key(0))
+prnn_jax.equinox.Stack("lstm", 3, 4, 2, norms=True, key=jax.random.key(0))
+"""
+
+
 @pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed")
 def test_a_user_s_code(tmp_path):
     path = tmp_path / "user.py"
@@ -39,3 +57,17 @@ def test_a_user_s_code(tmp_path):
     command = [str(PYRIGHT), "--pythonpath", sys.executable, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed")
+def test_misspelt_options_are_found(tmp_path):
+    head = "import jax\nimport prnn_jax.equinox\n" + CODE.split("layer =")[0]
+    path = tmp_path / "user.py"
+    path.write_text(head + WRONG)
+    command = [str(PYRIGHT), "--pythonpath", sys.executable, "--outputjson", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    lines = {one["range"]["start"]["line"] for one in found}
+    first = head.count("\n") + 1
+    wrong = range(first, first + WRONG.count("\n") - 1)
+    assert lines == set(wrong), found
