@@ -168,6 +168,7 @@ Device estimated(Device known) {
   if (known.clock_ghz == 0) known.clock_ghz = like.clock_ghz;
   for (std::size_t size = 0; size < known.clusters.size(); ++size)
     known.clusters[size] = like.clusters[size] * known.sms / like.sms;
+  known.model = like.model;
   known.fma_per_clock = like.fma_per_clock;
   const double share = static_cast<double>(known.sms) / like.sms;
   known.l2_bytes_per_s = like.l2_bytes_per_s * share;
