@@ -365,6 +365,81 @@ def test_what_does_not_fit_is_an_error(model, message):
         import_onnx(model())
 
 
+def node_between(operator: str, inputs: list, output: str, **attributes):
+    return helper.make_node(operator, inputs, [output], name=output, **attributes)
+
+
+def pair_of_nodes(n: int, cell: str, x: str, squeezed: bool, **options):
+    """A layer's directions as two nodes, one of which reads x from its end."""
+    nodes, sides = [node_between("Slice", [x, *"seas"], f"turned_{n}")], []
+    for side, source in enumerate((x, f"turned_{n}")):
+        if squeezed:
+            nodes.append(node_between("Unsqueeze", [source, "one"], f"x_{n}_{side}"))
+            source = f"x_{n}_{side}"
+        y = f"y_{n}_{side}"
+        names = [source, *(f"{k}_{n}_{side}" for k in "WRB")]
+        nodes.append(
+            helper.make_node(cell, names, [y], name=y, hidden_size=HIDDEN, **options)
+        )
+        axes = "one_two" if squeezed else "one"
+        nodes.append(node_between("Squeeze", [y, axes], f"s_{n}_{side}"))
+        sides.append(f"s_{n}_{side}")
+    nodes.append(node_between("Slice", [sides[1], *"seas"], f"back_{n}"))
+    return nodes, [sides[0], f"back_{n}"]
+
+
+def pairs(cell: str, squeezed: bool, order=(0, 1), **options):
+    """Two layers of such, each of which gets both directions side by side."""
+    arrays = {"one": np.array([1]), "one_two": np.array([1, 2])}
+    arrays |= {"s": np.array([-1]), "e": np.array([np.iinfo(np.int64).min])}
+    arrays["a"] = np.array([0])
+    nodes, x = [], "X"
+    for n in range(2):
+        made, sides = pair_of_nodes(n, cell, x, squeezed, **options)
+        nodes += made
+        x = "Y" if n == 1 else f"both_{n}"
+        sides = [sides[i] for i in order]
+        nodes.append(node_between("Concat", sides, x, axis=1 if squeezed else 2))
+        for side in range(2):
+            size = 2 * HIDDEN if n else IN
+            of_side = weights(cell, 1, size)
+            arrays |= {
+                f"{k}_{n}_{side}": a * (1 + 0.1 * n - 0.3 * side)
+                for k, a in of_side.items()
+            }
+    arrays = {k: a if a.dtype == np.int64 else a.astype("f") for k, a in arrays.items()}
+    rank = (None,) * (2 if squeezed else 3)
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [value("X", *rank)],
+        [helper.make_empty_tensor_value_info("Y")],
+        [numpy_helper.from_array(a, name) for name, a in arrays.items()],
+    )
+    opsets = [helper.make_opsetid("", OPSET)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize("squeezed", [True, False])
+@pytest.mark.parametrize(("cell", "options"), [("LSTM", {}), ("RNN", {}), OPTIONS[3]])
+def test_two_nodes_are_the_directions_of_a_layer(cell, options, squeezed):
+    model = pairs(cell, squeezed, **options)
+    net = import_onnx(model)
+    assert net.bidirectional
+    assert len(net.layers) == 2
+    x = X[:, :1] if squeezed else X
+    session = ort.InferenceSession(model.SerializeToString())
+    (wanted,) = session.run(None, {"X": x[:, 0] if squeezed else x})
+    y, _ = net(x)
+    np.testing.assert_allclose(y[:, 0] if squeezed else y, wanted, rtol=0, atol=2e-6)
+
+
+def test_directions_in_another_order_are_no_layer():
+    """The first layer is one, but the second does not read it as ours gives it."""
+    with pytest.raises(ValueError, match="name must say which node is meant"):
+        import_onnx(pairs("GRU", True, order=(1, 0)))
+
+
 @pytest.mark.parametrize("directions", [1, 2])
 def test_peepholes(directions):
     direction = "bidirectional" if directions == 2 else "forward"

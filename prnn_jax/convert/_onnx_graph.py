@@ -136,6 +136,6 @@ class Scope:
         model = helper.make_model(graph, opset_imports=opsets)
         try:
             (made,) = ReferenceEvaluator(model).run([output], given)
-        except (NotImplementedError, RuntimeError, TypeError, KeyError):
+        except (NotImplementedError, RuntimeError, TypeError, ValueError, LookupError):
             return None
         return np.asarray(made)

@@ -2,16 +2,20 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._params import Params
+from prnn_jax.convert._directions import stack_directions
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx import from_onnx
+from prnn_jax.convert._onnx_chain import Layer, chain
 from prnn_jax.convert._onnx_graph import Node, Scope, numpy_of
 
 _OP = "import_onnx"
@@ -22,8 +26,6 @@ _ACTIVATIONS = {
     "GRU": [["sigmoid", "tanh"]],
     "RNN": [["tanh"], ["relu"]],
 }
-#: What may lie between the layers of one network.
-_BETWEEN = "Squeeze", "Transpose", "Reshape", "Identity", "Dropout", "Flatten"
 
 
 def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported:
@@ -35,8 +37,9 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     `net` computes what the node does, and is called with x in the node's layout (time
     first, unless layout=1); y has directions side by side. Nodes that follow one
     another with nothing but a change of layout between them are the layers of one
-    network. Of sequence_lens, give `lengths` to the call; initial states are those of
-    the node, where they are constant, or else `state_0` of the call. Weights may be
+    network; two nodes, of which one reads the other's x from its end, are a layer's
+    directions. Of sequence_lens, give `lengths` to the call; initial states are those
+    of the node, where they are constant, or else `state_0` of the call. Weights may be
     initializers, or whatever the model makes of constants.
 
     Args:
@@ -63,8 +66,8 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
         for node in scope.nodes()
         if node.proto.op_type in _CELLS and node.proto.domain in ("", "ai.onnx")
     }
-    chain = _chosen(found, name, [node.proto.op_type for node in scope.nodes()])
-    return joined(_OP, [_network(node) for node in chain])
+    layers = _chosen(found, name, [node.proto.op_type for node in scope.nodes()])
+    return joined(_OP, [_of_layer(layer) for layer in layers])
 
 
 def _loaded(model: Any) -> Any:
@@ -93,8 +96,8 @@ def _loaded(model: Any) -> Any:
 # ---- which nodes ---------------------------------------------------------------------
 
 
-def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Node]:
-    """The nodes of a network, the first layer first."""
+def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
+    """The layers of a network, the first one first."""
     listed = ", ".join(f"{n!r} ({node.proto.op_type})" for n, node in found.items())
     check(
         len(found) > 0,
@@ -104,17 +107,18 @@ def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Node]:
     if name is None:
         first, *others = found.values()
         if all(_is_same(first, other) for other in others):  # as in branches of an If
-            return [first]
-        chain = _chain(list(found.values()))
+            return [Layer(first)]
+        layers = chain(list(found.values()))
+        nodes = [node for layer in layers for node in layer if node is not None]
         check(
-            len(chain) == len(found),
+            len(nodes) == len(found),
             f"{_OP}: name must say which node is meant, one of {listed}.",
         )
-        return chain
+        return layers
     names = [name] if isinstance(name, str) else list(name)
     for one in names:
         check(one in found, f"{_OP}: name must be of {listed}, got {one!r}.")
-    return [found[one] for one in names]
+    return [Layer(found[one]) for one in names]
 
 
 def _is_same(one: Node, other: Node) -> bool:
@@ -131,52 +135,39 @@ def _is_same(one: Node, other: Node) -> bool:
     return True
 
 
-def _chain(nodes: list[Node]) -> list[Node]:
-    """Nodes in the order in which one follows another; fewer if they do not."""
-    before = {node.name: _before(node, nodes) for node in nodes}
-    chain = [node for node in nodes if before[node.name] is None][:1]
-    while chain:
-        after = [n for n in nodes if before[n.name] is chain[-1]]
-        if len(after) != 1:
-            break
-        chain += after
-    return chain
-
-
-def _before(node: Node, nodes: list[Node]) -> Node | None:
-    """The node whose y, directions side by side, is this one's x."""
-    path, name, scope = [], node.input(0), node.scope
-    while True:
-        made = scope.maker(name)
-        if made is None:
-            return None
-        proto, scope = made
-        if proto.op_type not in _BETWEEN:
-            break
-        path.append((proto, scope))
-        name = proto.input[0]
-    makers = [one for one in nodes if one.proto is proto]
-    if not makers or name != proto.output[0]:
-        return None
-    (maker,) = makers
-    directions = 2 if maker.attribute("direction") == "bidirectional" else 1
-    batch_first = bool(maker.attribute("layout", 0))
-    order = (2, 3, directions, 5)  # batch, time or time, batch; as the node has it
-    y = np.arange(np.prod(order), dtype=np.float32).reshape(order)
-    expected = y.reshape(*order[:2], -1)
-    value = y if batch_first else np.moveaxis(y, 2, 1)
-    for proto, scope in reversed(path):
-        given = {one: scope.constant(one) for one in proto.input[1:] if one}
-        given |= {proto.input[0]: value}
-        if any(one is None for one in given.values()):
-            return None
-        value = scope.run(proto, given, proto.output[0])
-        if value is None:
-            return None
-    return maker if np.array_equal(value, expected) else None
-
-
 # ---- a node --------------------------------------------------------------------------
+
+
+def _of_layer(layer: Layer) -> Imported:
+    """Of one node, or of two that are its directions."""
+    one = _network(layer.forward)
+    if layer.backward is None:
+        return one
+    other = _network(layer.backward)
+    check(
+        one.cell == other.cell
+        and one.reset_after == other.reset_after
+        and one.activation == other.activation
+        and one.time_major == other.time_major,
+        f"{_OP}: the nodes {one.name!r} and {other.name!r}, directions of one layer, "
+        "must have the same options.",
+    )
+    given = one.state_0, other.state_0
+    check(
+        (given[0] is None) == (given[1] is None),
+        f"{_OP}: {one.name!r} and {other.name!r}, directions of one layer, must both "
+        "have initial states, or none.",
+    )
+    state_0 = None
+    if given[0] is not None and given[1] is not None:
+        state_0 = jax.tree.map(lambda *sides: jnp.stack(sides), *given)
+    return replace(
+        one,
+        layers=(stack_directions(one.layers[0], other.layers[0]),),
+        state_0=state_0,
+        bidirectional=True,
+        reverse=False,
+    )
 
 
 def _network(node: Node) -> Imported:

@@ -1,0 +1,180 @@
+"""The layers of a network among the recurrent nodes of an ONNX graph.
+
+What lies between two layers is run, on numbers that tell where each came from: so any
+way of writing it is understood, and nothing is that computes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from prnn_jax.convert._onnx_graph import Node, Scope
+
+#: What may lie between the layers of one network: changes of layout and of direction.
+_BETWEEN = (
+    *("Squeeze", "Unsqueeze", "Transpose", "Reshape", "Flatten"),
+    *("Identity", "Dropout", "Slice", "Concat"),
+)
+_TIME, _HIDDEN = 4, 5
+
+
+class Layer(NamedTuple):
+    """A node, or two that are a layer's directions.
+
+    Attributes:
+      forward: the node, or the one that runs from the first step to the last.
+      backward: the one that runs against it, or None.
+    """
+
+    forward: Node
+    backward: Node | None = None
+
+
+@dataclass(frozen=True)
+class _User:
+    """A node that reads a sequence; `flipped`: from its last step to its first."""
+
+    node: Node
+    flipped: bool
+
+    @property
+    def goes_back(self) -> bool:
+        return self.flipped != (self.node.attribute("direction") == "reverse")
+
+
+def chain(nodes: Sequence[Node]) -> list[Layer]:
+    """Layers in the order in which one follows another; of fewer nodes if none do."""
+    outputs = {node.proto.output[0]: node for node in nodes if node.proto.output[0]}
+    leaves = {node.name: _leaves(node, outputs) for node in nodes}
+    first = [node for node in nodes if not leaves[node.name] & outputs.keys()]
+    layer = _first_layer(first, leaves)
+    found: list[Layer] = []
+    while layer is not None:
+        found.append(Layer(*(user.node for user in layer)))
+        after = [n for n in nodes if leaves[n.name] == {_y(u.node) for u in layer}]
+        users = [user for n in after if (user := _reads(n, layer)) is not None]
+        layer = _as_layer(users)
+    return found
+
+
+def _y(node: Node) -> str:
+    return node.proto.output[0]
+
+
+def _as_layer(users: Sequence[_User]) -> tuple[_User, ...] | None:
+    """What reads a sequence as one layer: a node, or one for each direction."""
+    if len(users) == 1 and not users[0].flipped:
+        return tuple(users)
+    both = sorted(users, key=lambda user: user.goes_back)
+    if len(both) != 2 or both[0].goes_back or not both[1].goes_back:
+        return None
+    kinds = [
+        (user.node.proto.op_type, user.node.attribute("direction") == "bidirectional")
+        for user in both
+    ]
+    return tuple(both) if kinds[0] == kinds[1] and not kinds[0][1] else None
+
+
+def _first_layer(
+    nodes: Sequence[Node], leaves: Mapping[str, set[str]]
+) -> tuple[_User, ...] | None:
+    """Of the nodes that read no other's output."""
+    if len(nodes) == 1:
+        return (_User(nodes[0], flipped=False),)
+    if len(nodes) != 2 or leaves[nodes[0].name] != leaves[nodes[1].name]:
+        return None
+    (name,) = leaves[nodes[0].name] if len(leaves[nodes[0].name]) == 1 else (None,)
+    if name is None:
+        return None
+    for shape in ((_TIME, _HIDDEN), (_TIME, 3, _HIDDEN), (_TIME, 1, _HIDDEN)):
+        source = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+        values = [_value(n.scope, n.input(0), {name: source}) for n in nodes]
+        if any(value is None for value in values):
+            continue
+        users = []
+        for node, value in zip(nodes, values, strict=True):
+            for flipped, as_read in ((False, source), (True, source[::-1])):
+                if np.array_equal(np.ravel(value), np.ravel(as_read)):
+                    users.append(_User(node, flipped))
+        return _as_layer(users) if len(users) == 2 else None
+    return None
+
+
+def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
+    """The node as a reader of a layer's y, directions side by side; None if it is not.
+
+    Batches are of 3, or of 1, which a graph may squeeze.
+    """
+    for batch in (3, 1):
+        given, parts = {}, []
+        for n, user in enumerate(layer):
+            y, sequence = _numbers(user.node, batch, first=1000 * n)
+            given[_y(user.node)] = y
+            parts.append(_flip(user.node, sequence) if user.flipped else sequence)
+        expected = np.concatenate(parts, -1)
+        value = _value(node.scope, node.input(0), given)
+        if value is None:
+            continue
+        if np.array_equal(value, expected):
+            return _User(node, flipped=False)
+        if np.array_equal(value, _flip(node, expected)):
+            return _User(node, flipped=True)
+    return None
+
+
+def _numbers(node: Node, batch: int, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """A y as the node has it, and as a sequence of its directions side by side."""
+    directions = 2 if node.attribute("direction") == "bidirectional" else 1
+    batch_first = bool(node.attribute("layout", 0))
+    rows = (batch, _TIME) if batch_first else (_TIME, batch)
+    shape = (*rows, directions, _HIDDEN)
+    y = first + np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    return y if batch_first else np.moveaxis(y, 2, 1), y.reshape(*rows, -1)
+
+
+def _flip(node: Node, sequence: np.ndarray) -> np.ndarray:
+    return np.flip(sequence, 1 if node.attribute("layout", 0) else 0)
+
+
+# ---- what lies between ---------------------------------------------------------------
+
+
+def _leaves(node: Node, outputs: Mapping[str, Node]) -> set[str]:
+    """What a node's x is made of by changes of layout: outputs of others, inputs."""
+    found: set[str] = set()
+    todo: list[tuple[str, Scope]] = [(node.input(0), node.scope)]
+    while todo:
+        name, scope = todo.pop()
+        made = scope.maker(name)
+        if name in outputs or made is None or made[0].op_type not in _BETWEEN:
+            found.add(name)
+            continue
+        proto, inner = made
+        todo += [(one, inner) for one in _sequences(proto, inner)]
+    return found
+
+
+def _sequences(proto: Any, scope: Scope) -> Iterator[str]:
+    """The inputs of a change of layout that are no options."""
+    for one in proto.input:
+        if one and scope.constant(one) is None:
+            yield one
+
+
+def _value(scope: Scope, name: str, given: Mapping[str, Any]) -> np.ndarray | None:
+    """A value that is made of some by changes of layout; None if it is not."""
+    if name in given:
+        return given[name]
+    known = scope.constant(name)
+    if known is not None:
+        return known
+    made = scope.maker(name)
+    if made is None or made[0].op_type not in _BETWEEN:
+        return None
+    proto, inner = made
+    arguments = {one: _value(inner, one, given) for one in proto.input if one}
+    if any(value is None for value in arguments.values()):
+        return None
+    return inner.run(proto, arguments, name)
