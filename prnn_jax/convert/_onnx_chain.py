@@ -91,14 +91,14 @@ def _first_layer(
     for shape in ((_TIME, _HIDDEN), (_TIME, 3, _HIDDEN), (_TIME, 1, _HIDDEN)):
         source = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         values = [_value(n.scope, n.input(0), {name: source}) for n in nodes]
-        if any(value is None for value in values):
-            continue
-        users = []
-        for node, value in zip(nodes, values, strict=True):
-            for flipped, as_read in ((False, source), (True, source[::-1])):
-                if np.array_equal(np.ravel(value), np.ravel(as_read)):
-                    users.append(_User(node, flipped))
-        return _as_layer(users) if len(users) == 2 else None
+        users = [
+            _User(node, flipped)
+            for node, value in zip(nodes, values, strict=True)
+            for flipped, as_read in ((False, source), (True, source[::-1]))
+            if value is not None and np.array_equal(value.ravel(), as_read.ravel())
+        ]
+        if len(users) == 2:
+            return _as_layer(users)
     return None
 
 
