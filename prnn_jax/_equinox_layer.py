@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from prnn_jax import _checks, _options, _weights
 from prnn_jax._call import Call
@@ -246,6 +247,7 @@ class Layer(eqx.Module):
         state: State | None = None,
         *,
         lengths: Lengths | None = None,
+        mask: ArrayLike | None = None,
         resets: Resets | None = None,
         reset_to: State | None = None,
         time_major: bool = False,
@@ -261,6 +263,9 @@ class Layer(eqx.Module):
             `[2, *batch, hidden_size]`, forward before backward. Zeros if not given.
           lengths: whole numbers `[*batch]`, how many steps of each row count, as in
             `prnn_jax.lstm`. Without batch axes it is one number.
+          mask: `[*batch, time]`: where zero, the step does not count: the state stays
+            as it is, and ys has the last h before it. In place of lengths, and without
+            resets.
           resets: `[*batch, time]`: where not zero, the state is replaced before that
             step.
           reset_to: what it is replaced with, shaped as state; zeros if not given.
@@ -295,6 +300,7 @@ class Layer(eqx.Module):
             params,
             state,
             lengths=lengths,
+            mask=mask,
             resets=resets,
             reset_to=reset_to,
             reverse=self.reverse,

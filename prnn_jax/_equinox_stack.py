@@ -9,6 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from prnn_jax import _checks, _options, _stack
 from prnn_jax._call import Call
@@ -199,6 +200,7 @@ class Stack(eqx.Module):
         state: State | None = None,
         *,
         lengths: Lengths | None = None,
+        mask: ArrayLike | None = None,
         resets: Resets | None = None,
         reset_to: State | None = None,
         time_major: bool = False,
@@ -211,7 +213,8 @@ class Stack(eqx.Module):
           xs: `[time, input_size]`, or `[*batch, time, input_size]`.
           state: as for a layer, with an axis num_layers before all others. Zeros if
             not given.
-          lengths: as for a layer, and so the next two.
+          lengths: as for a layer, and so the next three.
+          mask: see there.
           resets: see there.
           reset_to: see there; shaped as state.
           time_major: as for a layer.
@@ -245,6 +248,7 @@ class Stack(eqx.Module):
             layers,
             self._apart("state", state),
             lengths=lengths,
+            mask=mask,
             resets=resets,
             reset_to=self._apart("reset_to", reset_to),
             bidirectional=first.bidirectional,

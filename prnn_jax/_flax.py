@@ -269,6 +269,7 @@ class Options:
         *,
         initial_carry: Carry | None,
         seq_lengths: Lengths | None,
+        mask: ArrayLike | None,
         resets: Resets | None,
         reset_carry: Carry | None,
         key: Array | None,
@@ -276,10 +277,11 @@ class Options:
         """y, or (carry, y) with return_carry, of inputs with as many features as fit.
 
         Args:
-          inputs: as for the layers, and so the next five.
+          inputs: as for the layers, and so the next six.
           params: see there.
           initial_carry: see there.
           seq_lengths: see there.
+          mask: see there.
           resets: see there.
           reset_carry: see there.
           key: for dropout and zoneout; None where a call is deterministic.
@@ -314,6 +316,7 @@ class Options:
             params,
             state_of("initial_carry", initial_carry),
             lengths=seq_lengths,
+            mask=mask,
             resets=resets,
             reset_to=state_of("reset_carry", reset_carry),
             reverse=self.reverse,

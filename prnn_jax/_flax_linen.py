@@ -75,6 +75,7 @@ class Layer(nn.Module):
         initial_carry: Carry | None = None,
         init_key: Array | None = None,
         seq_lengths: Lengths | None = None,
+        mask: ArrayLike | None = None,
         resets: Resets | None = None,
         reset_carry: Carry | None = None,
         return_carry: bool | None = None,
@@ -98,6 +99,9 @@ class Layer(nn.Module):
             `reverse` begins there, as in `linen.RNN`. Other than there, outputs past
             the end are zero, whether or not the carry is returned, and what inputs hold
             there, NaN too, has no effect; a length of 0 leaves the initial carry.
+          mask: `[*batch, time]` (`[time, *batch]` if time_major), of any dtype: where
+            zero, the step does not count: the carry stays as it is, and the output is
+            the last one before it. In place of seq_lengths, and without resets.
           resets: `[*batch, time]` (`[time, *batch]` if time_major), of any dtype: where
             not zero, the state is replaced before that step, in the order of
             processing, and no gradient crosses.
@@ -139,6 +143,7 @@ class Layer(nn.Module):
             params,
             initial_carry=initial_carry,
             seq_lengths=seq_lengths,
+            mask=mask,
             resets=resets,
             reset_carry=reset_carry,
             key=key,

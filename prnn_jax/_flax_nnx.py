@@ -211,6 +211,7 @@ class Layer(nnx.Module):
         *,
         initial_carry: Carry | None = None,
         seq_lengths: Lengths | None = None,
+        mask: ArrayLike | None = None,
         resets: Resets | None = None,
         reset_carry: Carry | None = None,
         return_carry: bool | None = None,
@@ -234,6 +235,9 @@ class Layer(nnx.Module):
             `reverse` begins there, as in `nnx.RNN`. Other than there, outputs past the
             end are zero, whether or not the carry is returned, and what inputs hold
             there, NaN too, has no effect; a length of 0 leaves the initial carry.
+          mask: `[*batch, time]` (`[time, *batch]` if time_major), of any dtype: where
+            zero, the step does not count: the carry stays as it is, and the output is
+            the last one before it. In place of seq_lengths, and without resets.
           resets: `[*batch, time]` (`[time, *batch]` if time_major), of any dtype: where
             not zero, the state is replaced before that step, in the order of
             processing, and no gradient crosses.
@@ -274,6 +278,7 @@ class Layer(nnx.Module):
             self.params,
             initial_carry=initial_carry,
             seq_lengths=seq_lengths,
+            mask=mask,
             resets=resets,
             reset_carry=reset_carry,
             key=key,

@@ -172,7 +172,22 @@ def test_noise_is_drawn_while_training_alone(host):
         assert_close(trained, wanted)
 
 
-@pytest.mark.parametrize("host", ["nnx", "linen"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_single_layer_takes_a_mask(reverse):
+    params, x = params_of("gru")[0], random(BATCH, TIME, IN, seed=99)
+    mask = np.random.default_rng(1).random((BATCH, TIME)) < 0.5
+    options = {"reverse": reverse, "keep_order": True}
+    wanted, h = prnn_jax.gru(x, params, mask=mask, reverse=reverse)
+    of_nnx = prnn_jax.nnx.GRU.from_params(params, return_carry=True, **options)
+    carry, y = of_nnx(x, mask=mask)
+    assert_close((y, carry), (wanted, h))
+    of_linen, variables = prnn_jax.linen.GRU.from_params(params, **options)
+    assert_close(of_linen.apply(variables, x, mask=mask), wanted)
+    of_equinox = prnn_jax.equinox.GRU.from_params(params, reverse=reverse)
+    assert_close(of_equinox(x, mask=mask), (wanted, h))
+
+
+@pytest.mark.parametrize("host", HOSTS)
 def test_carries_resets_and_masks(host):
     layers = params_of("lstm")
     x, mask = random(BATCH, TIME, IN, seed=99), np.arange(TIME) % 3 > 0
@@ -180,7 +195,9 @@ def test_carries_resets_and_masks(host):
     states = [
         tuple(random(BATCH, HIDDEN, seed=n + k) for k in (50, 60)) for n in range(3)
     ]
-    carries = tuple(state[::-1] for state in states)
+    carries: Any = tuple(state[::-1] for state in states)
+    if host == "equinox":
+        carries = jax.tree.map(lambda *each: jnp.stack(each), *states)
     run = HOSTS[host]("lstm", layers)
     resets = random(BATCH, TIME, seed=70) > 0.3
     y, after = run(x, state=carries, resets=resets, reset_to=carries)
