@@ -1,6 +1,6 @@
 # make test, make demo: all that is needed is Python >= 3.11, a C++20 compiler and make.
 .SUFFIXES:
-.PHONY: all venv test thorough aot demo lint format bench bench-report packaging clean
+.PHONY: all venv test thorough aot demo lint format bench models bench-report packaging clean
 .DELETE_ON_ERROR:
 
 BIN = .venv/bin
@@ -70,6 +70,10 @@ demo: venv
 
 bench: venv
 	$(BIN)/python -m benchmarks.against_scan
+
+# Networks that others have trained, fetched by pip: exact, and how fast.
+models: venv
+	$(BIN)/python -m benchmarks.models
 
 # docs/benchmarks.md and its plots, of what is in benchmarks/results.
 bench-report: venv

