@@ -441,6 +441,34 @@ def test_directions_in_another_order_are_no_layer():
 
 
 @pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_weights_in_8_bits(directions, per_channel, tmp_path):
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    direction = "bidirectional" if directions == 2 else "forward"
+    arrays = weights("LSTM", directions)
+    model = model_of([node_of("LSTM", direction=direction)], arrays)
+    onnx.save(model, tmp_path / "exact.onnx")
+    quantization.quantize_dynamic(
+        tmp_path / "exact.onnx",
+        tmp_path / "model.onnx",
+        op_types_to_quantize=["LSTM"],
+        per_channel=per_channel,
+    )
+    model = onnx.load(tmp_path / "model.onnx")
+    assert "DynamicQuantizeLSTM" in {node.op_type for node in model.graph.node}
+    net = import_onnx(model)
+    (params,), (exact,) = net.layers, import_onnx(tmp_path / "exact.onnx").layers
+    for ours, of_exact in ((params.w_ih, exact.w_ih), (params.w_hh, exact.w_hh)):
+        error = np.abs(ours - of_exact).max()
+        assert 0 < error <= np.abs(of_exact).max() / 127
+    # The node rounds x and h to 8 bits, too: it is as far from ours as from the exact.
+    of_node, ours = y_of(model, X), net(X)[0]
+    of_exact = y_of(onnx.load(tmp_path / "exact.onnx"), X)
+    assert np.abs(ours - of_node).max() <= 1.2 * np.abs(of_exact - of_node).max()
+    assert np.abs(ours - of_exact).max() < 0.02
+
+
+@pytest.mark.parametrize("directions", [1, 2])
 def test_peepholes(directions):
     direction = "bidirectional" if directions == 2 else "forward"
     node = node_of("LSTM", ("X", "W", "R", "B", "", "", "", "P"), direction=direction)

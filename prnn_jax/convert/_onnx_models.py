@@ -20,6 +20,8 @@ from prnn_jax.convert._onnx_graph import Node, Scope, numpy_of
 
 _OP = "import_onnx"
 _CELLS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
+#: ONNX Runtime's, of weights in 8 bits.
+_QUANTIZED = "DynamicQuantizeLSTM"
 #: What our cells compute, for one direction.
 _ACTIVATIONS = {
     "LSTM": [["sigmoid", "tanh", "tanh"]],
@@ -40,7 +42,9 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     network; two nodes, of which one reads the other's x from its end, are a layer's
     directions. Of sequence_lens, give `lengths` to the call; initial states are those
     of the node, where they are constant, or else `state_0` of the call. Weights may be
-    initializers, or whatever the model makes of constants.
+    initializers, or whatever the model makes of constants. Of DynamicQuantizeLSTM
+    (ONNX Runtime), `net` has the weights that the 8 bits stand for, and does not round
+    x and h to 8 bits, as the node does.
 
     Args:
       model: a path, or an `onnx.ModelProto`, or its bytes.
@@ -61,13 +65,17 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     """
     proto = _loaded(model)
     scope = Scope(proto.graph, proto.opset_import)
-    found = {
-        node.name: node
-        for node in scope.nodes()
-        if node.proto.op_type in _CELLS and node.proto.domain in ("", "ai.onnx")
-    }
+    found = {node.name: node for node in scope.nodes() if _operator(node) is not None}
     layers = _chosen(found, name, [node.proto.op_type for node in scope.nodes()])
     return joined(_OP, [_of_layer(layer) for layer in layers])
+
+
+def _operator(node: Node) -> str | None:
+    """LSTM, GRU or RNN; None of other nodes."""
+    kind, domain = node.proto.op_type, node.proto.domain
+    if (kind, domain) == (_QUANTIZED, "com.microsoft"):
+        return "LSTM"
+    return kind if kind in _CELLS and domain in ("", "ai.onnx") else None
 
 
 def _loaded(model: Any) -> Any:
@@ -171,7 +179,7 @@ def _of_layer(layer: Layer) -> Imported:
 
 
 def _network(node: Node) -> Imported:
-    operator, where = node.proto.op_type, f"the node {node.name!r}"
+    operator, where = _operator(node) or "", f"the node {node.name!r}"
     direction = node.attribute("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
     arrays = {}
@@ -184,6 +192,8 @@ def _network(node: Node) -> Imported:
                 "constant; it depends on the model's input, or on an operator that "
                 "onnx.reference does not have.",
             )
+    if node.proto.op_type == _QUANTIZED:
+        arrays |= _dequantized(node, arrays, where)
     if "P" in arrays and not arrays["P"].any():
         del arrays["P"]  # as good as none, and faster
     _check_options(node, where)
@@ -199,6 +209,22 @@ def _network(node: Node) -> Imported:
         reset_after=operator != "GRU" or bool(node.attribute("linear_before_reset", 0)),
         activation=_activation(node, operator, where, directions),
     )
+
+
+def _dequantized(node: Node, arrays: dict, where: str) -> dict[str, np.ndarray]:
+    """W and R as the LSTM has them: of numbers again, and transposed."""
+    made = {}
+    for letter, scale_at, zero_at in (("W", 8, 9), ("R", 10, 11)):
+        scale, zero = node.constant(scale_at), node.constant(zero_at)
+        check(
+            scale is not None and zero is not None,
+            f"{_OP}: scale and zero point of {letter} of {where} must be constant.",
+        )
+        stored = np.asarray(arrays[letter], np.int32)  # [directions, input, 4*hidden]
+        scale, zero = (np.asarray(x).reshape(len(stored), 1, -1) for x in (scale, zero))
+        made[letter] = (stored - zero.astype(np.int32)) * scale.astype(np.float32)
+        made[letter] = np.swapaxes(made[letter], 1, 2).astype(np.float32)
+    return made
 
 
 def _check_options(node: Node, where: str) -> None:
