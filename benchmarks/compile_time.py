@@ -131,7 +131,7 @@ def _arrays(point: Point) -> tuple:
     params = prnn_jax.Params(*(uniform(*shape) for shape in shapes))
     layers = [prnn_jax.Layer(params, stacked=True)]
     if point.form != "stacked":
-        layers = [prnn_jax.Params(*(a[n] for a in params)) for n in range(point.depth)]
+        layers = [jax.tree.map(lambda a, n=n: a[n], params) for n in range(point.depth)]
     return jnp.ones((BATCH, TIME, HIDDEN)), layers, jax.random.key(0)
 
 

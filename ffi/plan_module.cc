@@ -64,21 +64,21 @@ Device recorded(const std::string& name) {
 Device device_of(nb::handle from) {
   if (nb::isinstance<nb::str>(from)) return recorded(nb::cast<std::string>(from));
   const auto field = [&](const char* key) { return from[key]; };
-  ModelConstants model{};
-  model.fitted_on = nb::cast<std::string>(field("model")["fitted_on"]);
+  Device out{};
+  out.name = nb::cast<std::string>(field("name"));
+  out.compute_capability = nb::cast<int>(field("compute_capability"));
+  out.sms = nb::cast<int>(field("sms"));
+  out.shared_bytes = nb::cast<std::int64_t>(field("shared_bytes"));
+  out.clusters = nb::cast<ClusterCounts>(field("clusters"));
+  out.cooperative = nb::cast<bool>(field("cooperative"));
+  out.fma_per_clock = nb::cast<int>(field("fma_per_clock"));
+  out.clock_ghz = nb::cast<double>(field("clock_ghz"));
+  out.l2_bytes_per_s = nb::cast<double>(field("l2_bytes_per_s"));
+  out.dram_bytes_per_s = nb::cast<double>(field("dram_bytes_per_s"));
+  out.model.fitted_on = nb::cast<std::string>(field("model")["fitted_on"]);
   for (const auto& [name, constant] : kConstants)
-    model.*constant = nb::cast<double>(field("model")[name]);
-  return {.name = nb::cast<std::string>(field("name")),
-          .compute_capability = nb::cast<int>(field("compute_capability")),
-          .sms = nb::cast<int>(field("sms")),
-          .shared_bytes = nb::cast<std::int64_t>(field("shared_bytes")),
-          .clusters = nb::cast<ClusterCounts>(field("clusters")),
-          .cooperative = nb::cast<bool>(field("cooperative")),
-          .fma_per_clock = nb::cast<int>(field("fma_per_clock")),
-          .clock_ghz = nb::cast<double>(field("clock_ghz")),
-          .l2_bytes_per_s = nb::cast<double>(field("l2_bytes_per_s")),
-          .dram_bytes_per_s = nb::cast<double>(field("dram_bytes_per_s")),
-          .model = model};
+    out.model.*constant = nb::cast<double>(field("model")[name]);
+  return out;
 }
 
 // `number` is "float32" where TF32 products are wanted, "float32_exact" where not.

@@ -135,7 +135,7 @@ def _gates(call: Call, primals: Primals, befores: State):
         a = grouped_product(h, w_hh[..., columns], call.precision)
         return a + b_hh[None, None, :, columns]
 
-    own = () if per_unit is None else (per_unit,)
+    own = () if per_unit is None else (per_unit[None, None],)
     made, reserve = call.table.step(call, a_x, befores, product, *own)
     if call.table.keeps_made and controls.zoneout is not None:
         reserve = made[:1]

@@ -62,7 +62,7 @@ def forward(
             a = a + b_hh[None, :, gates]
             return a if a_h_t is None else a + a_h_t[..., gates]
 
-        own = () if per_unit is None else (per_unit,)
+        own = () if per_unit is None else (per_unit[None],)
         after, reserve = cell.step(call, a_x_t, state, product, *own)
         if zoneout is not None:
             if cell.keeps_made:

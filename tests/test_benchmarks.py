@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import prnn_jax
 from benchmarks import _harness as harness
 from benchmarks import _scan_points as scan_points
 from benchmarks import _scan_tables as scan_tables
@@ -65,7 +66,8 @@ def test_candidates_return_what_the_mode_says():
         if mode == "forward":
             assert shapes == ((2, 4, 8), ((2, 8), (2, 8)))
         else:
-            assert shapes == ((2, 4, 8), ((8, 32), (8, 32), (32,), (32,)))
+            params = prnn_jax.Params((8, 32), (8, 32), (32,), (32,))
+            assert shapes == ((2, 4, 8), params)
 
 
 def test_a_wrong_result_is_not_timed(monkeypatch):

@@ -19,6 +19,7 @@ CASES = [
         ("lstm", 9, 40),
         ("lstm", 5, 21),  # with AVX2, products of units left over lie in two strips
         ("lstm", 37, 30),  # more rows than wait for their steps at once
+        ("lstm_peephole", 5, 19),
         ("slstm", 5, 19),
         ("gru", 2, 9),
         ("gru", 9, 31),

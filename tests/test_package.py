@@ -31,7 +31,7 @@ def test_the_version_is_the_repository_s():
 
 def test_the_public_names():
     functions = {"explain", "gru", "lstm", "recurrence", "rnn", "slstm", "stack"}
-    functions |= {"export_checks", "prepare"}
+    functions |= {"export_checks", "init", "prepare"}
     others = {"SAVED", "Layer", "Norm", "Params", "Plan", "Prepared"}
     others |= {"BidirectionalParams", "MultiHeadParams"}
     assert set(prnn_jax.__all__) == functions | others

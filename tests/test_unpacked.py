@@ -186,7 +186,7 @@ def test_bits_of_a_layer_that_no_cache_holds(cell, rows, dtype):
 def test_its_projection_is_that_of_a_longer_call(rows):
     case = Case("gru", 8, (rows,), 1041, 67)
     arrays = case.inputs()
-    params = prnn_jax.Params(*(arrays[name] for name in prnn_jax.Params._fields))
+    params = case.params(arrays)
     run = functools.partial(prnn_jax.gru, params=params, implementation="native")
     y, _ = run(arrays["x"])
     together, _ = run(arrays["x"][:, :2])

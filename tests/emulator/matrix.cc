@@ -83,10 +83,12 @@ void cut_sum(const Wide (&addends)[kAddends], Row& out) {
   Integers units = {};
   for (const Wide& addend : addends) units += __builtin_convertvector(addend * per_unit, Integers);
   for (int n = 0; n < kColumns; ++n) {
+    out[n] = static_cast<float>(sum[n]);
+    if (!std::isfinite(sum[n])) continue;
     const auto size = static_cast<unsigned>(std::abs(units[n]));
     const int cut = std::max(static_cast<int>(std::bit_width(size)) - kSignificantBits, 0);
     const double kept = std::copysign(size >> cut << cut, units[n]) / per_unit[n];
-    out[n] = static_cast<float>(std::isfinite(sum[n]) ? kept : sum[n]);
+    out[n] = static_cast<float>(kept);
   }
 }
 

@@ -89,7 +89,7 @@ FAULTS = [
         "lstm-forward-tf32-grid0",
         (*SMALL, "input=nan"),
         "number.h",
-        "v == v ? bits_of(v) : 0x7fffffffu",
+        "v == v ? bits_of(v) : kNan",
         "bits_of(v)",
     ),
     Fault("block_publishes_nothing", "deadlock", GRID, (*JOBS, "fault=block_silent")),
