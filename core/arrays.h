@@ -130,11 +130,13 @@ struct CellNumbers {
   int kept(bool has_zoneout) const { return saved + (has_zoneout && keeps_made ? 1 : 0); }
 };
 inline CellNumbers numbers(const CellSpec& cell) {
-  return visit(cell, [](auto c) {
+  CellNumbers out = visit(cell, [](auto c) {
     using C = decltype(c);
     return CellNumbers{C::kGates,     C::kStates,       saved_values<C>,
                        kPerUnitOf<C>, C::kSameGradient, C::kKeepsMade};
   });
+  if (!cell.has_peepholes) out.per_unit = 0;
+  return out;
 }
 
 }  // namespace prnn

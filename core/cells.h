@@ -19,20 +19,11 @@
 //   finish    from that, a_x and the state before, the step's result
 #pragma once
 #include <concepts>
+#include <type_traits>
 
-#include "core/portability.h"
-#include "core/scalar_math.h"
+#include "core/activations.h"
 
 namespace prnn {
-
-template <class F>
-PRNN_HD F sigmoid_grad(F s) {  // from the output s = σ(a)
-  return s * (1.0f - s);
-}
-template <class F>
-PRNN_HD F tanh_grad(F t) {  // from the output t = tanh(a)
-  return 1.0f - t * t;
-}
 
 template <class C>
 inline constexpr int kPerUnitOf = 0;
@@ -58,47 +49,6 @@ template <class C, class F>
 struct Backward {
   State<C, F> prev;
   Gates<C, F> da_x, da_h;
-};
-
-struct Tanh {
-  template <class F>
-  PRNN_HD F operator()(F a) const {
-    return tanh(a);
-  }
-  template <class F>
-  PRNN_HD F grad(F d, F h) const {  // ∂L/∂a, from ∂L/∂h and the output
-    return d * tanh_grad(h);
-  }
-};
-
-// min(max(a, 0), cap); with cap = ∞ the plain ReLU. NaN passes through. Of a gradient nothing
-// passes where it is shut, whatever the gradient is.
-struct ClippedRelu {
-  float cap;
-  template <class F>
-  PRNN_HD F operator()(F a) const {
-    a = select(a < F(0.0f), F(0.0f), a);
-    return select(a > F(cap), F(cap), a);
-  }
-  template <class F>
-  PRNN_HD F grad(F d, F h) const {
-    return select(h > F(0.0f), select(h < F(cap), d, F(0.0f)), F(0.0f));
-  }
-};
-
-// Either, by a value at run time: for engines to which one more branch per step is cheaper than a
-// second instance.
-struct TanhOrRelu {
-  bool is_tanh;
-  float cap;
-  template <class F>
-  PRNN_HD F operator()(F a) const {
-    return is_tanh ? Tanh{}(a) : ClippedRelu{cap}(a);
-  }
-  template <class F>
-  PRNN_HD F grad(F d, F h) const {
-    return is_tanh ? Tanh{}.grad(d, h) : ClippedRelu{cap}.grad(d, h);
-  }
 };
 
 // Elman network with PRNN's residual through time (Diamos et al. 2016):
@@ -170,38 +120,48 @@ struct Lstm {
   }
 };
 
-// The same with peepholes (Gers & Schmidhuber 2000): each gate sees c of its unit, scaled by the
+// The same with activations of the caller's choice, φ for tanh(a_g) and ψ for tanh(c'), and with
+// peepholes (Gers & Schmidhuber 2000), if it has some: each gate sees c of its unit, scaled by the
 // unit's own numbers p, i and f the c before, o the c after.
-//   i, f = σ(a_i + p_i c), σ(a_f + p_f c)    c' = f c + i tanh(a_g)    o = σ(a_o + p_o c')
-struct PeepholeLstm {
+//   i, f = σ(a_i + p_i c), σ(a_f + p_f c)    c' = f c + i φ(a_g)    o = σ(a_o + p_o c')
+struct GeneralLstm {
   static constexpr int kGates = 4, kStates = 2, kReserve = 4, kPhases = 1;  // reserve: i, f, g, o
   static constexpr int kPerUnit = 3;                                        // of i, f, o
   static constexpr bool kSameGradient = true, kKeepsMade = false;
+  ChosenActivations f;
+  bool has_peepholes;
 
   template <class F>
-  PRNN_HD Forward<PeepholeLstm, F> step(Vec<3, F> p, Vec<4, F> a_x, Vec<4, F> a_h,
-                                        Vec<2, F> prev) const {
-    const F i = sigmoid(a_x[0] + a_h[0] + p[0] * prev[1]);
-    const F f = sigmoid(a_x[1] + a_h[1] + p[1] * prev[1]);
-    const F g = tanh(a_x[2] + a_h[2]);
-    const F c = f * prev[1] + i * g;
-    const F o = sigmoid(a_x[3] + a_h[3] + p[2] * c);
-    return {{o * tanh(c), c}, {i, f, g, o}};
+  PRNN_HD Forward<GeneralLstm, F> step(Vec<3, F> p, Vec<4, F> a_x, Vec<4, F> a_h,
+                                       Vec<2, F> prev) const {
+    const F i = f.gate(a_x[0] + a_h[0] + seen(p[0], prev[1]));
+    const F forget = f.gate(a_x[1] + a_h[1] + seen(p[1], prev[1]));
+    const F g = f.candidate(a_x[2] + a_h[2]);
+    const F c = forget * prev[1] + i * g;
+    const F o = f.gate(a_x[3] + a_h[3] + seen(p[2], c));
+    return {{o * f.output(c), c}, {i, forget, g, o}};
   }
   template <class F>
-  PRNN_HD Backward<PeepholeLstm, F> step_grad(Vec<3, F> p, Vec<2, F> d, Vec<2, F> prev,
-                                              Vec<2, F> now, Vec<4, F> reserve) const {
-    const F i = reserve[0], f = reserve[1], g = reserve[2], o = reserve[3];
-    const F tanh_c = tanh(now[1]);
-    const F da_o = d[0] * tanh_c * sigmoid_grad(o);
-    const F dc = d[1] + d[0] * o * tanh_grad(tanh_c) + da_o * p[2];
-    const Vec<4, F> da{dc * g * sigmoid_grad(i), dc * prev[1] * sigmoid_grad(f),
-                       dc * i * tanh_grad(g), da_o};
-    return {{F(0.0f), dc * f + da[0] * p[0] + da[1] * p[1]}, da, da};
+  PRNN_HD Backward<GeneralLstm, F> step_grad(Vec<3, F> p, Vec<2, F> d, Vec<2, F> prev,
+                                             Vec<2, F> now, Vec<4, F> reserve) const {
+    const F i = reserve[0], forget = reserve[1], g = reserve[2], o = reserve[3];
+    const F out = f.output(now[1]);
+    const F da_o = f.gate.grad(d[0] * out, o);
+    const F dc = d[1] + f.output.grad(d[0] * o, out) + seen(p[2], da_o);
+    const Vec<4, F> da{f.gate.grad(dc * g, i), f.gate.grad(dc * prev[1], forget),
+                       f.candidate.grad(dc * i, g), da_o};
+    return {{F(0.0f), dc * forget + seen(p[0], da[0]) + seen(p[1], da[1])}, da, da};
   }
   template <class F>
   PRNN_HD static Vec<2, F> made(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) {
     return Lstm::made(prev, now, reserve);
+  }
+
+ private:
+  // Nothing of an infinite c, where there are no peepholes.
+  template <class F>
+  PRNN_HD F seen(F p, F v) const {
+    return has_peepholes ? p * v : F(0.0f);
   }
 };
 
@@ -251,30 +211,32 @@ struct Slstm {
 
 // GRU with the reset gate after the product (as in cuDNN), gate order r, z, n:
 //   n = tanh(a_x,n + σ(r) a_h,n)    h' = (1 - z) n + z h
-struct Gru {
+template <class Activations>
+struct GruOf {
   static constexpr int kGates = 3, kStates = 1, kReserve = 4, kPhases = 1;  // r, z, n, a_h,n
   static constexpr bool kSameGradient = false, kKeepsMade = false;
+  Activations f;
 
   template <class F>
-  PRNN_HD Forward<Gru, F> step(Vec<3, F> a_x, Vec<3, F> a_h, Vec<1, F> prev) const {
+  PRNN_HD Forward<GruOf, F> step(Vec<3, F> a_x, Vec<3, F> a_h, Vec<1, F> prev) const {
     return finish(activate(a_x, a_h), a_x, prev);
   }
   template <class F>
-  PRNN_HD static Vec<3, F> activate(Vec<3, F> a_x, Vec<3, F> a_h) {
-    return {sigmoid(a_x[0] + a_h[0]), sigmoid(a_x[1] + a_h[1]), a_h[2]};
+  PRNN_HD Vec<3, F> activate(Vec<3, F> a_x, Vec<3, F> a_h) const {
+    return {f.gate(a_x[0] + a_h[0]), f.gate(a_x[1] + a_h[1]), a_h[2]};
   }
   template <class F>
-  PRNN_HD static Forward<Gru, F> finish(Vec<3, F> gates, Vec<3, F> a_x, Vec<1, F> prev) {
+  PRNN_HD Forward<GruOf, F> finish(Vec<3, F> gates, Vec<3, F> a_x, Vec<1, F> prev) const {
     const F r = gates[0], z = gates[1], a_hn = gates[2];
-    const F n = tanh(a_x[2] + r * a_hn);
+    const F n = f.candidate(a_x[2] + r * a_hn);
     return {{n + z * (prev[0] - n)}, {r, z, n, a_hn}};
   }
   template <class F>
-  PRNN_HD Backward<Gru, F> step_grad(Vec<1, F> d, Vec<1, F> prev, Vec<1, F>,
-                                     Vec<4, F> reserve) const {
+  PRNN_HD Backward<GruOf, F> step_grad(Vec<1, F> d, Vec<1, F> prev, Vec<1, F>,
+                                       Vec<4, F> reserve) const {
     const F r = reserve[0], z = reserve[1], n = reserve[2], a_hn = reserve[3];
-    const F dn = d[0] * (1.0f - z) * tanh_grad(n);
-    const F dr = dn * a_hn * sigmoid_grad(r), dz = d[0] * (prev[0] - n) * sigmoid_grad(z);
+    const F dn = f.candidate.grad(d[0] * (1.0f - z), n);
+    const F dr = f.gate.grad(dn * a_hn, r), dz = f.gate.grad(d[0] * (prev[0] - n), z);
     return {{d[0] * z}, {dr, dz, dn}, {dr, dz, dn * r}};
   }
   template <class F>
@@ -282,6 +244,8 @@ struct Gru {
     return now;
   }
 };
+using Gru = GruOf<UsualActivations>;
+using GeneralGru = GruOf<ChosenActivations>;
 
 // GRU as first published (Cho et al. 2014), reset gate before the product, gate order r, z, n:
 //   n = tanh(a_x,n + (r h) w_hn)    h' = (1 - z) n + z h
@@ -290,6 +254,7 @@ struct GruResetBefore {
   static constexpr int kGates = 3, kStates = 1, kReserve = 3, kPhases = 2;  // r, z, n
   static constexpr int kOpenGates = 2;                                      // r, z
   static constexpr bool kSameGradient = true, kKeepsMade = false;
+  ChosenActivations f;
 
   template <class F>
   struct Opened {
@@ -298,12 +263,12 @@ struct GruResetBefore {
   };
   template <class F>
   PRNN_HD Opened<F> open(Vec<2, F> a_x, Vec<2, F> a_h, F h) const {
-    const F r = sigmoid(a_x[0] + a_h[0]), z = sigmoid(a_x[1] + a_h[1]);
+    const F r = f.gate(a_x[0] + a_h[0]), z = f.gate(a_x[1] + a_h[1]);
     return {r * h, {r, z}};
   }
   template <class F>
   PRNN_HD Forward<GruResetBefore, F> close(F a_x, F a_h, F h, Vec<2, F> kept) const {
-    const F n = tanh(a_x + a_h), z = kept[1];
+    const F n = f.candidate(a_x + a_h), z = kept[1];
     return {{n + z * (h - n)}, {kept[0], z, n}};
   }
 
@@ -315,7 +280,7 @@ struct GruResetBefore {
   template <class F>
   PRNN_HD OpenedGrad<F> open_grad(F d, F h, Vec<3, F> reserve) const {
     const F z = reserve[1], n = reserve[2];
-    return {d * (h - n) * sigmoid_grad(z), d * (1.0f - z) * tanh_grad(n), d * z};
+    return {f.gate.grad(d * (h - n), z), f.candidate.grad(d * (1.0f - z), n), d * z};
   }
   template <class F>
   struct ClosedGrad {
@@ -324,7 +289,7 @@ struct GruResetBefore {
   template <class F>
   PRNN_HD ClosedGrad<F> close_grad(F dq, F dh, F h, Vec<3, F> reserve) const {
     const F r = reserve[0];
-    return {dq * h * sigmoid_grad(r), dh + dq * r};
+    return {f.gate.grad(dq * h, r), dh + dq * r};
   }
 };
 
@@ -347,6 +312,11 @@ PRNN_HD Backward<C, F> grad_of(const C& cell, const PerUnit<C, F>& own, const St
     return cell.step_grad(d, prev, now, reserve);
 }
 
+// Cells that few layers are of: engines compile less for them.
+template <class C>
+inline constexpr bool kHasFewUsers =
+    std::is_same_v<C, GeneralGru> || std::is_same_v<C, Rnn<AnyActivation>>;
+
 // What an engine asks of a cell whose step is one product. A new cell is one struct like this.
 //
 // made() is for zoneout, which mixes the states that step() made with those before: it gives the
@@ -361,8 +331,9 @@ concept Cell = C::kPhases == 1 && (!C::kKeepsMade || (C::kReserve == 0 && C::kSt
                  { grad_of(cell, p, s, s, s, r) } -> std::same_as<Backward<C, float>>;
                  { cell.made(s, s, r) } -> std::same_as<State<C, float>>;
                };
-static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Rnn<TanhOrRelu>> && Cell<Lstm> &&
-              Cell<PeepholeLstm> && Cell<Slstm> && Cell<Gru>);
+static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Rnn<TanhOrRelu>> &&
+              Cell<Rnn<AnyActivation>> && Cell<Lstm> && Cell<GeneralLstm> && Cell<Slstm> &&
+              Cell<Gru> && Cell<GeneralGru>);
 
 // One that gives its step in two parts.
 template <class C>
@@ -394,13 +365,25 @@ concept TwoPhaseCell =
     };
 static_assert(TwoPhaseCell<GruResetBefore>);
 
-enum class CellKind { kRnnTanh, kRnnRelu, kLstm, kPeepholeLstm, kSlstm, kGru, kGruResetBefore };
+enum class CellKind {
+  kRnnTanh,
+  kRnnRelu,
+  kGeneralRnn,
+  kLstm,
+  kGeneralLstm,
+  kSlstm,
+  kGru,
+  kGeneralGru,
+  kGruResetBefore
+};
 
 // The cell and its numbers, as they come from the caller.
 struct CellSpec {
   CellKind kind;
-  float skip;  // RNN only
-  float cap;   // clipped ReLU only
+  float skip;                  // RNN only
+  float cap;                   // clipped ReLU only
+  ChosenActivations f = {};    // of the general cells; an RNN's is the candidate's
+  bool has_peepholes = false;  // general LSTM only
 };
 
 // Calls f(cell) for the cell chosen at run time. Of the host; inlined as PRNN_HD is.
@@ -411,16 +394,20 @@ template <class F>
       return f(Rnn<Tanh>{{}, spec.skip});
     case CellKind::kRnnRelu:
       return f(Rnn<ClippedRelu>{{spec.cap}, spec.skip});
+    case CellKind::kGeneralRnn:
+      return f(Rnn<AnyActivation>{spec.f.candidate, spec.skip});
     case CellKind::kLstm:
       return f(Lstm{});
-    case CellKind::kPeepholeLstm:
-      return f(PeepholeLstm{});
+    case CellKind::kGeneralLstm:
+      return f(GeneralLstm{spec.f, spec.has_peepholes});
     case CellKind::kSlstm:
       return f(Slstm{});
     case CellKind::kGru:
       return f(Gru{});
+    case CellKind::kGeneralGru:
+      return f(GeneralGru{spec.f});
     case CellKind::kGruResetBefore:
-      return f(GruResetBefore{});
+      return f(GruResetBefore{spec.f});
   }
   __builtin_unreachable();  // the handlers refuse every other value
 }

@@ -52,10 +52,12 @@ struct PassBase {
   PRNN_HD PerUnit<C, F> per_unit(const T* of_groups, std::int64_t g, std::int64_t unit,
                                  Io io) const {
     constexpr int kCount = kPerUnitOf<C>;
-    if constexpr (kCount == 0)
+    if constexpr (kCount == 0) {
       return {};
-    else
+    } else {
+      if (of_groups == nullptr) return {};  // a cell that may have some, and has none
       return load_values<kCount>(of_groups + g * kCount * shape.hidden + unit, io);
+    }
   }
   template <int N>
   PRNN_HD static Vec<N, F> values(const Vec<N, typename Io::Fetched>& fetched, Io io) {

@@ -7,8 +7,15 @@
 
 namespace prnn::PRNN_ISA {
 
+// Not of cells that few layers are of: it is half of a cell's code.
 template <class Pass>
-inline constexpr bool kHasFastPath = std::is_same_v<typename Pass::Value, float>;
+constexpr bool has_fast_path() {
+  if constexpr (requires { Pass::cell; })
+    if (kHasFewUsers<std::remove_cvref_t<decltype(Pass::cell)>>) return false;
+  return std::is_same_v<typename Pass::Value, float>;
+}
+template <class Pass>
+inline constexpr bool kHasFastPath = has_fast_path<Pass>();
 
 // Whether a step is neither the first nor the last, which read and write what others do not.
 template <class Pass>

@@ -1,5 +1,7 @@
 // A native call on a GPU, as the handlers describe it. No CUDA header: host code only.
 #pragma once
+#include <type_traits>
+
 #include "core/passes.h"
 #include "cuda/tile.h"
 #include "cuda/watchdog.h"
@@ -27,7 +29,8 @@ inline PassSizes pass_sizes(CellKind cell, PassKind pass) {
 }
 // Whether few layers are of a cell, or its kernels are many instructions.
 template <class C>
-inline constexpr bool has_few_users = C::kStates > 2 || kPerUnitOf<C> > 0;
+inline constexpr bool has_few_users =
+    C::kStates > 2 || std::is_same_v<C, GeneralLstm> || kHasFewUsers<C>;
 
 inline std::span<const Instance> instances(CellKind cell, PassKind pass) {
   const bool few = visit({cell, 0, 0}, [](auto c) { return has_few_users<decltype(c)>; });

@@ -10,21 +10,25 @@
 
 namespace prnn {
 
-// Calls f(cell) for the call's cell; both activations of the RNN are one instance.
+// Calls f(cell) for the call's cell; tanh and ReLU of the RNN are one instance.
 template <class F>
 bool visit_cuda_cell(const CellSpec& cell, F&& f) {
   switch (cell.kind) {
     case CellKind::kRnnTanh:
     case CellKind::kRnnRelu:
       return f(Rnn<TanhOrRelu>{{cell.kind == CellKind::kRnnTanh, cell.cap}, cell.skip});
+    case CellKind::kGeneralRnn:
+      return f(Rnn<AnyActivation>{cell.f.candidate, cell.skip});
     case CellKind::kLstm:
       return f(Lstm{});
-    case CellKind::kPeepholeLstm:
-      return f(PeepholeLstm{});
+    case CellKind::kGeneralLstm:
+      return f(GeneralLstm{cell.f, cell.has_peepholes});
     case CellKind::kSlstm:
       return f(Slstm{});
     case CellKind::kGru:
       return f(Gru{});
+    case CellKind::kGeneralGru:
+      return f(GeneralGru{cell.f});
     case CellKind::kGruResetBefore:
       return false;  // two products in series: no kernel
   }

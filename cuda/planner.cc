@@ -32,15 +32,17 @@ std::string megabytes(double bytes) {
 const char* op(CellKind cell) {
   switch (cell) {
     case CellKind::kLstm:
-    case CellKind::kPeepholeLstm:
+    case CellKind::kGeneralLstm:
       return "lstm";
     case CellKind::kSlstm:
       return "slstm";
     case CellKind::kGru:
+    case CellKind::kGeneralGru:
     case CellKind::kGruResetBefore:
       return "gru";
     case CellKind::kRnnTanh:
     case CellKind::kRnnRelu:
+    case CellKind::kGeneralRnn:
       return "rnn";
   }
   __builtin_unreachable();

@@ -126,6 +126,11 @@ inline constexpr Instance kOneProductFewUsers[] = {
     {Exchange::kCluster, {2, 10, 1, 1, 1}},
     {Exchange::kBlock, {1, 8, 1, 8, 1}},
 };
+inline constexpr Instance kThreeProductsFewUsers[] = {
+    {Exchange::kGrid, {3, 6, 1, 1, 6}},
+    {Exchange::kCluster, {3, 6, 1, 2, 1}},
+    {Exchange::kBlock, {3, 6, 1, 8, 1}},
+};
 inline constexpr Instance kFourProductsFewUsers[] = {
     {Exchange::kGrid, {4, 4, 1, 1, 4}},
     {Exchange::kCluster, {4, 5, 1, 2, 1}},
@@ -136,7 +141,7 @@ constexpr std::span<const Instance> instances(int products, bool has_few_users) 
     case 1:
       return has_few_users ? std::span<const Instance>(kOneProductFewUsers) : kOneProduct;
     case 3:
-      return kThreeProducts;
+      return has_few_users ? std::span<const Instance>(kThreeProductsFewUsers) : kThreeProducts;
     case 4:
       return has_few_users ? std::span<const Instance>(kFourProductsFewUsers) : kFourProducts;
   }

@@ -1,10 +1,15 @@
 // The static part of a call, as it comes from Python: prnn_jax/_call.py's dataclass, field by
 // field. A field that only one side has is an error when the call is compiled.
 #pragma once
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "core/cells.h"
 #include "core/dtype.h"
@@ -15,8 +20,9 @@ namespace prnn {
 
 struct CallAttributes {
   std::string_view cell;
-  bool projects;  // makes its own a_x
-  bool prepared;  // and is given packed weights
+  std::string_view activations;  // of the general cells
+  bool projects;                 // makes its own a_x
+  bool prepared;                 // and is given packed weights
   bool time_major, reverse, bidirectional;
   std::string_view save;  // "nothing", "all", or only the "states"
   bool has_lengths, has_resets, has_mask, has_zoneout;
@@ -31,22 +37,81 @@ inline std::optional<Dtype> dtype_named(std::string_view name) {
   if (name == "float16") return Dtype::kFloat16;
   return std::nullopt;
 }
-inline std::optional<CellKind> cell_kind(std::string_view name) {
-  if (name == "rnn_tanh") return CellKind::kRnnTanh;
-  if (name == "rnn_relu") return CellKind::kRnnRelu;
-  if (name == "lstm") return CellKind::kLstm;
-  if (name == "lstm_peephole") return CellKind::kPeepholeLstm;
-  if (name == "slstm") return CellKind::kSlstm;
-  if (name == "gru") return CellKind::kGru;
-  if (name == "gru_reset_before") return CellKind::kGruResetBefore;
+// The cell of a row of Python's table (prnn_jax/_cells.py), with the activations it is known for.
+inline std::optional<CellSpec> cell_named(std::string_view name) {
+  const auto of = [](CellKind kind) { return CellSpec{kind, 0.0f, 0.0f}; };
+  if (name == "rnn_tanh") return of(CellKind::kRnnTanh);
+  if (name == "rnn_relu") return of(CellKind::kRnnRelu);
+  if (name == "rnn_general") return of(CellKind::kGeneralRnn);
+  if (name == "lstm") return of(CellKind::kLstm);
+  if (name == "lstm_general") return of(CellKind::kGeneralLstm);
+  if (name == "lstm_peephole") {
+    CellSpec spec = of(CellKind::kGeneralLstm);
+    spec.has_peepholes = true;
+    return spec;
+  }
+  if (name == "slstm") return of(CellKind::kSlstm);
+  if (name == "gru") return of(CellKind::kGru);
+  if (name == "gru_general") return of(CellKind::kGeneralGru);
+  if (name == "gru_reset_before") return of(CellKind::kGruResetBefore);
   return std::nullopt;
+}
+inline std::optional<ActivationKind> activation_kind(std::string_view name) {
+  if (name == "sigmoid") return ActivationKind::kSigmoid;
+  if (name == "tanh") return ActivationKind::kTanh;
+  if (name == "clipped") return ActivationKind::kClipped;
+  if (name == "leaky_relu") return ActivationKind::kLeakyRelu;
+  if (name == "elu") return ActivationKind::kElu;
+  if (name == "softsign") return ActivationKind::kSoftsign;
+  if (name == "softplus") return ActivationKind::kSoftplus;
+  return std::nullopt;
+}
+
+// Of the gates, the candidate and the output: a name and the bits of four floats each, in hex.
+inline std::optional<ChosenActivations> activations_of(std::string_view text) {
+  const auto next_word = [&] {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    return word;
+  };
+  ChosenActivations out;
+  for (AnyActivation* f : {&out.gate, &out.candidate, &out.output}) {
+    const auto kind = activation_kind(next_word());
+    if (!kind) return std::nullopt;
+    f->kind = *kind;
+    for (float* number : {&f->alpha, &f->beta, &f->low, &f->high}) {
+      const std::string_view word = next_word();
+      std::uint32_t bits = 0;
+      const char* end = word.data() + word.size();
+      const auto read = std::from_chars(word.data(), end, bits, 16);
+      if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+      *number = std::bit_cast<float>(bits);
+    }
+  }
+  return out;
+}
+// The cell of a call.
+inline std::optional<CellSpec> cell_of(const CallAttributes& call) {
+  std::optional<CellSpec> cell = cell_named(call.cell);
+  if (!cell) return std::nullopt;
+  cell->skip = call.skip;
+  cell->cap = call.cap;
+  const auto f = activations_of(call.activations);
+  if (!f) return std::nullopt;
+  cell->f = *f;
+  return cell;
 }
 
 // Runs when the program is compiled: refuses what no device could execute.
 inline xla::ffi::Error check_attributes(CallAttributes call) {
-  if (!cell_kind(call.cell))
+  if (!cell_named(call.cell))
     return xla::ffi::Error::InvalidArgument("prnn_jax: this build has no cell named " +
                                             std::string(call.cell) +
+                                            "; the program was made by another version");
+  if (!cell_of(call))
+    return xla::ffi::Error::InvalidArgument("prnn_jax: this build has no activations named " +
+                                            std::string(call.activations) +
                                             "; the program was made by another version");
   const bool has_save = call.save == "nothing" || call.save == "all" || call.save == "states";
   if (!has_save || call.max_sms < 0 || call.max_sms > std::numeric_limits<int>::max() ||
@@ -61,6 +126,7 @@ inline xla::ffi::Error check_attributes(CallAttributes call) {
 
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     prnn::CallAttributes, xla::ffi::StructMember<std::string_view>("cell"),
+    xla::ffi::StructMember<std::string_view>("activations"),
     xla::ffi::StructMember<bool>("projects"), xla::ffi::StructMember<bool>("prepared"),
     xla::ffi::StructMember<bool>("time_major"), xla::ffi::StructMember<bool>("reverse"),
     xla::ffi::StructMember<bool>("bidirectional"), xla::ffi::StructMember<std::string_view>("save"),

@@ -168,12 +168,12 @@ ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBu
   Problem p{};
   p.kind = Kind::kForward;
   const auto dtype = dtype_of(w_hh.element_type());
-  const auto kind = cell_kind(attributes.cell);
+  const auto cell = cell_named(attributes.cell);
   const auto inputs = w_ih.dimensions(), units = w_hh.dimensions();
-  if (!dtype || !kind || inputs.size() != 2 || units.size() != 3)
+  if (!dtype || !cell || inputs.size() != 2 || units.size() != 3)
     return ffi::Error::InvalidArgument("prnn_jax: weights to prepare have an unknown form");
   p.dtype = *dtype;
-  p.cell.kind = *kind;
+  p.cell = *cell;
   p.shape = {time, batch, units[0], units[1], false, false, false};
   const std::int64_t of_group = times(numbers(p.cell).gates, p.shape.hidden);
   p.projection.input_size = inputs[0];

@@ -24,7 +24,7 @@ nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch
                   const std::string& dtype, std::int64_t input_size, const std::string& processor,
                   std::int64_t cache_bytes, std::int64_t shared_cache_bytes) {
   Problem p{};
-  p.cell.kind = cell_kind(cell).value();
+  p.cell = cell_named(cell).value();
   p.dtype = dtype_named(dtype).value();
   p.shape = {time, batch, groups, hidden, false, false, false};
   p.kind = backward ? Kind::kBackward : Kind::kForward;

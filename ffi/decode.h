@@ -156,7 +156,7 @@ inline xla::ffi::ErrorOr<NativeCall> decode_shape(
         xla::ffi::Error::InvalidArgument("prnn_jax: a sequence must have rank 4"));
   const auto d = sequence->dimensions();
   NativeCall out{};
-  out.cell = {*cell_kind(call.cell), call.skip, call.cap};
+  out.cell = *cell_of(call);
   out.shape = {d[call.time_major ? 0 : 1],
                d[call.time_major ? 1 : 0],
                d[2],
@@ -228,8 +228,8 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
 inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs args,
                                                      xla::ffi::RemainingRets rets,
                                                      const CallAttributes& call) {
-  const auto kind = cell_kind(call.cell);
-  const bool has_per_unit = kind && numbers({*kind, 0, 0}).per_unit > 0;
+  const auto cell = cell_named(call.cell);
+  const bool has_per_unit = cell && cell->has_peepholes;
   auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(has_per_unit ? 2 : 1), call);
   if (!decoded.has_value()) return decoded;
   const CellNumbers n = numbers(decoded->cell);

@@ -85,9 +85,9 @@ Device device_of(nb::handle from) {
 Request request_of(const std::string& cell, const std::string& pass, const std::string& number,
                    const Shape& shape, int max_sms) {
   Request out{};
-  const auto kind = cell_kind(cell);
-  if (!kind) throw nb::value_error(("no cell named " + cell).c_str());
-  out.cell = *kind;
+  const auto known = cell_named(cell);
+  if (!known) throw nb::value_error(("no cell named " + cell).c_str());
+  out.cell = known->kind;
   if (pass != "forward" && pass != "backward")
     throw nb::value_error(("pass must be forward or backward, got " + pass).c_str());
   out.pass = pass == "forward" ? PassKind::kForward : PassKind::kBackward;

@@ -23,10 +23,10 @@ const T* some() {
   return array;
 }
 
-CellSpec cell_named(const std::string& name) {
-  const auto kind = cell_kind(name);
-  if (!kind) throw nb::value_error(("no cell named " + name).c_str());
-  return {*kind, 0, 0};
+CellSpec cell_of(const std::string& name) {
+  const auto cell = cell_named(name);
+  if (!cell) throw nb::value_error(("no cell named " + name).c_str());
+  return *cell;
 }
 Dtype dtype_of(const std::string& name) {
   const auto dtype = dtype_named(name);
@@ -40,7 +40,7 @@ std::int64_t cpu_workspace_floats(const std::string& cell, const std::string& dt
                                   std::int64_t input_size) {
   Problem p{};
   p.kind = backward ? Kind::kBackward : Kind::kForward;
-  p.cell = cell_named(cell);
+  p.cell = cell_of(cell);
   p.dtype = dtype_of(dtype);
   p.shape = {time, batch, groups, hidden, false, false, false};
   if (has_mask) p.forward.controls.mask = some<float>();
@@ -52,7 +52,7 @@ std::int64_t cpu_prepacked_words(const std::string& cell, const std::string& dty
                                  std::int64_t groups, std::int64_t hidden,
                                  std::int64_t input_size) {
   Problem p{};
-  p.cell = cell_named(cell);
+  p.cell = cell_of(cell);
   p.dtype = dtype_of(dtype);
   p.shape = {1, 1, groups, hidden, false, false, false};
   p.projection.input_size = input_size;
@@ -75,7 +75,7 @@ std::int64_t cuda_workspace_bytes(const std::string& cell, const std::string& dt
                                   bool is_reversed, bool changes_input) {
   CudaCall call{};
   call.pass = backward ? PassKind::kBackward : PassKind::kForward;
-  call.cell = cell_named(cell);
+  call.cell = cell_of(cell);
   const Dtype of = dtype_of(dtype);
   call.number = of == Dtype::kBfloat16  ? Number::kBfloat16
                 : of == Dtype::kFloat16 ? Number::kFloat16

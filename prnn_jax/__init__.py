@@ -10,6 +10,8 @@ libraries. Layers for Flax, Equinox and Keras are in `prnn_jax.nnx`, `prnn_jax.l
 from importlib.metadata import version as _version
 
 from prnn_jax import convert as convert
+from prnn_jax._activations import Activation
+from prnn_jax._define import DefinedCell, define_cell
 from prnn_jax._export import export_checks
 from prnn_jax._init import init
 from prnn_jax._ops import gru, lstm, recurrence, rnn, slstm
@@ -23,13 +25,16 @@ __version__ = _version("prnn_jax")
 
 __all__ = [
     "SAVED",
+    "Activation",
     "BidirectionalParams",
+    "DefinedCell",
     "Layer",
     "MultiHeadParams",
     "Norm",
     "Params",
     "Plan",
     "Prepared",
+    "define_cell",
     "explain",
     "export_checks",
     "gru",

@@ -209,7 +209,7 @@ def _hidden_size(shape: tuple[int, ...], gates: int) -> int:
 
 def state_names(call: Call) -> tuple[str, ...]:
     """Of the initial states, as messages call them."""
-    return ("h_0", "c_0", "n_0", "m_0")[: call.table.states]
+    return tuple(f"{letter}_0" for letter in call.table.state_names)
 
 
 def as_states(op: str, call: Call, state, argument: str = "state_0") -> State | None:

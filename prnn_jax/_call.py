@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from jax import Array
 
+from prnn_jax._activations import USUAL, Activations
 from prnn_jax._cells import CELLS, Cell
 from prnn_jax._options import is_exact
 
@@ -39,6 +40,7 @@ class Call:
       lean: whether the backward pass makes the gates again instead of reading them.
       skip: scale of the residual through time (RNN only).
       cap: upper bound of the activation (clipped ReLU only).
+      f: activations, of the cells that have a choice.
       precision: of the scan's products and of those outside the recurrence.
       implementation: "native", "scan", or None for the best that the platform has.
       max_sms: streaming multiprocessors of a GPU that a call may take; 0 for all.
@@ -52,6 +54,7 @@ class Call:
     lean: bool = False
     skip: float = 0.0
     cap: float = math.inf
+    f: Activations = USUAL
     precision: Any = None
     implementation: str | None = None
     max_sms: int = 0
@@ -98,11 +101,13 @@ class Call:
         """The fields C++ reads, in types the FFI encodes as such.
 
         Of the controls, which of them the call has. `projects`: whether it is given
-        what a_x is made of, and `prepared`: and packed weights besides. The cap as a
-        number of `dtype`: h is compared with it after it has been stored.
+        what a_x is made of, and `prepared`: and packed weights besides. The cap, and
+        where activations end, as numbers of `dtype`: what is compared with them has
+        been stored.
         """
         return {
             "cell": self.cell,
+            "activations": self._activations(dtype),
             "projects": projects,
             "prepared": prepared,
             "time_major": self.time_major,
@@ -118,6 +123,18 @@ class Call:
             "exact": self.exact,
             "max_sms": self.max_sms,
         }
+
+    def _activations(self, dtype) -> str:
+        """Of the gates, the candidate, the output: "kind alpha beta low high", in bits.
+
+        A string, for an array inside of a dictionary is no attribute that JAX takes.
+        """
+        words = []
+        for kind, *scale, low, high in self.f:
+            ends = np.asarray([low, high], dtype).astype(np.float32)
+            bits = np.concatenate([np.asarray(scale, np.float32), ends]).view(np.uint32)
+            words += [kind, *(f"{word:08x}" for word in bits)]
+        return " ".join(words)
 
     def reversed_groups(self, groups: int) -> np.ndarray:
         """For each group, whether it runs from the last step to the first."""

@@ -1,23 +1,47 @@
 """The recurrent cells in jax.numpy: the reference, and what `lax.scan` runs.
 
-The same table as core/cells.h, in the same gate order. `step` takes the pre-activations
+The same table as core/cells.h, in the same gate order; a cell that is "general" has
+activations of the caller's choice, `call.f`. `step` takes the pre-activations
 of one time step as separate gates, so that one definition serves any dtype and any
 order of differentiation.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+
+from prnn_jax import _checks
 
 State = tuple[Array, ...]
 
 #: The functions of the package that run a cell.
 CellName = Literal["lstm", "slstm", "gru", "rnn"]
 NAMES: tuple[CellName, ...] = get_args(CellName)
+
+
+class Defined:
+    """A cell that `define_cell` has made, in place of a name.
+
+    Attributes:
+      name: what messages call it.
+      row: its name in `CELLS`.
+    """
+
+    name: str
+    row: str
+
+
+AnyCell = CellName | Defined
+
+
+def check_cell_name(op: str, cell: Any) -> None:
+    """The cell must be known."""
+    if not isinstance(cell, Defined):
+        _checks.one_of(op, "cell", cell, NAMES)
 
 
 @dataclass(frozen=True)
@@ -46,7 +70,8 @@ class Cell:
       per_unit_inputs: what: `(states before, reserve) -> (of number 0, of 1, ...)`.
       with_per_unit: the cell that this one is with such numbers.
       has_zoneout: whether zoneout is defined for its states.
-      engines: the platforms that have a native engine for it.
+      engines: the platforms that have a native engine for it; none of a cell that
+        `define_cell` has made.
     """
 
     name: str
@@ -99,6 +124,11 @@ def _rnn_relu(call, a_x, state, product):
     return (jnp.where(h >= call.cap, jnp.asarray(call.cap, h.dtype), h),), ()
 
 
+def _rnn_general(call, a_x, state, product):
+    (h,) = state
+    return (call.f.candidate(_with_residual(call, a_x + product(h, 0, 1), h)),), ()
+
+
 def _lstm(call, a_x, state, product):
     h, c = state
     i, f, g, o = _split(a_x + product(h, 0, 4), 4)
@@ -107,14 +137,20 @@ def _lstm(call, a_x, state, product):
     return (o * jnp.tanh(c), c), (i, f, g, o)
 
 
-def _lstm_peephole(call, a_x, state, product, peepholes):
+def _lstm_general(call, a_x, state, product, peepholes=None):
     h, c = state
-    i, f, g, o = _split(a_x + product(h, 0, 4), 4)
-    p_i, p_f, p_o = _split(peepholes, 3)
-    i, f, g = jax.nn.sigmoid(i + p_i * c), jax.nn.sigmoid(f + p_f * c), jnp.tanh(g)
-    c = f * c + i * g
-    o = jax.nn.sigmoid(o + p_o * c)
-    return (o * jnp.tanh(c), c), (i, f, g, o)
+    f = call.f
+    a_i, a_f, a_g, a_o = _split(a_x + product(h, 0, 4), 4)
+    p = (0, 0, 0) if peepholes is None else _split(peepholes, 3)
+
+    def seen(n, value):  # 0 of an infinite c is none of it
+        return 0 if peepholes is None else p[n] * value
+
+    i, forget = f.gate(a_i + seen(0, c)), f.gate(a_f + seen(1, c))
+    g = f.candidate(a_g)
+    c = forget * c + i * g
+    o = f.gate(a_o + seen(2, c))
+    return (o * f.output(c), c), (i, forget, g, o)
 
 
 def _peephole_inputs(states, reserve):
@@ -138,17 +174,19 @@ def _slstm(call, a_x, state, product):
 
 def _gru(call, a_x, state, product):
     (h,) = state
+    f = call.f
     (x_r, x_z, x_n), (h_r, h_z, h_n) = _split(a_x, 3), _split(product(h, 0, 3), 3)
-    r, z = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
-    n = jnp.tanh(x_n + r * h_n)
+    r, z = f.gate(x_r + h_r), f.gate(x_z + h_z)
+    n = f.candidate(x_n + r * h_n)
     return (n + z * (h - n),), (r, z, n, h_n)
 
 
 def _gru_reset_before(call, a_x, state, product):
     (h,) = state
+    f = call.f
     (x_r, x_z, x_n), (h_r, h_z) = _split(a_x, 3), _split(product(h, 0, 2), 2)
-    r, z = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
-    n = jnp.tanh(x_n + product(r * h, 2, 3))
+    r, z = f.gate(x_r + h_r), f.gate(x_z + h_z)
+    n = f.candidate(x_n + product(r * h, 2, 3))
     return (n + z * (h - n),), (r, z, n)
 
 
@@ -162,19 +200,30 @@ CELLS = {
     for cell in (
         Cell("rnn_tanh", "rnn", "h", "h", 0, _rnn_tanh, keeps_made=True),
         Cell("rnn_relu", "rnn", "h", "h", 0, _rnn_relu, keeps_made=True),
+        Cell("rnn_general", "rnn", "h", "h", 0, _rnn_general, keeps_made=True),
         Cell("lstm", "lstm", "ifgo", "hc", 4, _lstm, with_per_unit="lstm_peephole"),
+        Cell(
+            "lstm_general",
+            "lstm",
+            "ifgo",
+            "hc",
+            4,
+            _lstm_general,
+            with_per_unit="lstm_peephole",
+        ),
         Cell(
             "lstm_peephole",
             "lstm",
             "ifgo",
             "hc",
             4,
-            _lstm_peephole,
+            _lstm_general,
             per_unit_gates=(0, 1, 3),
             per_unit_inputs=_peephole_inputs,
         ),
         Cell("slstm", "slstm", "ifzo", "hcnm", 5, _slstm, has_zoneout=False),
         Cell("gru", "gru", "rzn", "h", 4, _gru, same_gradient=False),
+        Cell("gru_general", "gru", "rzn", "h", 4, _gru, same_gradient=False),
         Cell(
             "gru_reset_before",
             "gru",

@@ -110,6 +110,12 @@ class WithCell(Layer):
             f"{name}: Equinox has no cell with heads; heads must be 1, got "
             f"{self.heads}.",
         )
+        given = self.activation, self.gate_activation
+        check(
+            given == ("tanh", "sigmoid"),
+            f"{name}: Equinox's cells have activation 'tanh' and gate_activation "
+            f"'sigmoid', got {given[0]!r} and {given[1]!r}.",
+        )
         zoneout = () if self.training is None else self.training.noise.zoneout
         check(
             not any(zoneout),

@@ -12,14 +12,15 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax import _checks, _options, _weights
+from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._call import Call
+from prnn_jax._cell_options import GATED, cell_of
 from prnn_jax._cells import CELLS
 from prnn_jax._checks import check
 from prnn_jax._layer_arrays import layer_arrays
 from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._params import Params, typed
 from prnn_jax._run import (
-    Activation,
     Implementation,
     Lengths,
     Merge,
@@ -76,6 +77,8 @@ class CommonOptions(TypedDict, total=False):
     reserve: Reserve
     precision: Precision
     implementation: Implementation | None
+    activation: GivenActivations
+    gate_activation: GivenActivation
 
 
 class LayerOptions(CommonOptions, total=False):
@@ -94,7 +97,6 @@ class StackOptions(CommonOptions, total=False):
     use_bias: bool
     dtype: Any
     reset_after: bool
-    activation: Activation
     cap: float
     skip: float
 
@@ -117,9 +119,13 @@ class Layer(eqx.Module):
     reserve: Reserve = eqx.field(static=True)
     precision: Precision = eqx.field(static=True)
     implementation: Implementation | None = eqx.field(static=True)
+    activation: GivenActivations = eqx.field(static=True)
+    gate_activation: GivenActivation = eqx.field(static=True)
 
     _function: ClassVar[Callable]
     _cell_name: ClassVar[str]  # in `_cells.CELLS`
+    # Arguments of the function that not all functions have.
+    _option_names: ClassVar[tuple[str, ...]] = GATED
 
     def __init__(
         self,
@@ -138,6 +144,8 @@ class Layer(eqx.Module):
         reserve: Reserve = "fast",
         precision: Precision = None,
         implementation: Implementation | None = None,
+        activation: GivenActivations = "tanh",
+        gate_activation: GivenActivation = "sigmoid",
         key: Array,
     ):
         name = type(self).__name__
@@ -170,6 +178,11 @@ class Layer(eqx.Module):
         _options.precision(name, precision)
         self.precision = _options.static(precision)
         self.implementation = implementation
+        self.activation = _options.static(activation)
+        self.gate_activation = gate_activation
+        of_all = {option: getattr(self, option) for option in GATED}
+        function = CELLS[self._cell_name].function
+        cell_of(name, function, of_all | self._options())
         noise = check_noise(
             name,
             Call(self._cell_name),
@@ -324,8 +337,8 @@ class Layer(eqx.Module):
     # ---- what a layer may say differently --------------------------------------------
 
     def _options(self) -> dict[str, Any]:
-        """Arguments of the function that not all cells have."""
-        return {}
+        """Arguments of the function that not all functions have."""
+        return {name: getattr(self, name) for name in self._option_names}
 
     def _draw(self, key: Array, dtype: Any) -> tuple[Any, ...]:
         """w_ih, w_hh, b_ih, b_hn of one direction and head, drawn as by Equinox."""

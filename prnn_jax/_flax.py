@@ -11,7 +11,9 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from prnn_jax import _checks, _ops, _options, _params
+from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._call import Call
+from prnn_jax._cell_options import GATED, cell_of
 from prnn_jax._cells import CELLS, Cell, CellName
 from prnn_jax._checks import check
 from prnn_jax._controls import counted
@@ -34,19 +36,22 @@ class Kind:
       function: the function of `prnn_jax` that runs it.
       carry: names of the states in the order of a carry: Flax's for the LSTM, that of
         the function for the others.
+      options: attributes of a layer that are arguments of the function, of those that
+        not all functions have.
       has_carry_init: whether it makes sense to draw its states.
     """
 
     cell: Cell
     function: Callable
     carry: str
+    options: tuple[str, ...]
     has_carry_init: bool = True
 
 
-LSTM = Kind(CELLS["lstm"], _ops.lstm, "ch")
-SLSTM = Kind(CELLS["slstm"], _ops.slstm, "hcnm", has_carry_init=False)
-GRU = Kind(CELLS["gru"], _ops.gru, "h")
-RNN = Kind(CELLS["rnn_tanh"], _ops.rnn, "h")
+LSTM = Kind(CELLS["lstm"], _ops.lstm, "ch", GATED)
+SLSTM = Kind(CELLS["slstm"], _ops.slstm, "hcnm", (), has_carry_init=False)
+GRU = Kind(CELLS["gru"], _ops.gru, "h", (*GATED, "reset_after"))
+RNN = Kind(CELLS["rnn_tanh"], _ops.rnn, "h", ("activation", "cap", "skip"))
 KINDS: dict[CellName, Kind] = {
     kind.cell.function: kind for kind in (GRU, LSTM, RNN, SLSTM)
 }
@@ -93,11 +98,16 @@ class Options:
     reserve: Reserve
     precision: Precision
     implementation: Implementation | None
+    activation: GivenActivations
+    gate_activation: GivenActivation
     cell_options: Mapping[str, Any]
 
     @classmethod
     def of(cls, module: Any, **others: Any) -> Self:
         """From the attributes of a module; others that are not None come first."""
+        kind = module._kind
+        others["kind"] = kind
+        others["cell_options"] = {name: getattr(module, name) for name in kind.options}
         given = {name: value for name, value in others.items() if value is not None}
         names = {one.name for one in fields(cls)} - {*given, "name"}
         return cls(
@@ -121,6 +131,8 @@ class Options:
         for option, value in known.items():
             object.__setattr__(self, option, value)
         features, heads = self.features, self.heads
+        of_all = {option: getattr(self, option) for option in GATED}
+        cell_of(name, self.kind.cell.function, of_all | dict(self.cell_options))
         _checks.one_of(name, "merge", self.merge, get_args(Merge))
         _checks.one_of(name, "reserve", self.reserve, get_args(Reserve))
         implementations = (None, *get_args(Implementation))

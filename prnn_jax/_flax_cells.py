@@ -1,7 +1,6 @@
 """Layers for Flax NNX from Flax's cells, and back."""
 
 import operator
-from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import jax
@@ -10,10 +9,24 @@ from flax import nnx
 from flax.nnx.nn.dtypes import promote_dtype
 
 from prnn_jax import _weights
+from prnn_jax._activations import ActivationName
 from prnn_jax._checks import check
-from prnn_jax._ops import Activation
 
 _zeros = jax.nn.initializers.zeros
+
+#: Functions of Flax's cells, by attribute, and the options that they are.
+_FUNCTIONS_OF_CELLS = {"activation_fn": "activation", "gate_fn": "gate_activation"}
+_ACTIVATIONS: dict[Any, ActivationName] = {
+    jnp.tanh: "tanh",
+    jax.nn.sigmoid: "sigmoid",
+    jax.nn.relu: "relu",
+    jax.nn.hard_sigmoid: "hard_sigmoid",
+    jax.nn.hard_tanh: "hard_tanh",
+    jax.nn.soft_sign: "softsign",
+    jax.nn.softplus: "softplus",
+    jax.nn.elu: "elu",
+    jax.nn.leaky_relu: "leaky_relu",
+}
 
 
 class Convertible:
@@ -130,8 +143,18 @@ class Convertible:
 
     def _cell_arguments(self, name: str) -> dict[str, Any]:
         """Arguments for Flax's cell; an error if there is no such cell."""
-        del name
-        return {}
+        arguments = {}
+        functions = {value: key for key, value in _ACTIVATIONS.items()}
+        listed = ", ".join(map(repr, functions))
+        for attribute, option in _FUNCTIONS_OF_CELLS.items():
+            given = getattr(self, option)
+            check(
+                given in functions,
+                f"{name}: {option} must be one of {listed} for a cell of Flax, got "
+                f"{given!r}.",
+            )
+            arguments[attribute] = functions[given]
+        return arguments
 
     @classmethod
     def _settings_of(cls, cell: Any) -> dict[str, Any]:
@@ -142,32 +165,25 @@ class Convertible:
             f"{name}: cell must be {_names(cls._cells)} (no subclass, which may "
             f"compute something else), got {_name(type(cell))}.",
         )
-        if hasattr(cell, "gate_fn"):
-            check(
-                cell.gate_fn is jax.nn.sigmoid,
-                f"{name}: gate_fn must be jax.nn.sigmoid, got {_name(cell.gate_fn)}; "
-                "keep nnx.RNN for other functions.",
-            )
         promote = getattr(cell, "promote_dtype", promote_dtype)
         check(
             promote is promote_dtype,
             f"{name}: promote_dtype must be Flax's own, got {_name(promote)}; give the "
             "layer a dtype instead.",
         )
-        activations = cls._activations()
-        listed = " or ".join(_name(function) for function in activations)
-        check(
-            cell.activation_fn in activations,
-            f"{name}: activation_fn must be {listed}, got "
-            f"{_name(cell.activation_fn)}; keep nnx.RNN for other functions.",
-        )
         names = ("in_features", "hidden_features", "dtype", "param_dtype", "carry_init")
-        return {name: getattr(cell, name) for name in names}
-
-    @classmethod
-    def _activations(cls) -> dict[Callable, Activation]:
-        """The functions that a cell may have as its activation_fn."""
-        return {jnp.tanh: "tanh"}
+        settings = {name: getattr(cell, name) for name in names}
+        for attribute, option in _FUNCTIONS_OF_CELLS.items():
+            if hasattr(cell, attribute):
+                function = getattr(cell, attribute)
+                listed = ", ".join(_name(known) for known in _ACTIVATIONS)
+                check(
+                    function in _ACTIVATIONS,
+                    f"{name}: {attribute} must be one of {listed}, got "
+                    f"{_name(function)}; keep nnx.RNN for other functions.",
+                )
+                settings[option] = _ACTIVATIONS[function]
+        return settings
 
 
 class LikeLSTM(Convertible):
@@ -199,7 +215,7 @@ class LikeGRU(Convertible):
             f"{name}: nnx.GRUCell has no bias that r multiplies; the layer must have "
             "recurrent_bias=False, got True.",
         )
-        return {}
+        return super()._cell_arguments(name)
 
     @classmethod
     def _settings_of(cls, cell: Any) -> dict[str, Any]:
@@ -210,34 +226,23 @@ class LikeRNN(Convertible):
     """The Elman network's conversions."""
 
     _cells = (nnx.SimpleCell,)
-    activation: Activation
     skip: float
 
     def _cell_arguments(self, name: str) -> dict[str, Any]:
-        functions = {value: key for key, value in self._activations().items()}
-        check(
-            self.activation in functions,
-            f'{name}: activation must be "tanh" or "relu" for a cell of Flax, got '
-            f"{self.activation!r}.",
-        )
         check(
             self.skip in (0.0, 1.0),
             f"{name}: skip must be 0 or 1 for a cell of Flax (residual=True), got "
             f"{self.skip}.",
         )
-        residual = self.skip == 1.0
-        return {"activation_fn": functions[self.activation], "residual": residual}
+        arguments = super()._cell_arguments(name) | {"residual": self.skip == 1.0}
+        del arguments["gate_fn"]
+        return arguments
 
     @classmethod
     def _settings_of(cls, cell: Any) -> dict[str, Any]:
         settings = super()._settings_of(cell)
-        settings["activation"] = cls._activations()[cell.activation_fn]
         settings["skip"] = 1.0 if cell.residual else 0.0
         return settings
-
-    @classmethod
-    def _activations(cls) -> dict[Callable, Activation]:
-        return {jnp.tanh: "tanh", jax.nn.relu: "relu"}
 
 
 def _param(cell: Any, path: str) -> nnx.Param:

@@ -12,6 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax import _flax, _options, _weights
+from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
@@ -60,6 +61,8 @@ class Layer(nn.Module):
     reserve: Reserve = "fast"
     precision: Precision = None
     implementation: Implementation | None = None
+    activation: GivenActivations = "tanh"
+    gate_activation: GivenActivation = "sigmoid"
 
     _kind: ClassVar[_flax.Kind]
 
@@ -236,16 +239,9 @@ class Layer(nn.Module):
         """All options, with what a call overrides."""
         return _flax.Options.of(
             self,
-            kind=self._kind,
             features_name="features",
-            cell_options=self._cell_options(),
             **call,
         )
-
-    @nn.nowrap
-    def _cell_options(self) -> dict[str, Any]:
-        """Arguments of the function that not all cells have."""
-        return {}
 
     @nn.nowrap
     def _has_b_hn(self) -> bool:

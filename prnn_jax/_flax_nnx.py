@@ -8,12 +8,12 @@ from flax import nnx
 from jax.typing import ArrayLike
 
 from prnn_jax import _flax, _options, _weights
+from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
 from prnn_jax._layer_arrays import layer_arrays
 from prnn_jax._ops import (
-    Activation,
     Implementation,
     Lengths,
     Merge,
@@ -45,6 +45,8 @@ class CommonOptions(TypedDict, total=False):
     reserve: Reserve
     precision: Precision
     implementation: Implementation | None
+    activation: GivenActivations
+    gate_activation: GivenActivation
 
 
 class LayerOptions(CommonOptions, total=False):
@@ -64,7 +66,6 @@ class StackOptions(CommonOptions, total=False):
 
     reset_after: bool
     recurrent_bias: bool
-    activation: Activation
     cap: float
     skip: float
 
@@ -109,6 +110,8 @@ class Layer(nnx.Module):
         reserve: Reserve = "fast",
         precision: Precision = None,
         implementation: Implementation | None = None,
+        activation: GivenActivations = "tanh",
+        gate_activation: GivenActivation = "sigmoid",
         rngs: nnx.Rngs,
     ):
         name, static = type(self).__name__, _options.static
@@ -130,6 +133,8 @@ class Layer(nnx.Module):
         self.reserve = reserve
         self.precision = static(precision)
         self.implementation = implementation
+        self.activation = static(activation)
+        self.gate_activation = gate_activation
         options = self._options()
         # A random stream only for who needs it: it is state, and splits graph and jit.
         self.rngs = nnx.data(None) if carry_init is None else rngs.carry.fork()
@@ -334,13 +339,7 @@ class Layer(nnx.Module):
         """All options, with what a call overrides."""
         return _flax.Options.of(
             self,
-            kind=self._kind,
             features=self.hidden_features,
             features_name="hidden_features",
-            cell_options=self._cell_options(),
             **call,
         )
-
-    def _cell_options(self) -> dict[str, Any]:
-        """Arguments of the function that not all cells have."""
-        return {}

@@ -10,7 +10,7 @@ from jax import Array
 
 from prnn_jax import _checks
 from prnn_jax._call import Call
-from prnn_jax._cells import NAMES, Cell, CellName
+from prnn_jax._cells import AnyCell, Cell, CellName, Defined, check_cell_name
 from prnn_jax._checks import check
 from prnn_jax._options import flag, number, size
 from prnn_jax._params import Params, typed
@@ -22,7 +22,7 @@ _KEEPS: dict[CellName, tuple[str, str]] = {"lstm": ("f", "i"), "gru": ("z", "")}
 
 
 def init(
-    cell: CellName,
+    cell: AnyCell,
     key: Array,
     input_size: int,
     hidden_size: int,
@@ -45,7 +45,7 @@ def init(
       `torch.nn` has it.
 
     Args:
-      cell: "lstm", "slstm", "gru" or "rnn".
+      cell: "lstm", "slstm", "gru" or "rnn", or what `define_cell` has made.
       key: of `jax.random`.
       input_size: of x.
       hidden_size: of the state, all heads together.
@@ -70,7 +70,7 @@ def init(
     Raises:
       ValueError: sizes or options do not fit; says what was expected.
     """
-    _checks.one_of("init", "cell", cell, NAMES)
+    check_cell_name("init", cell)
     _checks.one_of("init", "scheme", scheme, get_args(Scheme))
     input_size = size("init", "input_size", input_size)
     hidden_size = size("init", "hidden_size", hidden_size)
@@ -85,14 +85,17 @@ def init(
         not peepholes or cell == "lstm",
         f"init: peepholes must be False, which only the lstm has, got True for {cell}.",
     )
-    table = Call("rnn_tanh" if cell == "rnn" else cell).table
+    names = {"rnn": "rnn_tanh"}
+    row = cell.row if isinstance(cell, Defined) else names.get(cell, cell)
+    table = Call(row).table
+    own = 3 if peepholes else table.per_unit
     first_bias = _first_bias(table, scheme, forget_bias, chrono, bias)
     hidden = hidden_size // (heads or 1)
     dtype = _checks.dtype("init", dtype)
 
     def draw(key: Array) -> Params:
         sizes = input_size, hidden
-        return _draw(key, table, scheme, first_bias, *sizes, bias, peepholes)
+        return _draw(key, table, scheme, first_bias, *sizes, bias, own)
 
     lead = (2,) * bidirectional + (() if heads is None else (heads,))
     drawn = [draw(k) for k in jax.random.split(key, math.prod(lead))]
@@ -140,7 +143,7 @@ def _first_bias(
     if forget_bias is None and chrono is None and not has_own:
         return None
     of_forget = 1.0 if forget_bias is None else forget_bias
-    keeps, lets_in = _KEEPS[cell]
+    keeps, lets_in = _KEEPS[cell]  # pyright: ignore[reportArgumentType]
 
     def begins(key: Array, hidden: int) -> Array:
         of_gates = dict.fromkeys(table.gate_names, jnp.zeros(hidden))
@@ -164,7 +167,7 @@ def _draw(
     input_size: int,
     hidden: int,
     bias: bool,
-    peepholes: bool,
+    own: int,
 ) -> Params:
     """Of one direction and head, in float32."""
     keys = jax.random.split(key, 6)
@@ -183,7 +186,7 @@ def _draw(
             uniform(1, hidden, wide),
             b_ih if bias else None,
             b_hh if bias else None,
-            uniform(5, 3 * hidden) if peepholes else None,
+            uniform(5, own * hidden) if own else None,
         )
 
     def matrix(n: int, rows: int, of_gate: Callable) -> Array:
@@ -198,5 +201,5 @@ def _draw(
         matrix(1, hidden, jax.nn.initializers.orthogonal()),
         b_ih if bias else None,
         None,
-        jnp.zeros(3 * hidden) if peepholes else None,
+        jnp.zeros(own * hidden) if own else None,
     )

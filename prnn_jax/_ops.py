@@ -7,9 +7,10 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax import _checks
+from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._call import Call
-from prnn_jax._cells import NAMES, CellName
-from prnn_jax._options import flag, size
+from prnn_jax._cells import AnyCell, check_cell_name
+from prnn_jax._options import size
 from prnn_jax._params import (
     BidirectionalParams,
     MultiHeadParams,
@@ -18,7 +19,6 @@ from prnn_jax._params import (
     warn_of_two,
 )
 from prnn_jax._run import (
-    Activation,
     GivenState,
     Implementation,
     Lengths,
@@ -29,15 +29,15 @@ from prnn_jax._run import (
     Resets,
     State,
     Zoneout,
-    options,
-    rnn_call,
+    call_of,
     run,
     run_layer,
 )
 
 __all__ = [
-    "Activation",
     "BidirectionalParams",
+    "GivenActivation",
+    "GivenActivations",
     "GivenState",
     "Implementation",
     "Lengths",
@@ -63,6 +63,8 @@ def lstm(
     params: Params | Prepared,
     state_0: Sequence[ArrayLike] | None = None,
     *,
+    activation: GivenActivations = "tanh",
+    gate_activation: GivenActivation = "sigmoid",
     lengths: Lengths | None = None,
     mask: ArrayLike | None = None,
     masked_y: MaskedY = "hold",
@@ -93,6 +95,9 @@ def lstm(
       x: `[*batch, time, input]`, any number of batch axes, also none.
       params: `Params`, gate order i f g o; or what `prepare` makes of them.
       state_0: `(h_0, c_0)`, each `[*batch, hidden]`; zeros if not given.
+      activation: in place of tanh: a name, or an `Activation` with numbers; or two, of
+        the candidate :math:`a_g` and of :math:`c'`.
+      gate_activation: in place of σ, as "hard_sigmoid" in old models of Keras.
       lengths: whole numbers `[*batch]`, how many steps of each row count, from its
         beginning. At the others y is zero, and what x holds there, NaN too, reaches
         neither results nor gradients; the last state is that after the last step that
@@ -139,7 +144,7 @@ def lstm(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     arguments = locals()
-    call = Call("lstm", **options("lstm", arguments))
+    call = call_of("lstm", "lstm", arguments)
     return run_layer("lstm", call, x, params, arguments)
 
 
@@ -198,7 +203,7 @@ def slstm(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     arguments = {**locals(), "zoneout": None}
-    call = Call("slstm", **options("slstm", arguments))
+    call = call_of("slstm", "slstm", arguments)
     return run_layer("slstm", call, x, params, arguments)
 
 
@@ -208,6 +213,8 @@ def gru(
     state_0: ArrayLike | None = None,
     *,
     reset_after: bool = True,
+    activation: GivenActivation = "tanh",
+    gate_activation: GivenActivation = "sigmoid",
     lengths: Lengths | None = None,
     mask: ArrayLike | None = None,
     masked_y: MaskedY = "hold",
@@ -239,6 +246,8 @@ def gru(
       params: `Params`, gate order r z n; or what `prepare` makes of them.
       state_0: h_0 `[*batch, hidden]`; zeros if not given.
       reset_after: which of the two.
+      activation: in place of tanh, as in `lstm`, but one.
+      gate_activation: in place of σ, as in `lstm`.
       lengths: as in `lstm`, and so the next six.
       mask: see there.
       masked_y: see there.
@@ -261,8 +270,7 @@ def gru(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     arguments = locals()
-    cell = "gru" if flag("gru", "reset_after", reset_after) else "gru_reset_before"
-    call = Call(cell, **options("gru", arguments))
+    call = call_of("gru", "gru", arguments)
     return run_layer("gru", call, x, params, arguments)
 
 
@@ -271,7 +279,7 @@ def rnn(
     params: Params | Prepared,
     state_0: ArrayLike | None = None,
     *,
-    activation: Activation = "tanh",
+    activation: GivenActivation = "tanh",
     cap: float = 20.0,
     skip: float = 0.0,
     lengths: Lengths | None = None,
@@ -300,7 +308,8 @@ def rnn(
       x: `[*batch, time, input]`.
       params: `Params` with one gate; or what `prepare` makes of them.
       state_0: h_0 `[*batch, hidden]`; zeros if not given.
-      activation: f: "tanh", "relu", or "clipped_relu", min(max(a, 0), cap).
+      activation: f: "tanh", "relu", "clipped_relu", min(max(a, 0), cap), or another
+        name or `Activation`.
       cap: of the clipped ReLU.
       skip: s, the scale of the residual.
       lengths: as in `lstm`, and so the next six.
@@ -325,12 +334,12 @@ def rnn(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     arguments = locals()
-    call = rnn_call("rnn", arguments)
+    call = call_of("rnn", "rnn", arguments)
     return run_layer("rnn", call, x, params, arguments)
 
 
 def recurrence(
-    cell: CellName,
+    cell: AnyCell,
     a_x: ArrayLike,
     w_hh: ArrayLike,
     state_0: GivenState | None = None,
@@ -339,7 +348,8 @@ def recurrence(
     peepholes: ArrayLike | None = None,
     heads: int | None = None,
     reset_after: bool = True,
-    activation: Activation = "tanh",
+    activation: GivenActivations = "tanh",
+    gate_activation: GivenActivation = "sigmoid",
     cap: float = 20.0,
     skip: float = 0.0,
     lengths: Lengths | None = None,
@@ -362,7 +372,8 @@ def recurrence(
     `lstm(x, params)` is `recurrence("lstm", x @ params.w_ih + params.b_ih, ...)`.
 
     Args:
-      cell: "lstm", "slstm", "gru" or "rnn", with the equations given there.
+      cell: "lstm", "slstm", "gru" or "rnn", with the equations given there; or what
+        `define_cell` has made.
       a_x: `[*batch, time, G*hidden]`; with heads or directions, theirs side by side:
         `2*heads*G*hidden`, forward before backward, head by head, gate by gate.
       w_hh: `[hidden, G*hidden]`, with leading axes as in `Params`.
@@ -372,7 +383,8 @@ def recurrence(
       heads: how many w_hh has, for which it then has an axis; None for as many as there
         are. Says that an axis of 2 is heads and not directions.
       reset_after: as in `gru`.
-      activation: as in `rnn`.
+      activation: as in the cell's own function.
+      gate_activation: as in `lstm` and `gru`.
       cap: as in `rnn`.
       skip: as in `rnn`.
       lengths: as in `lstm`, and so the next six.
@@ -397,13 +409,8 @@ def recurrence(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     arguments = locals()
-    _checks.one_of("recurrence", "cell", cell, NAMES)
-    if cell == "rnn":
-        call = rnn_call("recurrence", arguments)
-    else:
-        after = flag("recurrence", "reset_after", reset_after)
-        name = "gru_reset_before" if cell == "gru" and not after else cell
-        call = Call(name, **options("recurrence", arguments))
+    check_cell_name("recurrence", cell)
+    call = call_of("recurrence", cell, arguments)
     _check_heads(call, w_hh, heads)
     params: Any = Params(None, w_hh, None, b_hh, peepholes)  # pyright: ignore[reportArgumentType]
     return run("recurrence", call, a_x, params, arguments)

@@ -51,14 +51,19 @@ def number(op: str, name: str, value: Any) -> int | float:
 
 def size(op: str, name: str, value: Any) -> int:
     """A whole number, at least 1."""
+    return whole(op, name, value, least=1)
+
+
+def whole(op: str, name: str, value: Any, *, least: int = 0) -> int:
+    """A whole number, at least so much."""
     try:
         known = operator.index(value)
     except TypeError:
         raise ValueError(
-            f"{op}: {name} must be a whole number, at least 1, got {value!r}"
+            f"{op}: {name} must be a whole number, at least {least}, got {value!r}"
             f"{_static_hint(value, name)}."
         ) from None
-    check(known >= 1, f"{op}: {name} must be at least 1, got {value}.")
+    check(known >= least, f"{op}: {name} must be at least {least}, got {value}.")
     return known
 
 

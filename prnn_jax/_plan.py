@@ -8,8 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from prnn_jax import _checks, _cuda, _ffi, _input, _options
+from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._call import Call
-from prnn_jax._cells import NAMES
+from prnn_jax._cell_options import cell_of
+from prnn_jax._cells import AnyCell, check_cell_name
 from prnn_jax._native import native
 
 #: What the native engines take, by platform as JAX names it where it lowers.
@@ -32,6 +34,8 @@ def engine_for(
     """("native" or "scan", the reason) for a forward pass."""
     if call.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
+    if not call.table.engines:
+        return "scan", f"{call.table.function} is a cell of your own"
     lowered = _lowered(platform)
     takes = _DTYPES.get(lowered, ("float32",))
     if jnp.dtype(dtype).name not in takes:
@@ -168,7 +172,7 @@ class Plan:
 
 
 def explain(
-    cell: str,
+    cell: AnyCell,
     *,
     batch: int,
     time: int,
@@ -177,6 +181,8 @@ def explain(
     groups: int = 1,
     dtype=jnp.float32,
     reset_after: bool = True,
+    activation: GivenActivations = "tanh",
+    gate_activation: GivenActivation = "sigmoid",
     training: bool = False,
     platform: str | None = None,
     device: str | None = None,
@@ -186,7 +192,7 @@ def explain(
     """Which engine a call would use on this machine, or on a GPU named, how, and why.
 
     Args:
-      cell: "lstm", "slstm", "gru" or "rnn".
+      cell: "lstm", "slstm", "gru" or "rnn", or what `define_cell` has made.
       batch: rows, all batch axes together.
       time: steps.
       hidden_size: units of a group.
@@ -194,6 +200,8 @@ def explain(
       groups: independent recurrences in the call: 2 for a bidirectional layer.
       dtype: of the arrays.
       reset_after: of the GRU.
+      activation: as in the cell's own function.
+      gate_activation: as in `lstm` and `gru`.
       training: plan the backward pass instead of the forward pass.
       platform: "cpu", "gpu", ...; by default JAX's, or the device's.
       device: a GPU that need not be here, such as "NVIDIA H200"; by default the one
@@ -207,18 +215,17 @@ def explain(
     Raises:
       ValueError: an unknown cell or device, or a size below 1.
     """
-    _checks.one_of("explain", "cell", cell, NAMES)
+    arguments = locals()
+    check_cell_name("explain", cell)
     sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
     if input_size is not None:
         sizes["input_size"] = input_size
     sizes = {name: _options.size("explain", name, n) for name, n in sizes.items()}
     if max_sms is not None:
         max_sms = _options.size("explain", "max_sms", max_sms)
-    after = _options.flag("explain", "reset_after", reset_after)
     training = _options.flag("explain", "training", training)
-    names = {"rnn": "rnn_tanh", "gru": "gru" if after else "gru_reset_before"}
     call = Call(
-        names.get(cell, cell),
+        **cell_of("explain", cell, arguments),
         precision=_options.precision("explain", precision),
         max_sms=_cuda.max_sms() if max_sms is None else max_sms,
     )
@@ -237,7 +244,7 @@ def explain(
             "leave one of them out.",
         )
     platform = platform or _checks.platform()
-    if _lowered(platform) == "cuda":
+    if _lowered(platform) == "cuda" and call.table.engines:
         return _on_cuda(call, sizes, dtype, training, platform, device)
     engine, reason = engine_for(call, dtype, platform)
     if engine == "scan":

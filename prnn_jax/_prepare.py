@@ -8,6 +8,7 @@ from jax import Array
 from prnn_jax import _checks, _ffi
 from prnn_jax._arguments import Arrays, Layout, check_arguments
 from prnn_jax._call import Call
+from prnn_jax._cell_options import cell_of
 from prnn_jax._cells import NAMES, CellName
 from prnn_jax._eager import compiled_once
 from prnn_jax._options import flag, size
@@ -62,9 +63,8 @@ def prepare(
     _checks.one_of("prepare", "cell", cell, NAMES)
     batch, time = size("prepare", "batch", batch), size("prepare", "time", time)
     bidirectional = flag("prepare", "bidirectional", bidirectional)
-    after = flag("prepare", "reset_after", reset_after)
-    names = {"rnn": "rnn_tanh", "gru": "gru" if after else "gru_reset_before"}
-    call = Call(names.get(cell, cell), bidirectional=bidirectional)
+    of_cell = cell_of("prepare", cell, {"reset_after": reset_after})
+    call = Call(**of_cell, bidirectional=bidirectional)
     _checks.check(
         isinstance(params, Params),
         f"prepare: params must be prnn_jax.Params, got {described(params)}.",

@@ -1,6 +1,5 @@
 """The way of every public call: options, checks, the projection, the recurrence."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,6 +12,8 @@ from jax.typing import ArrayLike
 from prnn_jax import _checks, _cuda, _options
 from prnn_jax._arguments import Arrays, Layout, check_arguments
 from prnn_jax._call import Call
+from prnn_jax._cell_options import cell_of
+from prnn_jax._cells import AnyCell
 from prnn_jax._checks import check
 from prnn_jax._controls import Controls, check_controls
 from prnn_jax._eager import compiled_once
@@ -25,7 +26,6 @@ from prnn_jax._sharding import match_varying
 from prnn_jax._step_mask import MaskedY, StepMask, check_alone
 
 Implementation = Literal["native", "scan"]
-Activation = Literal["tanh", "relu", "clipped_relu"]
 Merge = Literal["concat", "sum"]
 Reserve = Literal["fast", "lean"]
 Precision = lax.PrecisionLike
@@ -86,23 +86,21 @@ def options(op: str, arguments: dict) -> dict:
     }
 
 
-def rnn_call(op: str, arguments: dict) -> Call:
-    """The call of an Elman network."""
-    activation, cap, skip = (arguments[n] for n in ("activation", "cap", "skip"))
-    activations = ("tanh", "relu", "clipped_relu")
-    _checks.one_of(op, "activation", activation, activations)
-    cap, skip = _options.number(op, "cap", cap), _options.number(op, "skip", skip)
-    check(cap > 0, f"{op}: cap must be positive, got {cap}.")
-    return Call(
-        cell="rnn_tanh" if activation == "tanh" else "rnn_relu",
-        skip=float(skip),
-        cap=float(cap) if activation == "clipped_relu" else math.inf,
-        **options(op, arguments),
-    )
+def call_of(op: str, function: AnyCell, arguments: dict) -> Call:
+    """The call of a cell's public function."""
+    cell = cell_of(op, function, arguments)
+    return Call(**cell, **options(op, arguments))
 
 
 def with_per_unit(op: str, call: Call, peepholes: Any) -> Call:
     """The call of the cell that has peepholes, if there are some."""
+    if not call.table.engines and call.table.per_unit:
+        check(
+            peepholes is not None,
+            f"{op}: params.peepholes must be the units' own numbers, "
+            f"[{call.table.per_unit}*hidden], got None.",
+        )
+        return call
     if peepholes is None:
         return call
     cell = call.table.with_per_unit

@@ -12,8 +12,9 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from prnn_jax import _checks
+from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._call import Call
-from prnn_jax._cells import NAMES, CellName
+from prnn_jax._cells import AnyCell, check_cell_name
 from prnn_jax._checks import check
 from prnn_jax._controls import as_array, checked_lengths
 from prnn_jax._eager import compiled_once
@@ -21,7 +22,6 @@ from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._options import flag
 from prnn_jax._params import Params, Prepared, plain
 from prnn_jax._run import (
-    Activation,
     GivenState,
     Implementation,
     Lengths,
@@ -30,8 +30,7 @@ from prnn_jax._run import (
     Precision,
     Reserve,
     Resets,
-    options,
-    rnn_call,
+    call_of,
     run_layer,
 )
 from prnn_jax._sharding import match_varying
@@ -74,7 +73,7 @@ class Layer:
 
 
 def stack(
-    cell: CellName,
+    cell: AnyCell,
     x: ArrayLike,
     layers: Sequence[Params | Prepared | Layer],
     state_0: Sequence[GivenState | None] | None = None,
@@ -96,7 +95,8 @@ def stack(
     precision: Precision = None,
     implementation: Implementation | None = None,
     reset_after: bool = True,
-    activation: Activation = "tanh",
+    activation: GivenActivations = "tanh",
+    gate_activation: GivenActivation = "sigmoid",
     cap: float = 20.0,
     skip: float = 0.0,
 ) -> tuple[Array, tuple[Any, ...]]:
@@ -121,7 +121,8 @@ def stack(
     with the number of the state).
 
     Args:
-      cell: "lstm", "slstm", "gru" or "rnn", with the equations given there.
+      cell: "lstm", "slstm", "gru" or "rnn", with the equations given there; or what
+        `define_cell` has made.
       x: `[*batch, time, input]`, any number of batch axes, also none.
       layers: `Params` each, or what `prepare` makes of them, or `Layer` with a norm, or
         for several layers in one.
@@ -154,7 +155,8 @@ def stack(
       precision: as in `lstm`.
       implementation: as in `lstm`.
       reset_after: as in `gru`.
-      activation: as in `rnn`.
+      activation: as in the cell's own function.
+      gate_activation: as in `lstm` and `gru`.
       cap: as in `rnn`.
       skip: as in `rnn`.
 
@@ -167,13 +169,8 @@ def stack(
         was expected.
     """
     arguments = {**locals(), "reverse": False}
-    _checks.one_of("stack", "cell", cell, NAMES)
-    if cell == "rnn":
-        call = rnn_call("stack", arguments)
-    else:
-        after = flag("stack", "reset_after", reset_after)
-        name = "gru_reset_before" if cell == "gru" and not after else cell
-        call = Call(name, **options("stack", arguments))
+    check_cell_name("stack", cell)
+    call = call_of("stack", cell, arguments)
     time_major = call.time_major
     skip_connections = flag("stack", "skip_connections", skip_connections)
     entries = _checks.canonical(_check_layers(layers))

@@ -8,7 +8,7 @@ leading batch axes are welcome too. What runs is `prnn_jax.lstm`, `slstm`, `gru`
 that reinforcement learning has it.
 """
 
-from typing import Any, ClassVar, Unpack, get_args
+from typing import Any, ClassVar, Unpack
 
 try:
     import equinox as eqx
@@ -18,10 +18,10 @@ except ModuleNotFoundError as error:
     ) from error
 
 from prnn_jax import _checks, _ops, _options
+from prnn_jax._cell_options import GATED
 from prnn_jax._equinox_cells import WithCell
 from prnn_jax._equinox_layer import Layer, LayerOptions
 from prnn_jax._equinox_stack import ScannedRNN, Stack
-from prnn_jax._run import Activation
 
 __all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN", "Stack"]
 
@@ -60,6 +60,8 @@ class LSTM(WithCell):
       reserve: "fast" or "lean", as in `prnn_jax.lstm`.
       precision: of matrix products, as in `jax.lax.dot`.
       implementation: "native", "scan" or None, as in `prnn_jax.lstm`.
+      activation: in place of tanh, as in `prnn_jax.lstm`.
+      gate_activation: in place of σ, likewise.
       key: for the parameters, uniform between ±1/sqrt(hidden_size) (of a head).
 
     Raises:
@@ -90,7 +92,7 @@ class SLSTM(Layer):
       hidden_size: size of the state.
       use_bias: whether there are biases.
       dtype: as for `LSTM`.
-      **options: all other arguments of `LSTM`, but zoneout.
+      **options: all other arguments of `LSTM`, but zoneout and activations.
 
     Raises:
       ValueError: sizes or options do not fit; says what was expected.
@@ -98,6 +100,7 @@ class SLSTM(Layer):
 
     _function = staticmethod(_ops.slstm)
     _cell_name = "slstm"
+    _option_names = ()
     __init__ = Layer.__init__  # said again for type checkers, which make up another
 
 
@@ -132,6 +135,7 @@ class GRU(WithCell):
 
     _function = staticmethod(_ops.gru)
     _cell_name = "gru"
+    _option_names = (*GATED, "reset_after")
     _cell = eqx.nn.GRUCell
     _cell_options: ClassVar[dict[str, Any]] = {"reset_after": True}
 
@@ -147,9 +151,6 @@ class GRU(WithCell):
     ):
         self.reset_after = _options.flag("GRU", "reset_after", reset_after)
         super().__init__(input_size, hidden_size, use_bias, dtype, **options)
-
-    def _options(self) -> dict[str, Any]:
-        return {"reset_after": self.reset_after}
 
     def _has_b_hn(self) -> bool:
         return self.reset_after
@@ -180,7 +181,7 @@ class RNN(Layer):
       hidden_size: size of the state.
       use_bias: whether there is a bias.
       dtype: as for `LSTM`.
-      activation: "tanh", "relu" or "clipped_relu", min(max(a, 0), cap).
+      activation: as in `prnn_jax.rnn`.
       cap: of the clipped ReLU.
       skip: scale of the residual through time, inside the activation.
       **options: all other arguments of `LSTM`.
@@ -189,12 +190,12 @@ class RNN(Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    activation: Activation = eqx.field(static=True)
     cap: float = eqx.field(static=True)
     skip: float = eqx.field(static=True)
 
     _function = staticmethod(_ops.rnn)
     _cell_name = "rnn_tanh"
+    _option_names = "activation", "cap", "skip"
 
     def __init__(
         self,
@@ -203,19 +204,13 @@ class RNN(Layer):
         use_bias: bool = True,
         dtype: Any = None,
         *,
-        activation: Activation = "tanh",
         cap: float = 20.0,
         skip: float = 0.0,
         **options: Unpack[LayerOptions],
     ):
-        _checks.one_of("RNN", "activation", activation, get_args(Activation))
-        self.activation = activation
         self.cap = _options.number("RNN", "cap", cap)
         self.skip = _options.number("RNN", "skip", skip)
         super().__init__(input_size, hidden_size, use_bias, dtype, **options)
-
-    def _options(self) -> dict[str, Any]:
-        return {"activation": self.activation, "cap": self.cap, "skip": self.skip}
 
 
 Stack._layers.update({"gru": GRU, "lstm": LSTM, "rnn": RNN, "slstm": SLSTM})

@@ -6,8 +6,8 @@ that `keras.layers.LSTM` in a model can be exchanged for `prnn_jax.keras.LSTM`, 
 in `keras.layers.Bidirectional`. A file that was saved with them is loaded where this
 module has been imported.
 
-What no engine computes runs Keras' own code, and `layer.explain(...)` says why: other
-activations than tanh and sigmoid (SimpleRNN: tanh or relu), and, while training, the
+What no engine computes runs Keras' own code, and `layer.explain(...)` says why:
+activations such as gelu, that `prnn_jax.Activation` has not, and, while training, the
 masks of dropout that LSTM and GRU with recurrent_dropout draw for each gate.
 """
 
@@ -20,6 +20,7 @@ from jax import Array
 from prnn_jax import _ops, _plan
 from prnn_jax._checks import check
 from prnn_jax.convert import from_keras
+from prnn_jax.convert._keras import activations
 
 try:
     import keras
@@ -30,11 +31,11 @@ except ModuleNotFoundError as error:
 
 __all__ = ["GRU", "LSTM", "SimpleRNN"]
 
+_OPTIONS = {"activation": "activation", "recurrent_activation": "gate_activation"}
 _registered = keras.saving.register_keras_serializable(package="prnn_jax")
 _ACTIVATIONS = {
-    keras.activations.tanh: "tanh",
-    keras.activations.relu: "relu",
-    keras.activations.sigmoid: "sigmoid",
+    getattr(keras.activations, name): ours
+    for name, ours in activations(of_keras_2=False).items()
 }
 
 
@@ -110,15 +111,16 @@ class _Layer:
             f"{self.name}: the layer must be built, by a call or build(), before it "
             "can explain one.",
         )
+        function: Any = type(self)._function.__name__
         plan = _plan.explain(
-            type(self)._function.__name__,
+            function,
             batch=batch,
             time=time,
             hidden_size=cell.units,
             input_size=cell.kernel.shape[0],
             dtype=cell.compute_dtype,
             training=training,
-            **self._cell_options(plan=True),
+            **self._cell_options(),
             **options,
         )
         why = self._refusal(training, None)
@@ -129,16 +131,12 @@ class _Layer:
     def _refusal(self, training: bool, mask_rank: int | None) -> str:
         """Why Keras' own code must run; empty where it need not."""
         cell: Any = self.cell
-        wanted: dict[str, tuple[str, ...]] = {"activation": ("tanh",)}
-        if hasattr(cell, "recurrent_activation"):
-            wanted["recurrent_activation"] = ("sigmoid",)
-        else:
-            wanted["activation"] = ("tanh", "relu")
-        for name, known in wanted.items():
-            given = getattr(cell, name)
-            if _ACTIVATIONS.get(given) not in known:
+        for name in _OPTIONS:
+            given = getattr(cell, name, keras.activations.tanh)
+            if given not in _ACTIVATIONS:
                 own = getattr(given, "__name__", given)
-                return f"{name} must be {' or '.join(known)}, got {own}"
+                known = ", ".join(function.__name__ for function in _ACTIVATIONS)
+                return f"{name} must be one of {known}, got {own}"
         drops = training and (cell.recurrent_dropout or cell.dropout)
         if drops and getattr(cell, "dropout_mask_count", None):
             return "each gate has a dropout mask of its own"
@@ -155,10 +153,13 @@ class _Layer:
         after = getattr(self.cell, "reset_after", True)
         return from_keras(name, arrays, reset_after=after)
 
-    def _cell_options(self, *, plan: bool = False) -> dict[str, Any]:
-        """Arguments of the function, or of `explain`, that not all cells have."""
-        del plan
-        return {}
+    def _cell_options(self) -> dict[str, Any]:
+        """Arguments of the function, and of `explain`, that not all cells have."""
+        return {
+            option: _ACTIVATIONS[getattr(self.cell, name)]
+            for name, option in _OPTIONS.items()
+            if hasattr(self.cell, name)
+        }
 
 
 @_registered
@@ -182,8 +183,8 @@ class GRU(_Layer, keras.layers.GRU):
 
     _function = staticmethod(_ops.gru)
 
-    def _cell_options(self, *, plan: bool = False) -> dict[str, Any]:
-        return {"reset_after": self.cell.reset_after}
+    def _cell_options(self) -> dict[str, Any]:
+        return super()._cell_options() | {"reset_after": self.cell.reset_after}
 
 
 @_registered
@@ -194,8 +195,3 @@ class SimpleRNN(_Layer, keras.layers.SimpleRNN):
     """
 
     _function = staticmethod(_ops.rnn)
-
-    def _cell_options(self, *, plan: bool = False) -> dict[str, Any]:
-        if plan:
-            return {}
-        return {"activation": _ACTIVATIONS[self.cell.activation]}

@@ -16,7 +16,6 @@ from jax import Array
 from prnn_jax import _flax, _flax_scanned
 from prnn_jax._cells import CellName
 from prnn_jax._flax_carry import Carry
-from prnn_jax._ops import Activation
 
 try:
     from flax import linen as nn
@@ -83,6 +82,8 @@ class LSTM(Layer):
       reserve: "fast" or "lean", as in `prnn_jax.lstm`.
       precision: of matrix products, as in `jax.lax.dot`.
       implementation: "native", "scan" or None, as in `prnn_jax.lstm`.
+      activation: in place of tanh, as in `prnn_jax.lstm`.
+      gate_activation: in place of σ, likewise.
 
     Raises:
       ValueError: options do not fit, said by the first call.
@@ -139,10 +140,6 @@ class GRU(Layer):
     _kind: ClassVar = _flax.GRU
 
     @nn.nowrap
-    def _cell_options(self) -> dict[str, Any]:
-        return {"reset_after": self.reset_after}
-
-    @nn.nowrap
     def _has_b_hn(self) -> bool:
         has_b_hn = self.recurrent_bias
         has_b_hn = self.reset_after if has_b_hn is None else has_b_hn
@@ -159,7 +156,7 @@ class RNN(Layer):
 
     Attributes:
       features: size of the state, and all other attributes of `LSTM`.
-      activation: "tanh", "relu" or "clipped_relu", min(max(a, 0), cap).
+      activation: as in `prnn_jax.rnn`.
       cap: of the clipped ReLU.
       skip: scale of the residual through time, inside the activation.
 
@@ -167,15 +164,10 @@ class RNN(Layer):
       ValueError: options do not fit, said by the first call.
     """
 
-    activation: Activation = "tanh"
     cap: float = 20.0
     skip: float = 0.0
 
     _kind: ClassVar = _flax.RNN
-
-    @nn.nowrap
-    def _cell_options(self) -> dict[str, Any]:
-        return {"activation": self.activation, "cap": self.cap, "skip": self.skip}
 
 
 _LAYERS: dict[CellName, Callable[..., Any]] = {

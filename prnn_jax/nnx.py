@@ -9,14 +9,13 @@ the parameters. What runs is `prnn_jax.lstm`, `slstm`, `gru` or `rnn`.
 whose state is replaced where an episode begins.
 """
 
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack
 
 from jax import Array
 
-from prnn_jax import _checks, _flax, _flax_scanned, _options
+from prnn_jax import _flax, _flax_scanned, _options
 from prnn_jax._cells import CellName
 from prnn_jax._flax_carry import Carry
-from prnn_jax._ops import Activation
 
 try:
     from flax import nnx
@@ -85,6 +84,8 @@ class LSTM(LikeLSTM, Layer):
       reserve: "fast" or "lean", as in `prnn_jax.lstm`.
       precision: of matrix products, as in `jax.lax.dot`.
       implementation: "native", "scan" or None, as in `prnn_jax.lstm`.
+      activation: in place of tanh, as in `prnn_jax.lstm`.
+      gate_activation: in place of σ, likewise.
       rngs: for the parameters, and the streams `carry` for carry_init and `dropout`.
 
     Raises:
@@ -164,9 +165,6 @@ class GRU(LikeGRU, Layer):
         self.recurrent_bias = _options.static(recurrent_bias)
         super().__init__(in_features, hidden_features, **options)
 
-    def _cell_options(self) -> dict[str, Any]:
-        return {"reset_after": self.reset_after}
-
 
 class RNN(LikeRNN, Layer):
     r"""Elman network over whole sequences; the equation is `prnn_jax.rnn`'s.
@@ -186,7 +184,7 @@ class RNN(LikeRNN, Layer):
     Args:
       in_features: size of the input at each step.
       hidden_features: size of the state.
-      activation: "tanh", "relu" or "clipped_relu", min(max(a, 0), cap).
+      activation: as in `prnn_jax.rnn`.
       cap: of the clipped ReLU.
       skip: scale of the residual through time, inside the activation.
       **options: all other arguments of `LSTM`.
@@ -202,19 +200,13 @@ class RNN(LikeRNN, Layer):
         in_features: int,
         hidden_features: int,
         *,
-        activation: Activation = "tanh",
         cap: float = 20.0,
         skip: float = 0.0,
         **options: Unpack[LayerOptions],
     ):
-        _checks.one_of("RNN", "activation", activation, get_args(Activation))
-        self.activation: Activation = activation
         self.cap = _options.number("RNN", "cap", cap)
         self.skip = _options.number("RNN", "skip", skip)
         super().__init__(in_features, hidden_features, **options)
-
-    def _cell_options(self) -> dict[str, Any]:
-        return {"activation": self.activation, "cap": self.cap, "skip": self.skip}
 
 
 _LAYERS: dict[CellName, type[Layer]] = {

@@ -28,14 +28,33 @@ class CellCase:
 CELLS = {
     "lstm": CellCase(prnn_jax.lstm, 4, "lstm", states=2),
     "lstm_peephole": CellCase(prnn_jax.lstm, 4, "lstm_peephole", states=2, per_unit=3),
+    "lstm_general": CellCase(
+        prnn_jax.lstm,
+        4,
+        "lstm_general",
+        {
+            "gate_activation": prnn_jax.Activation("hard_sigmoid", 0.2, 0.5),
+            "activation": ("softsign", "elu"),
+        },
+        states=2,
+    ),
     "slstm": CellCase(prnn_jax.slstm, 4, "slstm", states=4),
     "gru": CellCase(prnn_jax.gru, 3, "gru"),
+    "gru_general": CellCase(
+        prnn_jax.gru,
+        3,
+        "gru_general",
+        {"gate_activation": "hard_sigmoid", "activation": "softsign"},
+    ),
     "gru_reset_before": CellCase(
         prnn_jax.gru, 3, "gru_reset_before", {"reset_after": False}
     ),
     "rnn_tanh": CellCase(prnn_jax.rnn, 1, "rnn_tanh"),
     "rnn_tanh_skip": CellCase(prnn_jax.rnn, 1, "rnn_tanh", {"skip": 0.7}),
     "rnn_relu": CellCase(prnn_jax.rnn, 1, "rnn_relu", {"activation": "relu"}),
+    "rnn_general": CellCase(
+        prnn_jax.rnn, 1, "rnn_general", {"activation": "softsign", "skip": 0.3}
+    ),
     # The cap is low enough for many units to reach it.
     "rnn_clipped_relu_skip": CellCase(
         prnn_jax.rnn,
@@ -266,7 +285,8 @@ def _sizes() -> list[Case]:
             Case(cell, 33, (5,), 17, state=True),
             Case(cell, 2, (3,), 513, state=True),  # so large that threads share units
         ]
-        if cell in ("rnn_tanh", "rnn_relu"):  # the same code as with skip and cap
+        # The same code as with skip and cap, or at least the same loops.
+        if cell in ("rnn_tanh", "rnn_relu", "rnn_general", "gru_general"):
             continue
         cases += [
             Case(cell, 1, (1,), 1, 1),
@@ -319,6 +339,7 @@ def _controlled() -> list[Case]:
     full = {"state": True, "controls": CONTROLS}
     bend = {"controls": CONTROLS}
     kinds = "lstm", "lstm_peephole", "slstm", "gru", "gru_reset_before", "rnn_tanh_skip"
+    general = "lstm_general", "gru_general", "rnn_general"
     for cell in kinds:
         if cell == "slstm":
             bend = {"controls": ("lengths", "resets", "reset_to", "mask")}
@@ -329,6 +350,11 @@ def _controlled() -> list[Case]:
             Case(cell, batch=(2, 3), bidirectional=True, heads=2, hidden=19, **every),
             Case(cell, 40, (3,), lean=True, reverse=cell == "lstm", **every),
             Case(cell, batch=(4,), reverse=True, state=True, controls=("lengths",)),
+        ]
+    for cell in general:
+        cases += [
+            Case(cell, batch=(5,), **full),
+            Case(cell, 40, (3,), lean=True, reverse=True, **full),
         ]
     return [
         *cases,

@@ -13,6 +13,11 @@ import prnn_jax.nnx as layers
 CELLS = {
     "optimized-lstm": (layers.LSTM, nnx.OptimizedLSTMCell, {}),
     "lstm": (layers.LSTM, nnx.LSTMCell, {}),
+    "lstm-hard": (
+        layers.LSTM,
+        nnx.LSTMCell,
+        {"gate_fn": jax.nn.hard_sigmoid, "activation_fn": jax.nn.soft_sign},
+    ),
     "gru": (layers.GRU, nnx.GRUCell, {}),
     "simple-tanh": (layers.RNN, nnx.SimpleCell, {}),
     "simple-relu": (layers.RNN, nnx.SimpleCell, {"activation_fn": jax.nn.relu}),

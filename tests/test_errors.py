@@ -333,7 +333,7 @@ OPTIONS = {
     ),
     "another activation": (
         lambda: prnn_jax.rnn(zeros(*X), params(1), activation="gelu"),
-        ("rnn: activation must be one of 'tanh', 'relu', 'clipped_relu', got 'gelu'",),
+        ("rnn: activation must be one of 'sigmoid', 'tanh',", "got 'gelu'"),
     ),
     "no cap": (
         lambda: prnn_jax.rnn(zeros(*X), params(1), activation="clipped_relu", cap=0),

@@ -53,6 +53,12 @@ KINDS = [
     ("gru", 3, {"bidirectional": True, "time_major": True}, {}),
     ("rnn", 2, {}, {"bias": False}),
     ("rnn", 2, {"activation": "relu"}, {}),
+    (
+        "lstm",
+        1,
+        {"gate_activation": "hard_sigmoid", "activation": ("elu", "linear")},
+        {"peepholes": True},
+    ),
 ]
 
 
@@ -102,6 +108,21 @@ def test_there_and_back():
     network = import_onnx(export_onnx("lstm", layers, bidirectional=True))
     assert network.bidirectional
     assert_bitwise_equal(list(network.layers), layers)
+
+
+def test_activations_there_and_back():
+    (params,) = layers_of("gru", 1)
+    chosen = {
+        "activation": prnn_jax.Activation("scaled_tanh", 1.5, 0.75),
+        "gate_activation": "hard_sigmoid",
+    }
+    network = import_onnx(export_onnx("gru", [params], **chosen))
+    assert network.activation == chosen["activation"]
+    np.testing.assert_allclose(
+        network(X)[0], prnn_jax.gru(X, params, **chosen)[0], **CLOSE
+    )
+    with pytest.raises(ValueError, match=r"one that ONNX has, .* got 'hard_tanh"):
+        export_onnx("gru", [params], activation="hard_tanh")
 
 
 def test_of_a_network_of_pytorch(tmp_path):

@@ -1,5 +1,7 @@
 """The forward pass: what the table of cases covers, and what options mean."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -67,6 +69,26 @@ def test_the_table_covers_both_partitions(cell, partition, backward):
     assert partition in map(partition_of, cases)
 
 
+def activations(options: dict) -> list[Callable]:
+    """Of the gates, the candidate and the state, in NumPy."""
+    alpha, beta = 1 / 6, 0.5
+    chosen = options.get("gate_activation", "sigmoid")
+    if isinstance(chosen, prnn_jax.Activation):
+        chosen, alpha, beta = chosen
+    known = {
+        "sigmoid": lambda a: 1 / (1 + np.exp(-a)),
+        "tanh": np.tanh,
+        "relu": lambda a: np.maximum(a, 0),
+        "clipped_relu": lambda a: np.clip(a, 0, options["cap"]),
+        "hard_sigmoid": lambda a: np.clip(alpha * a + beta, 0, 1),
+        "softsign": lambda a: a / (1 + np.abs(a)),
+        "elu": lambda a: np.where(a < 0, np.expm1(a), a),
+    }
+    two = options.get("activation", "tanh")
+    two = (two, two) if isinstance(two, str) else two
+    return [known[name] for name in (chosen, *two)]
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_oracle_follows_the_documented_equations(cell):
     # The equations of the docstrings, written once more, in NumPy, step by step.
@@ -77,9 +99,7 @@ def test_the_oracle_follows_the_documented_equations(cell):
     w_hh, b_hh = np.split(arrays["w_hh"], case.table.gates, -1), arrays["b_hh"]
     b_hh = np.split(b_hh, case.table.gates)
 
-    def sigmoid(a):
-        return 1 / (1 + np.exp(-a))
-
+    gate, candidate, output = activations(options)
     y = []
     for t in range(case.time):
         a_x = arrays["x"][:, t] @ arrays["w_ih"] + arrays["b_ih"]
@@ -88,23 +108,21 @@ def test_the_oracle_follows_the_documented_equations(cell):
         if cell.startswith("lstm"):
             i, f, g, o = (x + h for x, h in zip(a_x, a_h, strict=True))
             p_i, p_f, p_o = np.split(arrays.get("peepholes", np.zeros(9)), 3)
-            c = sigmoid(f + p_f * c) * c + sigmoid(i + p_i * c) * np.tanh(g)
-            h = sigmoid(o + p_o * c) * np.tanh(c)
+            c = gate(f + p_f * c) * c + gate(i + p_i * c) * candidate(g)
+            h = gate(o + p_o * c) * output(c)
         elif cell == "slstm":
             i, f, z, o = (x + h for x, h in zip(a_x, a_h, strict=True))
-            remembered = np.log(sigmoid(f)) + m
+            remembered = np.log(gate(f)) + m
             m = np.maximum(remembered, i)
             i, f = np.exp(i - m), np.exp(remembered - m)
             c, n = f * c + i * np.tanh(z), f * n + i
-            h = sigmoid(o) * c / n
+            h = gate(o) * c / n
         elif cell.startswith("gru"):
-            r, z = sigmoid(a_x[0] + a_h[0]), sigmoid(a_x[1] + a_h[1])
+            r, z = gate(a_x[0] + a_h[0]), gate(a_x[1] + a_h[1])
             a_n = (r * h) @ w_hh[2] + b_hh[2] if "before" in cell else r * a_h[2]
-            h = (1 - z) * np.tanh(a_x[2] + a_n) + z * h
+            h = (1 - z) * candidate(a_x[2] + a_n) + z * h
         else:
-            a = a_x[0] + a_h[0] + options.get("skip", 0) * h
-            h = np.tanh(a) if "tanh" in cell else np.maximum(a, 0)
-            h = np.minimum(h, options.get("cap", np.inf))
+            h = candidate(a_x[0] + a_h[0] + options.get("skip", 0) * h)
         y.append(h)
     ours = oracle(case).forward
     assert ours["y"].dtype == np.float64

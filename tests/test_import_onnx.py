@@ -73,6 +73,24 @@ OPTIONS = [
     ("GRU", {"linear_before_reset": 1, "direction": "bidirectional"}),
     ("RNN", {}),
     ("RNN", {"activations": ["Relu"]}),
+    ("RNN", {"activations": ["Affine"], "activation_alpha": [0.5]}),
+    ("LSTM", {"activations": ["HardSigmoid", "Softsign", "Elu"]}),
+    (
+        "LSTM",
+        {
+            "activations": ["HardSigmoid", "ScaledTanh", "LeakyRelu"],
+            "activation_alpha": [0.3, 1.5, 0.25],
+            "activation_beta": [0.4, 0.75],
+        },
+    ),
+    (
+        "GRU",
+        {
+            "activations": ["Sigmoid", "Softsign"] * 2,
+            "linear_before_reset": 1,
+            "direction": "bidirectional",
+        },
+    ),
     ("RNN", {"activations": ["Tanh", "Tanh"], "direction": "bidirectional"}),
 ]
 
@@ -349,8 +367,12 @@ def without_any():
         (lambda: lstm(clip=1.0), "'the' must have no clip, got 1.0"),
         (lambda: lstm(input_forget=1), "'the' must have input_forget=0"),
         (
-            lambda: lstm(activations=["HardSigmoid", "Tanh", "Tanh"]),
-            "'the' must have the activations .* got .'hardsigmoid'",
+            lambda: lstm(activations=["ThresholdedRelu", "Tanh", "Tanh"]),
+            "'the' must have activations of Sigmoid, .* got 'ThresholdedRelu'",
+        ),
+        (
+            lambda: lstm(activations=["Sigmoid", "Tanh"]),
+            r"'the' must have 3 activations in each direction, got \['Sigmoid', 'T",
         ),
         (
             lambda: with_inputs("", "", "", "P", P=random(1, 2 * HIDDEN)),

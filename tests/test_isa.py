@@ -20,13 +20,16 @@ CASES = [
         ("lstm", 5, 21),  # with AVX2, products of units left over lie in two strips
         ("lstm", 37, 30),  # more rows than wait for their steps at once
         ("lstm_peephole", 5, 19),
+        ("lstm_general", 5, 19),
         ("slstm", 5, 19),
         ("gru", 2, 9),
         ("gru", 9, 31),
+        ("gru_general", 9, 31),
         ("gru_reset_before", 3, 21),
         ("gru_reset_before", 9, 16),
         ("rnn_tanh", 1, 33),
         ("rnn_tanh_skip", 7, 8),
+        ("rnn_general", 13, 7),
         ("rnn_relu", 13, 7),
         ("rnn_clipped_relu_skip", 4, 65),
     ]

@@ -75,15 +75,26 @@ def test_reset_before_and_relu():
 
 
 @pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("LSTM", {"activation": "relu"}),
+        ("LSTM", {"recurrent_activation": "hard_sigmoid"}),
+        ("GRU", {"recurrent_activation": "softsign", "activation": "leaky_relu"}),
+        ("SimpleRNN", {"activation": None}),
+    ],
+    ids=str,
+)
+def test_other_activations(name, options):
+    theirs, layer = pair(name, return_sequences=True, **options)
+    assert layer.explain(BATCH, TIME).engine == "native"
+    assert_close(layer(X, mask=MASK), theirs(X, mask=MASK), atol=1e-5)
+
+
+@pytest.mark.parametrize(
     ("name", "options", "why"),
     [
-        ("LSTM", {"activation": "relu"}, "activation must be tanh, got relu"),
-        (
-            "LSTM",
-            {"recurrent_activation": "hard_sigmoid"},
-            "recurrent_activation must be sigmoid, got hard_sigmoid",
-        ),
-        ("SimpleRNN", {"activation": None}, "must be tanh or relu, got linear"),
+        ("LSTM", {"activation": "gelu"}, "activation must be one of tanh, sigmoid"),
+        ("GRU", {"recurrent_activation": "selu"}, "hard_sigmoid, leaky_relu, got selu"),
     ],
 )
 def test_what_no_engine_has_is_keras_own(name, options, why):

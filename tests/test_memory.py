@@ -155,9 +155,11 @@ def test_inference_writes_no_reserve(case):
     training = case.gradient().lower(case.inputs(), case.cotangents()).as_text()
     saved = {
         "lstm": 5,
+        "lstm_general": 5,
         "lstm_peephole": 5,
         "slstm": 8,
         "gru": 4,
+        "gru_general": 4,
         "gru_reset_before": 3,
     }.get(case.cell, 0)
     assert sequence_sizes(inference) == {9}

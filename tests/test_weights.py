@@ -185,20 +185,20 @@ class _Cell(nnx.GRUCell):
         (
             prnn_jax.nnx.GRU,
             nnx.GRUCell,
-            {"gate_fn": jax.nn.hard_sigmoid},
-            "gate_fn must be jax.nn.sigmoid, got hard_sigmoid; keep nnx.RNN",
+            {"gate_fn": jax.nn.silu},
+            "gate_fn must be one of tanh, sigmoid, .* got silu; keep nnx.RNN",
         ),
         (
             prnn_jax.nnx.LSTM,
             nnx.LSTMCell,
-            {"activation_fn": jax.nn.relu},
-            "activation_fn must be tanh, got relu; keep nnx.RNN",
+            {"activation_fn": jax.nn.selu},
+            "activation_fn must be one of tanh, .* got selu; keep nnx.RNN",
         ),
         (
             prnn_jax.nnx.RNN,
             nnx.SimpleCell,
             {"activation_fn": jax.nn.gelu},
-            "activation_fn must be tanh or relu, got gelu",
+            "activation_fn must be one of tanh, .* got gelu",
         ),
         (
             prnn_jax.nnx.LSTM,

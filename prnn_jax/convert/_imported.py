@@ -11,9 +11,10 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax import _ops
+from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._cells import NAMES, CellName
 from prnn_jax._checks import check
-from prnn_jax._ops import Activation, GivenState, Merge
+from prnn_jax._ops import GivenState, Merge
 from prnn_jax._params import Params
 from prnn_jax._stack import stack
 
@@ -28,6 +29,7 @@ _STATIC = [
     "time_major",
     "reset_after",
     "activation",
+    "gate_activation",
 ]
 
 
@@ -50,7 +52,8 @@ class Imported:
       reverse: whether its one layer runs from the last step to the first.
       time_major: whether x is `[time, *batch, input]`.
       reset_after: of the GRU, as in `prnn_jax.gru`.
-      activation: of the RNN, as in `prnn_jax.rnn`.
+      activation: as in the cell's own function.
+      gate_activation: likewise, of the LSTM and the GRU.
       state_0: the original's own initial states, if there are any and they are not
         zero: one for each layer, of one row, or of as many as x has.
     """
@@ -63,7 +66,8 @@ class Imported:
     reverse: bool = False
     time_major: bool = False
     reset_after: bool = True
-    activation: Activation = "tanh"
+    activation: GivenActivations = "tanh"
+    gate_activation: GivenActivation = "sigmoid"
     state_0: tuple[Any, ...] | None = None
 
     @property
@@ -79,8 +83,10 @@ class Imported:
             options["reverse"] = True
         if self.cell == "gru":
             options["reset_after"] = self.reset_after
-        if self.cell == "rnn":
+        if self.cell == "rnn" or self.activation != "tanh":
             options["activation"] = self.activation
+        if self.gate_activation != "sigmoid":
+            options["gate_activation"] = self.gate_activation
         return options
 
     def __call__(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from prnn_jax import _checks
+from prnn_jax._activations import Activation, ActivationName, GivenActivation
 from prnn_jax._checks import check
 from prnn_jax._options import flag
 from prnn_jax._params import Params
@@ -29,6 +30,20 @@ _LAYOUTS = {
     "SimpleRNN": _layout("rnn"),
 }
 _GRU_RESET_BEFORE = _layout("gru_reset_before", order="zrn")
+
+
+def activations(*, of_keras_2: bool) -> dict[str, GivenActivation]:
+    """Keras' activations that the cells have, by Keras' names."""
+    hard = Activation("hard_sigmoid", 0.2, 0.5) if of_keras_2 else "hard_sigmoid"
+    alike: tuple[ActivationName, ...] = (
+        *("tanh", "sigmoid", "relu", "linear", "softsign", "softplus", "elu"),
+        "hard_tanh",
+    )
+    return {
+        **{name: name for name in alike},
+        "hard_sigmoid": hard,
+        "leaky_relu": Activation("leaky_relu", 0.2),
+    }
 
 
 def from_keras(

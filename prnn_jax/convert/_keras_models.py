@@ -2,8 +2,10 @@
 
 import json
 import os
+import sys
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import numpy as np
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax.convert._imported import Imported, joined
-from prnn_jax.convert._keras import from_keras
+from prnn_jax.convert._keras import activations, from_keras
 
 _OP = "import_keras"
 #: By class: the layer that has its arrays in our converter's order, and its cell.
@@ -34,6 +36,7 @@ class _Layer:
     kind: str
     config: Mapping[str, Any]
     weights: Sequence[Any]
+    of_keras_2: bool  # whose functions it has
     merge: str = ""  # of a Bidirectional layer
 
     def __str__(self) -> str:
@@ -63,9 +66,9 @@ def import_keras(model: Any, name: str | Sequence[str] | None = None) -> Importe
 
     Raises:
       ValueError: there is no such layer, or there are several and `name` says none of
-        them; a layer's activations are not those of prnn_jax's cells, such as
-        hard_sigmoid; its merge_mode is not "concat" or "sum"; weights are missing. Says
-        which layer, and what to do.
+        them; a layer has an activation that prnn_jax has not, such as gelu; its
+        merge_mode is not "concat" or "sum"; weights are missing. Says which layer, and
+        what to do.
       FileNotFoundError: there is no such file.
       ImportError: keras or h5py is needed to read a file, and missing.
     """
@@ -106,11 +109,21 @@ def _of_object(layer: Any, around: str | None = None) -> Iterator[_Layer]:
     """Those of a layer; `around`: the models that it is in, but for the outermost."""
     kind, name = _class_of(layer), f"{around or ''}{layer.name}"
     if kind in _KINDS or kind == "Bidirectional":
-        yield from _layer(name, kind, layer.get_config(), layer.get_weights())
+        arrays = layer.get_weights()
+        yield from _layer(name, kind, layer.get_config(), arrays, _is_of_keras_2(layer))
         return
     inside = "" if around is None else f"{name}/"
     for inner in getattr(layer, "layers", ()):
         yield from _of_object(inner, inside)
+
+
+def _is_of_keras_2(layer: Any) -> bool:
+    """By the module of Keras' own class."""
+    for kind in type(layer).__mro__:
+        package = sys.modules.get(kind.__module__.partition(".")[0])
+        if kind.__name__ in _KINDS or kind.__name__ == "Bidirectional":
+            return str(getattr(package, "__version__", "3")).startswith("2")
+    return False
 
 
 def _class_of(layer: Any) -> str:
@@ -131,12 +144,20 @@ def _of_file(path: Path) -> Iterator[_Layer]:
         except ModuleNotFoundError as error:
             message = f"{_OP}: {path} needs the package keras: pip install keras."
             raise ImportError(message) from error
-        return _of_object(keras.saving.load_model(path, compile=False))
+        found = _of_object(keras.saving.load_model(path, compile=False))
+        of_keras_2 = _version_of(path).startswith("2")
+        return (replace(layer, of_keras_2=of_keras_2) for layer in found)
     check(
         path.suffix in (".h5", ".hdf5"),
         f"{_OP}: {path} must be a file .keras, .h5 or .hdf5.",
     )
     return iter(_of_h5(path))
+
+
+def _version_of(path: Path) -> str:
+    """Of Keras, that has written a `.keras` file."""
+    with zipfile.ZipFile(path) as file:
+        return json.loads(file.read("metadata.json"))["keras_version"]
 
 
 def _of_h5(path: Path) -> list[_Layer]:
@@ -154,11 +175,15 @@ def _of_h5(path: Path) -> list[_Layer]:
             "not tell activations. Give its arrays to from_keras.",
         )
         text = config.decode() if isinstance(config, bytes) else config
-        weights = file.get("model_weights", file)
-        return list(_of_config(json.loads(text), weights, ""))
+        weights: Any = file.get("model_weights", file)
+        version = file.attrs.get("keras_version", weights.attrs.get("keras_version"))
+        version = version.decode() if isinstance(version, bytes) else str(version)
+        return list(_of_config(json.loads(text), weights, "", version[0] in "12"))
 
 
-def _of_config(model: Mapping, weights: Any, prefix: str) -> Iterator[_Layer]:
+def _of_config(
+    model: Mapping, weights: Any, prefix: str, of_keras_2: bool
+) -> Iterator[_Layer]:
     """The layers of a model's description; weights are those of the outer model."""
     inside = model["config"]
     for one in inside["layers"] if isinstance(inside, Mapping) else inside:
@@ -166,10 +191,10 @@ def _of_config(model: Mapping, weights: Any, prefix: str) -> Iterator[_Layer]:
         name = one.get("name") or (config.get("name") if kind not in _MODELS else None)
         name = name or (config.get("name", "") if isinstance(config, Mapping) else "")
         if kind in _MODELS:
-            yield from _of_config(one, weights, f"{prefix}{name}/")
+            yield from _of_config(one, weights, f"{prefix}{name}/", of_keras_2)
         elif kind in _KINDS or kind == "Bidirectional":
             arrays = _arrays_of(weights, (prefix + name).split("/"))
-            yield from _layer(prefix + name, kind, config, arrays)
+            yield from _layer(prefix + name, kind, config, arrays, of_keras_2)
 
 
 def _arrays_of(weights: Any, path: list[str]) -> list[np.ndarray]:
@@ -186,14 +211,17 @@ def _arrays_of(weights: Any, path: list[str]) -> list[np.ndarray]:
     return [np.asarray(group[n]) for n in names]
 
 
-def _layer(name: str, kind: str, config: Mapping, weights) -> Iterator[_Layer]:
+def _layer(
+    name: str, kind: str, config: Mapping, weights: Sequence[Any], of_keras_2: bool
+) -> Iterator[_Layer]:
     if kind != "Bidirectional":
-        yield _Layer(name, kind, config, weights)
+        yield _Layer(name, kind, config, weights, of_keras_2)
         return
     inner = config["layer"]
     if inner["class_name"] in _KINDS:
         merge = str(config.get("merge_mode"))
-        yield _Layer(name, inner["class_name"], inner["config"], weights, merge)
+        kind, config = inner["class_name"], inner["config"]
+        yield _Layer(name, kind, config, weights, of_keras_2, merge)
 
 
 # ---- a layer -------------------------------------------------------------------------
@@ -205,7 +233,7 @@ def _network(layer: _Layer) -> Imported:
         layer.merge in ("", "concat", "sum"),
         f"{_OP}: {layer} must have merge_mode 'concat' or 'sum', got {layer.merge!r}.",
     )
-    activation = _activation(layer)
+    chosen = _activations(layer)
     weights = list(layer.weights)
     check(len(weights) > 0, f"{_OP}: {layer} must have weights, and has none yet.")
     reset_after = cell == "gru" and bool(layer.config.get("reset_after", False))
@@ -222,25 +250,28 @@ def _network(layer: _Layer) -> Imported:
         reverse=bool(layer.config.get("go_backwards", False)),
         time_major=bool(layer.config.get("time_major", False)),
         reset_after=reset_after or cell != "gru",
-        activation=activation,
+        **chosen,
     )
 
 
-def _activation(layer: _Layer) -> Any:
-    """Of the RNN; after a look at all, for arrays do not tell them."""
+def _activations(layer: _Layer) -> dict[str, Any]:
+    """Ours, for arrays do not tell them."""
     if layer.kind.startswith("CuDNN"):
-        return "tanh"
-    wanted = {"activation": ("tanh",), "recurrent_activation": ("sigmoid",)}
-    if layer.kind == "SimpleRNN":
-        wanted = {"activation": ("tanh", "relu")}
-    for option, known in wanted.items():
-        given = _name_of(layer.config.get(option))
+        return {}
+    ours = {"activation": "activation"}
+    if layer.kind != "SimpleRNN":
+        ours["recurrent_activation"] = "gate_activation"
+    known = activations(of_keras_2=layer.of_keras_2)
+    options = {}
+    for keras_name, option in ours.items():
+        given: Any = _name_of(layer.config.get(keras_name))
         check(
             given in known,
-            f"{_OP}: {layer} must have {option} {' or '.join(map(repr, known))}, as "
-            f"prnn_jax.{_KINDS[layer.kind][1]} has, got {given!r}.",
+            f"{_OP}: {layer} must have {keras_name} one of "
+            f"{', '.join(map(repr, known))}, got {given!r}.",
         )
-    return _name_of(layer.config["activation"]) if layer.kind == "SimpleRNN" else "tanh"
+        options[option] = known[given]
+    return options
 
 
 def _name_of(activation: Any) -> str | None:

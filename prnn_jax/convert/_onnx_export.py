@@ -6,11 +6,14 @@ from typing import Any
 import numpy as np
 
 from prnn_jax import _checks
+from prnn_jax._activations import GivenActivation, GivenActivations
+from prnn_jax._cell_options import GATED, cell_of
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._options import flag
 from prnn_jax._params import BidirectionalParams, Params
 from prnn_jax.convert._onnx import to_onnx
+from prnn_jax.convert._onnx_activations import attributes_of
 
 _OP = "export_onnx"
 _OPERATORS: dict[str, str] = {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}
@@ -27,7 +30,8 @@ def export_onnx(
     reverse: bool = False,
     time_major: bool = False,
     reset_after: bool = True,
-    activation: str = "tanh",
+    activation: GivenActivations = "tanh",
+    gate_activation: GivenActivation = "sigmoid",
     state: bool = False,
 ) -> Any:
     """Layers as an `onnx.ModelProto` that computes what `prnn_jax.stack` does.
@@ -48,7 +52,8 @@ def export_onnx(
       reverse: as in `prnn_jax.lstm`, of a single layer.
       time_major: as in `prnn_jax.stack`.
       reset_after: as in `prnn_jax.gru`.
-      activation: as in `prnn_jax.rnn`, "tanh" or "relu".
+      activation: as in the cell's own function, of those that ONNX has.
+      gate_activation: as in `prnn_jax.lstm` and `gru`, likewise.
       state: whether the states are inputs and outputs.
 
     Raises:
@@ -62,7 +67,6 @@ def export_onnx(
         raise ImportError(message) from error
     _checks.one_of(_OP, "cell", cell, tuple(_OPERATORS))
     _checks.one_of(_OP, "merge", merge, ("concat", "sum"))
-    _checks.one_of(_OP, "activation", activation, ("tanh", "relu"))
     flags = {"bidirectional": bidirectional, "reverse": reverse, "state": state}
     flags |= {"time_major": time_major, "reset_after": reset_after}
     flags = {name: flag(_OP, name, value) for name, value in flags.items()}
@@ -79,8 +83,9 @@ def export_onnx(
     attributes: dict[str, Any] = {"direction": direction}
     if cell == "gru":
         attributes["linear_before_reset"] = int(flags["reset_after"])
-    if cell == "rnn":
-        attributes["activations"] = [activation.capitalize()] * directions
+    chosen = activation, gate_activation
+    cell_of(_OP, cell, dict(zip(GATED, chosen, strict=True)))
+    attributes |= attributes_of(_OP, operator, *chosen, directions)
     graph = _Graph(onnx)
     of_step = layers[0].w_ih.shape[-2]
     axes: list[Any] = ["time", "batch"] if time_major else ["batch", "time"]

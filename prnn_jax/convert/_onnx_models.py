@@ -15,6 +15,7 @@ from prnn_jax._params import Params
 from prnn_jax.convert._directions import stack_directions
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx import from_onnx
+from prnn_jax.convert._onnx_activations import options_of
 from prnn_jax.convert._onnx_chain import Layer, chain
 from prnn_jax.convert._onnx_graph import Node, Scope, numpy_of
 
@@ -22,12 +23,6 @@ _OP = "import_onnx"
 _CELLS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
 #: ONNX Runtime's, of weights in 8 bits.
 _QUANTIZED = "DynamicQuantizeLSTM"
-#: What our cells compute, for one direction.
-_ACTIVATIONS = {
-    "LSTM": [["sigmoid", "tanh", "tanh"]],
-    "GRU": [["sigmoid", "tanh"]],
-    "RNN": [["tanh"], ["relu"]],
-}
 
 
 def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported:
@@ -58,8 +53,9 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     Raises:
       ValueError: it is no model of ONNX; it has no such node, or several and `name`
         says none of them; weights depend on the model's input; or the node has what
-        prnn_jax has not: clip, input_forget, other activations, a direction
-        that is not that of the other layers. Says which node, and what to do.
+        prnn_jax has not: clip, input_forget, ThresholdedRelu, directions that
+        differ in their activations, or from those of the other layers. Says which
+        node, and what to do.
       FileNotFoundError: there is no such file.
       ImportError: the package onnx is missing.
     """
@@ -156,6 +152,7 @@ def _of_layer(layer: Layer) -> Imported:
         one.cell == other.cell
         and one.reset_after == other.reset_after
         and one.activation == other.activation
+        and one.gate_activation == other.gate_activation
         and one.time_major == other.time_major,
         f"{_OP}: the nodes {one.name!r} and {other.name!r}, directions of one layer, "
         "must have the same options.",
@@ -207,7 +204,15 @@ def _network(node: Node) -> Imported:
         reverse=direction == "reverse",
         time_major=not node.attribute("layout", 0),
         reset_after=operator != "GRU" or bool(node.attribute("linear_before_reset", 0)),
-        activation=_activation(node, operator, where, directions),
+        **options_of(
+            _OP,
+            where,
+            operator,
+            node.attribute("activations"),
+            node.attribute("activation_alpha") or (),
+            node.attribute("activation_beta") or (),
+            directions,
+        ),
     )
 
 
@@ -237,20 +242,6 @@ def _check_options(node: Node, where: str) -> None:
         not node.attribute("input_forget", 0),
         f"{_OP}: {where} must have input_forget=0; prnn_jax's LSTM has two gates.",
     )
-
-
-def _activation(node: Node, operator: str, where: str, directions: int) -> Any:
-    known = _ACTIVATIONS[operator]
-    given = node.attribute("activations") or known[0] * directions
-    given = [one.lower() for one in given]
-    fitting = [one for one in known if one * directions == given]
-    listed = " or ".join(map(str, known))
-    check(
-        bool(fitting),
-        f"{_OP}: {where} must have the activations {listed} in each direction, got "
-        f"{given}.",
-    )
-    return fitting[0][0] if operator == "RNN" else "tanh"
 
 
 #: What makes zeros of zeros, and an input of parts of it.

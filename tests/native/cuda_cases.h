@@ -74,10 +74,12 @@ template <class Activation>
 constexpr const char* cell_name(const Rnn<Activation>*) {
   return "rnn";
 }
+constexpr const char* cell_name(const Rnn<AnyActivation>*) { return "general_rnn"; }
 constexpr const char* cell_name(const Lstm*) { return "lstm"; }
-constexpr const char* cell_name(const PeepholeLstm*) { return "peephole"; }
+constexpr const char* cell_name(const GeneralLstm*) { return "general_lstm"; }
 constexpr const char* cell_name(const Slstm*) { return "slstm"; }
 constexpr const char* cell_name(const Gru*) { return "gru"; }
+constexpr const char* cell_name(const GeneralGru*) { return "general_gru"; }
 
 template <class Pass, Number kNumber, Exchange kExchange, Tile kTile>
 constexpr bool is_selected() {
@@ -92,7 +94,8 @@ constexpr bool is_selected() {
 template <Number kNumber>
 constexpr bool is_any_selected() {
   constexpr int kMostInstances = 5;
-  for (const char* cell : {"rnn", "lstm", "peephole", "slstm", "gru"})
+  for (const char* cell :
+       {"rnn", "general_rnn", "lstm", "general_lstm", "slstm", "gru", "general_gru"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Exchange exchange : {Exchange::kBlock, Exchange::kCluster, Exchange::kGrid})
         for (int place = 0; place < kMostInstances; ++place)
@@ -117,7 +120,13 @@ inline CellSpec cell_spec(const std::string& name) {
   if (name == "rnn_tanh") return {CellKind::kRnnTanh, 0.25f, 0.0f};
   if (name == "rnn_relu") return {CellKind::kRnnRelu, 0.0f, 0.9f};
   if (name == "gru") return {CellKind::kGru, 0, 0};
-  if (name == "peephole") return {CellKind::kPeepholeLstm, 0, 0};
+  // Hard sigmoids, as Keras 2 has them, and ELUs.
+  constexpr AnyActivation kHard{ActivationKind::kClipped, 0.2f, 0.5f, 0.0f, 1.0f};
+  constexpr AnyActivation kElu{ActivationKind::kElu, 0.5f, 0.0f, 0.0f, 0.0f};
+  constexpr ChosenActivations kChosen{kHard, kElu, kTanh};
+  if (name == "general_rnn") return {CellKind::kGeneralRnn, 0.25f, 0, kChosen};
+  if (name == "general_gru") return {CellKind::kGeneralGru, 0, 0, kChosen};
+  if (name == "general_lstm") return {CellKind::kGeneralLstm, 0, 0, kChosen, true};
   if (name == "slstm") return {CellKind::kSlstm, 0, 0};
   return {CellKind::kLstm, 0, 0};
 }
@@ -148,7 +157,8 @@ inline std::vector<Case> cases() {
   constexpr Number kNumbers[] = {Number::kBfloat16, Number::kFloat16, Number::kTf32,
                                  Number::kFloat32};
   std::vector<Case> out;
-  for (const char* cell : {"rnn_tanh", "rnn_relu", "lstm", "peephole", "slstm", "gru"})
+  for (const char* cell : {"rnn_tanh", "rnn_relu", "general_rnn", "lstm", "general_lstm", "slstm",
+                           "gru", "general_gru"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Number number : kNumbers) {
         const int count = static_cast<int>(instances(cell_spec(cell).kind, pass).size());

@@ -78,11 +78,12 @@ def _options(case: Case) -> dict[str, str]:
 
 
 def _cell_options(case: Case) -> dict[str, str]:
-    if case.cell == "gru":
-        return {} if case.reset_after else {"reset_after": "False"}
-    if case.cell != "rnn" or case.activation == "tanh":
-        return {"skip": str(case.skip)} if case.skip else {}
-    out = {"activation": repr(case.activation)}
+    out = {}
+    if not case.reset_after:
+        out["reset_after"] = "False"
+    for name, usual in (("activation", "tanh"), ("gate_activation", "sigmoid")):
+        if getattr(case, name) != usual:
+            out[name] = repr(getattr(case, name))
     if case.activation == "clipped_relu":
         out["cap"] = str(case.cap)
     return out | ({"skip": str(case.skip)} if case.skip else {})

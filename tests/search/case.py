@@ -60,6 +60,7 @@ class Case:
     dtype: str = "float32"
     reset_after: bool = True
     activation: str = "tanh"
+    gate_activation: str = "sigmoid"
     cap: float = 0.5
     skip: float = 0.0
     lengths: str = ""
@@ -165,7 +166,7 @@ class Case:
         if self.bare:
             size = self.directions * max(self.heads, 1) * wide
         out = {"x": ((*steps, size), f"draw({{}}, scale={self.scale:g})")}
-        small = 0.7 if self.activation != "tanh" and self.cell == "rnn" else 1
+        small = 0.7 if self.activation not in ("tanh", "softsign") else 1
         for suffix in self.suffixes:
             if self.norm:
                 out["scale" + suffix] = ((size,), "draw({}, scale=1)")

@@ -55,8 +55,11 @@ def _cell(draw) -> dict:
     out = {"cell": cell}
     if cell == "gru":
         out["reset_after"] = not draw(st.booleans())
+    if cell in ("lstm", "gru") and _sometimes(draw, 4):
+        out["activation"] = _one(draw, "tanh", "softsign", "relu")
+        out["gate_activation"] = _one(draw, "sigmoid", "hard_sigmoid")
     if cell == "rnn":
-        out["activation"] = _one(draw, "tanh", "relu", "clipped_relu")
+        out["activation"] = _one(draw, "tanh", "relu", "clipped_relu", "softsign")
         out["skip"] = _one(draw, 0.0, 0.3)
     return out
 

@@ -5,6 +5,7 @@ are made at once, or 1. With complex numbers, whose imaginary parts are tiny, it
 exact derivatives: comparisons look at the real part.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -26,6 +27,22 @@ def log_sigmoid(a):
     return np.where(negative, a + rest, rest)
 
 
+def activated(name, a, cap=None):
+    """An activation of complex numbers near the real ones."""
+    at = a.real
+    if name == "sigmoid":
+        return sigmoid(a)
+    if name == "tanh":
+        return np.tanh(a)
+    if name == "softsign":
+        return a / (1 + np.where(at < 0, -a, a))
+    if name == "hard_sigmoid":
+        a = a / 6 + 0.5
+        return np.where(a.real <= 0, 0, np.where(a.real >= 1, 1, a))
+    a = np.where(at > 0, a, 0)
+    return np.where(at >= cap, cap, a) if name == "clipped_relu" else a
+
+
 def step(cell, options, a_x, state, product):
     """The state after one step; `product(h, gates)` is `h w_hh + b_hh` of some gates.
 
@@ -39,25 +56,22 @@ def step(cell, options, a_x, state, product):
     h = state[0]
     if cell == "rnn":
         a = a_x + product(h, 0, 1) + options["skip"] * h
-        if options["activation"] == "tanh":
-            return (np.tanh(a),)
-        a = np.where(a.real > 0, a, 0)
-        if options["activation"] == "clipped_relu":
-            a = np.where(a.real >= options["cap"], options["cap"], a)
-        return (a,)
+        return (activated(options["activation"], a, options.get("cap")),)
+    candidate = functools.partial(activated, options["activation"])
+    of_gate = functools.partial(activated, options["gate_activation"])
     if cell == "gru":
         a_h = product(h, 0, 2)
-        r, z = (sigmoid(gate(a_x, n) + gate(a_h, n)) for n in (0, 1))
+        r, z = (of_gate(gate(a_x, n) + gate(a_h, n)) for n in (0, 1))
         if options["reset_after"]:
-            n = np.tanh(gate(a_x, 2) + r * product(h, 2, 3))
+            n = candidate(gate(a_x, 2) + r * product(h, 2, 3))
         else:
-            n = np.tanh(gate(a_x, 2) + product(r * h, 2, 3))
+            n = candidate(gate(a_x, 2) + product(r * h, 2, 3))
         return ((1 - z) * n + z * h,)
     a = a_x + product(h, 0, 4)
     i, f, g, o = (gate(a, n) for n in range(4))
     if cell == "lstm":
-        c = sigmoid(f) * state[1] + sigmoid(i) * np.tanh(g)
-        return sigmoid(o) * np.tanh(c), c
+        c = of_gate(f) * state[1] + of_gate(i) * candidate(g)
+        return of_gate(o) * candidate(c), c
     _, c, n, m = state
     is_new = ~(n.real > 0)  # nothing to forget yet
     kept = log_sigmoid(f) + m
@@ -86,7 +100,8 @@ def layer(
     **options,
 ):
     """y and the last state, a tuple. Inside, arrays are `[many, group, row, ...]`."""
-    options = {"skip": 0, "activation": "tanh", "reset_after": True, **options}
+    usual = {"skip": 0, "activation": "tanh", "gate_activation": "sigmoid"}
+    options = {**usual, "reset_after": True, **options}
     w_ih, w_hh, b_ih, b_hh = params
     directions = 2 if bidirectional else 1
     groups, hidden = math.prod(w_hh.shape[1:-2]), w_hh.shape[-2]
