@@ -111,6 +111,7 @@ class _Layer:
             f"{self.name}: the layer must be built, by a call or build(), before it "
             "can explain one.",
         )
+        why = self._refusal(training, None)
         function: Any = type(self)._function.__name__
         plan = _plan.explain(
             function,
@@ -120,10 +121,9 @@ class _Layer:
             input_size=cell.kernel.shape[0],
             dtype=cell.compute_dtype,
             training=training,
-            **self._cell_options(),
+            **({} if why else self._cell_options()),
             **options,
         )
-        why = self._refusal(training, None)
         if not why:
             return plan
         return _plan.Plan("scan", plan.platform, (f"Keras' own code: {why}",))

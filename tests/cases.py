@@ -53,7 +53,10 @@ CELLS = {
     "rnn_tanh_skip": CellCase(prnn_jax.rnn, 1, "rnn_tanh", {"skip": 0.7}),
     "rnn_relu": CellCase(prnn_jax.rnn, 1, "rnn_relu", {"activation": "relu"}),
     "rnn_general": CellCase(
-        prnn_jax.rnn, 1, "rnn_general", {"activation": "softsign", "skip": 0.3}
+        prnn_jax.rnn,
+        1,
+        "rnn_general",
+        {"activation": prnn_jax.Activation("scaled_tanh", 0.75, 0.5), "skip": 0.3},
     ),
     # The cap is low enough for many units to reach it.
     "rnn_clipped_relu_skip": CellCase(

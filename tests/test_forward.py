@@ -85,6 +85,10 @@ def activations(options: dict) -> list[Callable]:
         "elu": lambda a: np.where(a < 0, np.expm1(a), a),
     }
     two = options.get("activation", "tanh")
+    if isinstance(two, prnn_jax.Activation):
+        scale, of_a = two.alpha, two.beta
+        known["scaled_tanh"] = lambda a: scale * np.tanh(of_a * a)
+        two = two.name
     two = (two, two) if isinstance(two, str) else two
     return [known[name] for name in (chosen, *two)]
 

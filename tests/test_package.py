@@ -31,9 +31,9 @@ def test_the_version_is_the_repository_s():
 
 def test_the_public_names():
     functions = {"explain", "gru", "lstm", "recurrence", "rnn", "slstm", "stack"}
-    functions |= {"export_checks", "init", "prepare"}
+    functions |= {"define_cell", "export_checks", "init", "prepare"}
     others = {"SAVED", "Layer", "Norm", "Params", "Plan", "Prepared"}
-    others |= {"BidirectionalParams", "MultiHeadParams"}
+    others |= {"Activation", "BidirectionalParams", "DefinedCell", "MultiHeadParams"}
     assert set(prnn_jax.__all__) == functions | others
     public = {
         name

@@ -232,7 +232,7 @@ def test_flax_pairs_that_do_not_fit():
         (
             prnn_jax.nnx.RNN,
             {"activation": "clipped_relu"},
-            'activation must be "tanh" or "relu" .* got \'clipped_relu\'',
+            "activation must be one of 'tanh', .* got 'clipped_relu'",
         ),
     ],
 )
