@@ -9,6 +9,7 @@ import pytest
 from support import assert_bitwise_equal
 
 import prnn_jax
+from prnn_jax.testing import check_cell
 
 KEY = jax.random.key(0)
 IN, HIDDEN, TIME, BATCH = 4, 9, 7, 3
@@ -216,3 +217,38 @@ def test_what_such_a_cell_has_not():
         cell(X, params, implementation="native")
     with pytest.raises(ValueError, match=r"peepholes must be the units' own numbers"):
         OWN["peephole"](X, params_of("lstm"))
+
+
+@pytest.mark.parametrize("cell", OWN)
+def test_check_cell_finds_nothing(cell):
+    check_cell(OWN[cell])
+
+
+def over_the_batch(a_x, product, state):
+    (h,) = state
+    (a,) = (x + y for x, y in zip(a_x, product(h), strict=True))
+    return (jnp.tanh(a - a.mean(0)),)
+
+
+def without_end(a_x, product, state):
+    (h,) = state
+    (a,) = (x + y for x, y in zip(a_x, product(h), strict=True))
+    return (jax.lax.stop_gradient(jnp.tanh(a)),)
+
+
+FAULTS = {
+    "batch": (over_the_batch, "a row depends on others"),
+    "gradient": (without_end, "VJP"),
+}
+
+
+@pytest.mark.parametrize(("step", "message"), FAULTS.values(), ids=FAULTS)
+def test_check_cell_finds_a_fault(step, message):
+    cell = prnn_jax.define_cell("faulty", step, gates="a")
+    with pytest.raises(AssertionError, match=message):
+        check_cell(cell)
+
+
+def test_check_cell_is_of_cells():
+    with pytest.raises(ValueError, match=r"must be what prnn_jax\.define_cell gives"):
+        check_cell(prnn_jax.lstm)
