@@ -17,7 +17,7 @@ from prnn_jax._call import Call
 from prnn_jax._cell_options import GATED, cell_of
 from prnn_jax._cells import CELLS
 from prnn_jax._checks import check
-from prnn_jax._layer_arrays import layer_arrays
+from prnn_jax._layer_arrays import check_kept, has_peepholes, layer_arrays
 from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._params import Params, typed
 from prnn_jax._run import (
@@ -79,6 +79,7 @@ class CommonOptions(TypedDict, total=False):
     implementation: Implementation | None
     activation: GivenActivations
     gate_activation: GivenActivation
+    peepholes: bool
 
 
 class LayerOptions(CommonOptions, total=False):
@@ -108,6 +109,7 @@ class Layer(eqx.Module):
     w_hh: Array
     b_ih: Array | None
     b_hn: Array | None
+    peepholes: Array | None
     training: Training | None
     input_size: int = eqx.field(static=True)
     hidden_size: int = eqx.field(static=True)
@@ -146,6 +148,7 @@ class Layer(eqx.Module):
         implementation: Implementation | None = None,
         activation: GivenActivations = "tanh",
         gate_activation: GivenActivation = "sigmoid",
+        peepholes: bool = False,
         key: Array,
     ):
         name = type(self).__name__
@@ -198,6 +201,10 @@ class Layer(eqx.Module):
         if bidirectional:
             draw = _drawn_apart(draw, 2)
         self.w_ih, self.w_hh, self.b_ih, self.b_hn = draw(key)
+        has_own = has_peepholes(name, CELLS[self._cell_name], peepholes)
+        lead = self.w_hh.shape[:-2]
+        own = (*lead, 3 * hidden_size // heads)
+        self.peepholes = jnp.zeros(own, dtype) if has_own else None
 
     @classmethod
     def from_params(cls, params: Params, **options: Any) -> Self:
@@ -220,6 +227,7 @@ class Layer(eqx.Module):
             "bidirectional": given.bidirectional,
             "heads": given.heads or 1,
             "dtype": given.w_hh.dtype,
+            **({} if given.peepholes is None else {"peepholes": True}),
             **options,
         }
         make: Any = functools.partial(cls, given.input_size, given.hidden_size)
@@ -229,14 +237,18 @@ class Layer(eqx.Module):
             b_ih = jnp.zeros(layer.b_ih.shape, layer.b_ih.dtype)
         if layer.b_hn is not None and b_hn is None:
             b_hn = jnp.zeros(layer.b_hn.shape, layer.b_hn.dtype)
-        arrays = (given.w_ih, given.w_hh, b_ih, b_hn)
+        own = given.peepholes
+        check_kept(name, own, layer.peepholes)
+        if layer.peepholes is not None and own is None:
+            own = jnp.zeros(layer.peepholes.shape, layer.peepholes.dtype)
+        arrays = (given.w_ih, given.w_hh, b_ih, b_hn, own)
         check(
             layer.b_ih is not None or (b_ih is None and b_hn is None),
             f"{name}: use_bias must be True for params with a bias, got False.",
         )
 
         def where(layer):
-            return layer.w_ih, layer.w_hh, layer.b_ih, layer.b_hn
+            return layer.w_ih, layer.w_hh, layer.b_ih, layer.b_hn, layer.peepholes
 
         arrays = jax.tree.map(jnp.asarray, arrays)
         return eqx.tree_at(where, layer, arrays, is_leaf=lambda x: x is None)
@@ -244,7 +256,8 @@ class Layer(eqx.Module):
     @property
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm` and the others."""
-        params = _weights.join_biases(self.w_ih, self.w_hh, self.b_ih, self.b_hn)
+        biases = self.b_ih, self.b_hn
+        params = _weights.join_biases(self.w_ih, self.w_hh, *biases, self.peepholes)
         heads = self.heads > 1
         return typed(params, bidirectional=self.bidirectional, heads=heads)
 

@@ -22,6 +22,7 @@ from prnn_jax._equinox_layer import (
     check_sequence,
     promoted,
 )
+from prnn_jax._layer_arrays import any_peepholes
 from prnn_jax._noise import check_noise
 from prnn_jax._params import Params
 from prnn_jax._run import Lengths, Resets, State
@@ -144,7 +145,7 @@ class Stack(eqx.Module):
         make: Any = cls._class_of(layer)
         own = {n: options.pop(n) for n in _OWN if n in options}
         has_bias = any(p.b_ih is not None or p.b_hh is not None for p in layers)
-        options = {"use_bias": has_bias, **options}
+        options = {"use_bias": has_bias, **any_peepholes(layers), **options}
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0]

@@ -16,7 +16,7 @@ from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
-from prnn_jax._layer_arrays import layer_arrays
+from prnn_jax._layer_arrays import check_kept, has_peepholes, layer_arrays
 from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
 from prnn_jax._params import Params
 
@@ -63,6 +63,7 @@ class Layer(nn.Module):
     implementation: Implementation | None = None
     activation: GivenActivations = "tanh"
     gate_activation: GivenActivation = "sigmoid"
+    peepholes: bool = False
 
     _kind: ClassVar[_flax.Kind]
 
@@ -172,6 +173,8 @@ class Layer(nn.Module):
         given = layer_arrays(name, cls._kind.cell, params, options)
         if cls._kind.cell.function == "gru":
             options.setdefault("recurrent_bias", given.b_hn is not None)
+        if given.peepholes is not None:
+            options.setdefault("peepholes", True)
         make: Any = cls
         layer = make(
             given.hidden_size,
@@ -186,12 +189,17 @@ class Layer(nn.Module):
             given.b_hn is None or layer._has_b_hn(),
             f"{name}: recurrent_bias must be True for params with b_hh, got False.",
         )
+        check_kept(name, given.peepholes, layer.peepholes or None)
         arrays = {"w_ih": given.w_ih, "w_hh": given.w_hh, "b_ih": given.b_ih}
         if given.b_ih is None:
             arrays["b_ih"] = jnp.zeros_like(given.w_hh[..., 0, :])
         if layer._has_b_hn():
             zeros = jnp.zeros_like(given.w_hh[..., :, 0])
             arrays["b_hn"] = zeros if given.b_hn is None else given.b_hn
+        if layer.peepholes:
+            zeros = jnp.zeros((*given.w_hh.shape[:-1], 3), given.w_hh.dtype)
+            zeros = zeros.reshape(*given.w_hh.shape[:-2], -1)
+            arrays["peepholes"] = zeros if given.peepholes is None else given.peepholes
         return layer, {"params": arrays}
 
     @nn.nowrap
@@ -202,7 +210,7 @@ class Layer(nn.Module):
           variables: of the layer, as `init` gives them.
         """
         arrays = variables["params"]
-        names = "w_ih", "w_hh", "b_ih", "b_hn"
+        names = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes"
         return self._options().typed(_weights.join_biases(*map(arrays.get, names)))
 
     @nn.nowrap
@@ -223,6 +231,8 @@ class Layer(nn.Module):
     def _draw(self, make: Callable, in_features: int) -> Params:
         """The parameters, each by `make(name, draw)`, where draw is of a key."""
         options, gates = self._options(), self._kind.cell.gates
+        zeros = jax.nn.initializers.zeros
+        has_own = has_peepholes(options.name, self._kind.cell, self.peepholes)
 
         def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
             return make(name, lambda key: options.draw(init, key, rows, gates))
@@ -232,6 +242,7 @@ class Layer(nn.Module):
             param("w_hh", self.recurrent_kernel_init, (options.width,), gates),
             param("b_ih", self.bias_init, (), gates),
             param("b_hn", self.bias_init, (), 1) if self._has_b_hn() else None,
+            param("peepholes", zeros, (), 3) if has_own else None,
         )
 
     @nn.nowrap

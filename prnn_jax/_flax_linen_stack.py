@@ -14,6 +14,7 @@ from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._flax_carry import Carry
 from prnn_jax._flax_linen import Layer, make_hashable
+from prnn_jax._layer_arrays import any_peepholes
 from prnn_jax._ops import Lengths, Resets
 from prnn_jax._params import Params
 
@@ -188,6 +189,7 @@ class Stack(nn.Module):
         options = dict(attributes.pop("options", {}))
         if name == "gru" and "recurrent_bias" not in options:
             options["recurrent_bias"] = any(p.b_hh is not None for p in layers)
+        options = any_peepholes(layers) | options
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0][0]

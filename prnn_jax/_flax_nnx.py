@@ -12,7 +12,7 @@ from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry
-from prnn_jax._layer_arrays import layer_arrays
+from prnn_jax._layer_arrays import check_kept, has_peepholes, layer_arrays
 from prnn_jax._ops import (
     Implementation,
     Lengths,
@@ -25,7 +25,7 @@ from prnn_jax._params import Params
 
 Rngs = nnx.Rngs | nnx.RngStream
 
-_ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn"
+_ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes"
 _zeros = jax.nn.initializers.zeros
 
 
@@ -47,6 +47,7 @@ class CommonOptions(TypedDict, total=False):
     implementation: Implementation | None
     activation: GivenActivations
     gate_activation: GivenActivation
+    peepholes: bool
 
 
 class LayerOptions(CommonOptions, total=False):
@@ -112,6 +113,7 @@ class Layer(nnx.Module):
         implementation: Implementation | None = None,
         activation: GivenActivations = "tanh",
         gate_activation: GivenActivation = "sigmoid",
+        peepholes: bool = False,
         rngs: nnx.Rngs,
     ):
         name, static = type(self).__name__, _options.static
@@ -148,6 +150,8 @@ class Layer(nnx.Module):
         self.w_hh = draw(recurrent_kernel_init, (options.width,), gates)
         self.b_ih = draw(bias_init, (), gates)
         self.b_hn = draw(bias_init, (), 1) if self.recurrent_bias else nnx.data(None)
+        has_own = has_peepholes(name, self._kind.cell, peepholes)
+        self.peepholes = draw(_zeros, (), 3) if has_own else nnx.data(None)
 
     @classmethod
     def from_params(
@@ -170,6 +174,8 @@ class Layer(nnx.Module):
         given = layer_arrays(name, cls._kind.cell, params, options)
         if given.b_hn is not None:
             options.setdefault("recurrent_bias", True)
+        if given.peepholes is not None:
+            options.setdefault("peepholes", True)
         make: Any = cls
         layer = make(
             given.input_size,
@@ -188,6 +194,7 @@ class Layer(nnx.Module):
             given.b_hn is None or layer.b_hn is not None,
             f"{name}: recurrent_bias must be True for params with b_hh, got False.",
         )
+        check_kept(name, given.peepholes, layer.peepholes)
         for of_layer, array in zip(_ARRAYS, given, strict=False):
             if array is not None:
                 getattr(layer, of_layer)[...] = array
@@ -196,10 +203,9 @@ class Layer(nnx.Module):
     @property
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm`, `slstm`, `gru` or `rnn`."""
-        b_hn = None if self.b_hn is None else self.b_hn[...]
-        return self._options().typed(
-            _weights.join_biases(self.w_ih[...], self.w_hh[...], self.b_ih[...], b_hn)
-        )
+        held = (getattr(self, name) for name in _ARRAYS)
+        arrays: Any = (None if param is None else param[...] for param in held)
+        return self._options().typed(_weights.join_biases(*arrays))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "params":  # before nnx.Module looks at what it is

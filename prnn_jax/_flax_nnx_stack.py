@@ -12,6 +12,7 @@ from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._flax_carry import Carry
 from prnn_jax._flax_nnx import Layer, Rngs, StackOptions, rngs_with_params
+from prnn_jax._layer_arrays import any_peepholes
 from prnn_jax._ops import Lengths, Resets
 from prnn_jax._params import Params
 
@@ -135,6 +136,7 @@ class Stack(nnx.Module):
         name = _flax_stack.cell_of(cell)
         make = cell if isinstance(cell, type) else cls._layers[name]
         own = {n: options.pop(n) for n in _OWN if n in options}
+        options = any_peepholes(layers) | options
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0]

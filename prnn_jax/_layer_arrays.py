@@ -1,5 +1,6 @@
 """A layer's arrays in the host libraries, from `Params`."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from jax import Array
@@ -20,6 +21,7 @@ class LayerArrays(NamedTuple):
       b_ih: as in `Params`, and b_hh added to it; None for zero.
       b_hn: `[hidden]`, of a GRU with reset_after, the part of b_hh that is inside the
         product with r; None for zero. With the leading axes of the others.
+      peepholes: as in `Params`.
       input_size: of x.
       hidden_size: of the state, of all heads.
       heads: how many there are, or None.
@@ -30,6 +32,7 @@ class LayerArrays(NamedTuple):
     w_hh: Array
     b_ih: Array | None
     b_hn: Array | None
+    peepholes: Array | None
     input_size: int
     hidden_size: int
     heads: int | None
@@ -53,7 +56,8 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
     for name, array in params._asdict().items():
         if array is not None or name in ("w_ih", "w_hh"):
             _checks.array(op, name, array)
-    _weights.check_no_peepholes(op, params)
+    if cell.with_per_unit is None:
+        _weights.check_no_peepholes(op, params)
     bidirectional = isinstance(params, BidirectionalParams)
     if "bidirectional" in options:
         bidirectional = flag(op, "bidirectional", options["bidirectional"])
@@ -78,6 +82,7 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
         "w_hh": (*lead, hidden, cell.gates * hidden),
         "b_ih": (*lead, cell.gates * hidden),
         "b_hh": (*lead, cell.gates * hidden),
+        "peepholes": (*lead, 3 * hidden),
     }
     for name, shape in expected.items():
         array = getattr(params, name)
@@ -88,7 +93,35 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
         )
     of_reset = cell.function == "gru" and options.get("reset_after", True)
     kind = "gru" if of_reset else "lstm"
-    w_ih, w_hh, b_ih, b_hn = _weights.separate_biases(kind, params)
+    arrays = *_weights.separate_biases(kind, params), params.peepholes
     heads = of_heads[0] if of_heads else None
     sizes = inputs, hidden * (heads or 1), heads
-    return LayerArrays(w_ih, w_hh, b_ih, b_hn, *sizes, bidirectional)
+    return LayerArrays(*arrays, *sizes, bidirectional)
+
+
+def any_peepholes(layers: Sequence[Any]) -> dict[str, bool]:
+    """The option of all layers of a stack, where some are to have such parameters."""
+    has_own = any(getattr(params, "peepholes", None) is not None for params in layers)
+    return {"peepholes": True} if has_own else {}
+
+
+def check_kept(op: str, given: Any, kept: Any) -> None:
+    """A layer made of parameters must keep their peepholes."""
+    check(
+        given is None or kept is not None,
+        f"{op}: peepholes must be True for params with such, got False.",
+    )
+
+
+def has_peepholes(op: str, cell: Cell, peepholes: Any) -> bool:
+    """The option of a layer, checked.
+
+    Raises:
+      ValueError: it is no flag, or the cell has none; in the words of `op`.
+    """
+    known = flag(op, "peepholes", peepholes)
+    check(
+        not known or cell.with_per_unit is not None,
+        f"{op}: peepholes must be False, which only LSTM has, got True.",
+    )
+    return known

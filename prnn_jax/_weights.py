@@ -265,14 +265,18 @@ def _with_forget_bias(bias: Any, forget_bias: float) -> Array:
 
 
 def join_biases(
-    w_ih: Array, w_hh: Array, bias: Array | None, bias_n: Array | None
+    w_ih: Array,
+    w_hh: Array,
+    bias: Array | None,
+    bias_n: Array | None,
+    peepholes: Array | None = None,
 ) -> Params:
     """`Params` of a layer that keeps of b_hh only the last third, `bias_n`."""
     b_hh = None
     if bias_n is not None:
         zeros = _zeros_like(bias_n)
         b_hh = _joined([zeros, zeros, bias_n])
-    return Params(w_ih, w_hh, bias, b_hh)
+    return Params(w_ih, w_hh, bias, b_hh, peepholes)
 
 
 def separate_biases(

@@ -36,6 +36,7 @@ class LSTM(WithCell):
       w_hh: `[hidden_size, 4*hidden_size]`.
       b_ih: `[4*hidden_size]`, the one bias of each gate, or None.
       b_hn: None; only the GRU has one.
+      peepholes: `[3*hidden_size]`, or None.
       training: what is dropped, and whether it is; None if nothing ever is.
 
     With heads, each array has a leading axis of that many, and hidden_size in the
@@ -62,6 +63,7 @@ class LSTM(WithCell):
       implementation: "native", "scan" or None, as in `prnn_jax.lstm`.
       activation: in place of tanh, as in `prnn_jax.lstm`.
       gate_activation: in place of σ, likewise.
+      peepholes: whether the gates see c, as in `prnn_jax.Params`; they begin with zero.
       key: for the parameters, uniform between ±1/sqrt(hidden_size) (of a head).
 
     Raises:

@@ -46,6 +46,7 @@ class LSTM(Layer):
     - w_ih `[in_features, 4*features]`, gates i f g o side by side
     - w_hh `[features, 4*features]`
     - b_ih `[4*features]`, the one bias of each gate
+    - peepholes `[3*features]`, where the layer has some
 
     With heads, each has a leading axis for them, and features is here that of a head.
     If bidirectional, each has a leading axis of 2: forward, backward.
@@ -84,6 +85,7 @@ class LSTM(Layer):
       implementation: "native", "scan" or None, as in `prnn_jax.lstm`.
       activation: in place of tanh, as in `prnn_jax.lstm`.
       gate_activation: in place of σ, likewise.
+      peepholes: whether the gates see c, as in `prnn_jax.Params`; they begin with zero.
 
     Raises:
       ValueError: options do not fit, said by the first call.

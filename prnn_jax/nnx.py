@@ -46,6 +46,7 @@ class LSTM(LikeLSTM, Layer):
       w_hh: `nnx.Param` `[hidden_features, 4*hidden_features]`.
       b_ih: `nnx.Param` `[4*hidden_features]`, the one bias of each gate.
       b_hn: None; only the GRU may have one.
+      peepholes: `nnx.Param` `[3*hidden_features]`, or None.
 
     With heads, each has a leading axis for them, and hidden_features is here that of a
     head. If bidirectional, each has a leading axis of 2: forward, backward.
@@ -86,6 +87,7 @@ class LSTM(LikeLSTM, Layer):
       implementation: "native", "scan" or None, as in `prnn_jax.lstm`.
       activation: in place of tanh, as in `prnn_jax.lstm`.
       gate_activation: in place of σ, likewise.
+      peepholes: whether the gates see c, as in `prnn_jax.Params`; they begin with zero.
       rngs: for the parameters, and the streams `carry` for carry_init and `dropout`.
 
     Raises:

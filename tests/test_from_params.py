@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from support import assert_bitwise_equal
 
 import prnn_jax
@@ -78,6 +79,56 @@ def test_it_computes_what_the_function_does(run, cell, kind):
     assert_bitwise_equal(y, expected(cell, back))
     # Biases are added before they are added to sums: a rounding.
     np.testing.assert_allclose(y, expected(cell, params), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["one", "both ways with heads", "no bias"])
+@pytest.mark.parametrize("run", HOSTS)
+def test_peepholes(run, kind):
+    params = params_of("LSTM", **KINDS[kind])
+    own = np.random.default_rng(3).standard_normal((*params.w_hh.shape[:-1], 3))
+    own = jnp.asarray(own.reshape(*params.w_hh.shape[:-2], -1), jnp.float32)
+    params = params._replace(peepholes=own)
+    y, back = run("LSTM", params)
+    assert_bitwise_equal(back.peepholes, own)
+    np.testing.assert_allclose(y, expected("LSTM", params), rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match="peepholes must be True for params with such"):
+        run("LSTM", params, peepholes=False)
+    with pytest.raises(ValueError, match="peepholes must be None"):
+        run("SLSTM", params)
+
+
+def test_peepholes_begin_with_zero_and_are_trained():
+    key = jax.random.key(0)
+    of_nnx = prnn_jax.nnx.LSTM(IN, HIDDEN, peepholes=True, rngs=nnx.Rngs(0))
+    of_linen = prnn_jax.linen.LSTM(HIDDEN, peepholes=True)
+    of_equinox = prnn_jax.equinox.LSTM(IN, HIDDEN, peepholes=True, key=key)
+    variables = of_linen.init(key, X)
+    gradients = [
+        nnx.grad(lambda layer: layer(X).sum())(of_nnx)["peepholes"][...],
+        jax.grad(lambda v: of_linen.apply(v, X).sum())(variables)["params"][
+            "peepholes"
+        ],
+        eqx.filter_grad(lambda layer: layer(X)[0].sum())(of_equinox).peepholes,
+    ]
+    held = of_nnx.peepholes[...], variables["params"]["peepholes"], of_equinox.peepholes
+    for peepholes, gradient in zip(held, gradients, strict=True):
+        assert_bitwise_equal(peepholes, jnp.zeros(3 * HIDDEN))
+        assert np.abs(gradient).min() > 0
+
+
+def test_stacks_of_layers_with_peepholes():
+    layers = [
+        prnn_jax.init("lstm", jax.random.key(n), size, HIDDEN, peepholes=True)
+        for n, size in enumerate((IN, HIDDEN, HIDDEN))
+    ]
+    layers = [p._replace(peepholes=p.peepholes + 0.5) for p in layers]
+    layers[1] = layers[1]._replace(peepholes=None)
+    wanted, _ = prnn_jax.stack("lstm", X, layers)
+    of_nnx = prnn_jax.nnx.Stack.from_params("lstm", layers)
+    of_linen, variables = prnn_jax.linen.Stack.from_params("lstm", layers)
+    of_equinox = prnn_jax.equinox.Stack.from_params("lstm", layers)
+    for y in (of_nnx(X), of_linen.apply(variables, X), of_equinox(X)[0]):
+        np.testing.assert_allclose(y, wanted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("run", HOSTS)
