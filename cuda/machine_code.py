@@ -150,12 +150,21 @@ class Kernel:
 
 # ---- names ---------------------------------------------------------------------------
 
+#: Cells that are of a template, by the names that core/cells.h gives them.
+_CELLS = {
+    "GruOf<UsualActivations>": "Gru",
+    "GruOf<ChosenActivations>": "GeneralGru",
+    "Rnn<AnyActivation>": "GeneralRnn",
+}
+
 
 def readable(symbol: str) -> str:
     """`void prnn::k<(prnn::Exchange)2, 3>(prnn::Params)` becomes `k<grid, 3>`."""
     name = demangled(symbol)
     name = name.removeprefix("void ").replace("prnn::", "")
     name = name.replace("(anonymous namespace)::", "")
+    for template, known in _CELLS.items():
+        name = name.replace(template, known)
     # Memory has the format that is multiplied, which is named beside it.
     name = re.sub(r", UnitIo<[^<>]*>, \w+", "", name)
     name = re.sub(r"\(([A-Za-z_]\w*)\)(\d+)", _enumerator, name)
