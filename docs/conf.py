@@ -46,7 +46,7 @@ nb_execution_show_tb = True
 nb_merge_streams = True
 nb_output_stderr = "remove"
 
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
 
 # In docstrings `name` is code, and a link where it is a name of ours.
@@ -62,6 +62,7 @@ add_module_names = False
 
 html_theme = "furo"
 html_static_path = ["_static"]
+html_favicon = "_static/icon.svg"
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
