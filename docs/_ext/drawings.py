@@ -27,7 +27,7 @@ class Drawing:
     def box(self, x, y, width, height, *words, kind=""):
         """A box with lines of words in its middle; the second and later are small."""
         self.lines.append(
-            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" '
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" '
             f'class="box {kind}"/>'
         )
         first = y + height / 2 + 5 - 8.5 * (len(words) - 1)
@@ -43,7 +43,7 @@ class Drawing:
         """The whole."""
         width, height = self.size
         return (
-            f'<svg viewBox="0 0 {width} {height}" role="img" class="drawing" '
+            f'<svg viewBox="-1 0 {width + 2} {height}" role="img" class="drawing" '
             f'style="max-width: {width}px" aria-label="{escape(self.says)}">'
             '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" '
             'markerWidth="7" markerHeight="7" orient="auto-start-reverse">'
@@ -132,7 +132,7 @@ def exchanges() -> Drawing:
         d.box(512 + 46 * n, 66, 38, 34, "W", kind="weights")
         d.arrow((524 + 46 * n, 100), (524 + 46 * n, 121))
         d.arrow((538 + 46 * n, 122), (538 + 46 * n, 101))
-    d.box(512, 122, 176, 28, "y, in the second-level cache")
+    d.box(512, 122, 176, 28, "y, in the L2 cache")
     d.text(600, 192, "y is the mailbox: filled with a", "small")
     d.text(600, 209, "pattern that no result has, written", "small")
     d.text(600, 226, "once, polled until it is there", "small")
@@ -202,8 +202,7 @@ class DrawingDirective(SphinxDirective):
         figure = nodes.figure(classes=["drawing"])
         figure += nodes.raw("", DRAWINGS[self.arguments[0]]().svg(), format="html")
         caption = nodes.caption()
-        parsed, _ = self.state.inline_text(" ".join(self.content), self.lineno)
-        caption += parsed
+        caption += nodes.Text(" ".join(self.content))
         figure += caption
         return [figure]
 
