@@ -38,7 +38,7 @@ def described() -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("module", ["", "convert", *NEEDS])
+@pytest.mark.parametrize("module", ["", "convert", "testing", *NEEDS])
 def test_every_public_name_is_in_the_reference(module):
     if module in NEEDS:
         library(NEEDS[module])
