@@ -1,6 +1,6 @@
 # make test, make demo: all that is needed is Python >= 3.11, a C++20 compiler and make.
 .SUFFIXES:
-.PHONY: all venv test thorough aot demo lint format bench models bench-report packaging clean
+.PHONY: all venv test thorough aot demo lint format bench models bench-report docs packaging clean
 .DELETE_ON_ERROR:
 
 BIN = .venv/bin
@@ -78,6 +78,18 @@ models: venv
 # docs/benchmarks.md and its plots, of what is in benchmarks/results.
 bench-report: venv
 	$(BIN)/python -m benchmarks.report
+
+# The site, in build/docs/html. Its programs are executed: one that fails fails the build, and so
+# does a warning.
+docs: .venv/docs/installed
+	$(BIN)/python -m sphinx -q -W --keep-going -j 2 -b html docs build/docs/html
+	@echo "build/docs/html/index.html"
+
+.venv/docs/installed: .venv/installed pyproject.toml
+	$(BIN)/python -m pip install $$($(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"])')
+	@mkdir -p $(@D)
+	@touch $@
 
 lint: venv
 	PATH="$(CURDIR)/$(BIN):$$PATH" pre-commit run --all-files

@@ -301,11 +301,36 @@ def number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
+def rows_text(results: dict) -> str:
+    """JSON with each entry on a line, and of lists of rows each row."""
+
+    def text(value: object, depth: int) -> str:
+        is_rows = isinstance(value, list) and any(isinstance(v, dict) for v in value)
+        is_open = depth < 3 and isinstance(value, dict)
+        is_open &= depth == 0 or _has_rows(value)
+        if not value or not (is_rows or is_open):
+            return json.dumps(value, separators=(",", ":"), allow_nan=False)
+        if isinstance(value, dict):
+            lines = [f"{json.dumps(k)}:{text(v, depth + 1)}" for k, v in value.items()]
+            return "{\n" + ",\n".join(lines) + "\n}"
+        assert isinstance(value, list)
+        return "[\n" + ",\n".join(text(v, depth + 1) for v in value) + "\n]"
+
+    return text(results, 0) + "\n"
+
+
+def _has_rows(value: object) -> bool:
+    """Whether there are rows anywhere in it."""
+    if isinstance(value, dict):
+        return any(map(_has_rows, value.values()))
+    return isinstance(value, list) and any(isinstance(v, dict) for v in value)
+
+
 def write_json(path: Path, results: dict) -> None:
     """All or nothing: an earlier file stays if this fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n")
+    unfinished.write_text(rows_text(results))
     unfinished.replace(path)
 
 

@@ -1,5 +1,6 @@
 """Plots of the benchmarks' JSON: panels with lines, as SVG that is always the same."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,7 +175,15 @@ def write(plot: Plot, results: dict, folder: Path) -> Path:
     # with the results.
     with mpl.rc_context({"svg.hashsalt": "prnn_jax", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})
+    shorten(path)
     return path
+
+
+def shorten(path: Path) -> None:
+    """Rounds an SVG's numbers to a hundredth of a point; a path on one line."""
+    text = re.sub(r"-?\d+\.\d{3,}", lambda n: f"{float(n[0]):.2f}", path.read_text())
+    text = re.sub(r" *\n(?=[A-Zz][ \n])", " ", text)
+    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n")
 
 
 def _draw(axis: Axes, plot: Plot, lines: dict[str, list[tuple[float, float]]]) -> None:

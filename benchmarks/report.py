@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     ):
         parser.add_argument(option, type=Path, default=default, metavar="FOLDER")
     options = parser.parse_args(arguments)
-    from benchmarks import _plots  # needs matplotlib
+    from benchmarks import _picture, _plots  # need matplotlib
 
     def plots(name: str, results: dict) -> list[str]:
         folder = options.out / "benchmarks"
@@ -126,6 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for plot in _plots.PLOTS
             if plot.benchmark == name
         ]
+        if name == "against_peers":
+            files.insert(0, _picture.write(results, folder))
         return [file.relative_to(options.out).as_posix() for file in files]
 
     text = page(options.results, plots)

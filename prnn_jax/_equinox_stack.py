@@ -214,10 +214,10 @@ class Stack(eqx.Module):
           xs: `[time, input_size]`, or `[*batch, time, input_size]`.
           state: as for a layer, with an axis num_layers before all others. Zeros if
             not given.
-          lengths: as for a layer, and so the next three.
-          mask: see there.
-          resets: see there.
-          reset_to: see there; shaped as state.
+          lengths: `[*batch]`, as for a layer.
+          mask: `[*batch, time]`, as for a layer.
+          resets: `[*batch, time]`, as for a layer.
+          reset_to: shaped as state, as for a layer.
           time_major: as for a layer.
           key: for dropout, recurrent dropout and zoneout; needed if there are some,
             except at inference.

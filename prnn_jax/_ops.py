@@ -182,19 +182,19 @@ def slstm(
       x: `[*batch, time, input]`.
       params: `Params`, gate order i f z o; or what `prepare` makes of them.
       state_0: `(h_0, c_0, n_0, m_0)`, each `[*batch, hidden]`; zeros if not given.
-      lengths: as in `lstm`, and so all that follow.
-      mask: see there.
-      masked_y: see there.
-      resets: see there.
-      reset_to: see there.
-      recurrent_mask: see there.
-      reverse: see there.
-      bidirectional: see there.
-      merge: see there.
-      time_major: see there.
-      reserve: see there.
-      precision: see there.
-      implementation: see there.
+      lengths: `[*batch]`, as in `lstm`.
+      mask: `[*batch, time]`, which steps count, as in `lstm`.
+      masked_y: y where one does not, as in `lstm`.
+      resets: `[*batch, time]`, as in `lstm`.
+      reset_to: shaped as state_0, as in `lstm`.
+      recurrent_mask: `[*batch, hidden]`, as in `lstm`.
+      reverse: as in `lstm`.
+      bidirectional: as in `lstm`.
+      merge: as in `lstm`.
+      time_major: as in `lstm`.
+      reserve: as in `lstm`.
+      precision: as in `lstm`.
+      implementation: as in `lstm`.
 
     Returns:
       y `[*batch, time, hidden]`, every h, and the last state `(h_n, c_n, n_n, m_n)`.
@@ -248,13 +248,13 @@ def gru(
       reset_after: which of the two.
       activation: in place of tanh, as in `lstm`, but one.
       gate_activation: in place of σ, as in `lstm`.
-      lengths: as in `lstm`, and so the next six.
-      mask: see there.
-      masked_y: see there.
-      resets: see there.
-      reset_to: see there.
-      recurrent_mask: see there.
-      zoneout: see there.
+      lengths: `[*batch]`, as in `lstm`.
+      mask: `[*batch, time]`, which steps count, as in `lstm`.
+      masked_y: y where one does not, as in `lstm`.
+      resets: `[*batch, time]`, as in `lstm`.
+      reset_to: shaped as state_0, as in `lstm`.
+      recurrent_mask: `[*batch, hidden]`, as in `lstm`.
+      zoneout: as in `lstm`.
       reverse: as in `lstm`.
       bidirectional: as in `lstm`.
       merge: as in `lstm`.
@@ -312,13 +312,13 @@ def rnn(
         name or `Activation`.
       cap: of the clipped ReLU.
       skip: s, the scale of the residual.
-      lengths: as in `lstm`, and so the next six.
-      mask: see there.
-      masked_y: see there.
-      resets: see there.
-      reset_to: see there.
-      recurrent_mask: see there.
-      zoneout: see there.
+      lengths: `[*batch]`, as in `lstm`.
+      mask: `[*batch, time]`, which steps count, as in `lstm`.
+      masked_y: y where one does not, as in `lstm`.
+      resets: `[*batch, time]`, as in `lstm`.
+      reset_to: shaped as state_0, as in `lstm`.
+      recurrent_mask: `[*batch, hidden]`, as in `lstm`.
+      zoneout: as in `lstm`.
       reverse: as in `lstm`.
       bidirectional: as in `lstm`.
       merge: as in `lstm`.
@@ -387,13 +387,13 @@ def recurrence(
       gate_activation: as in `lstm` and `gru`.
       cap: as in `rnn`.
       skip: as in `rnn`.
-      lengths: as in `lstm`, and so the next six.
-      mask: see there.
-      masked_y: see there.
-      resets: see there.
-      reset_to: see there.
-      recurrent_mask: see there.
-      zoneout: see there.
+      lengths: `[*batch]`, as in `lstm`.
+      mask: `[*batch, time]`, which steps count, as in `lstm`.
+      masked_y: y where one does not, as in `lstm`.
+      resets: `[*batch, time]`, as in `lstm`.
+      reset_to: shaped as state_0, as in `lstm`.
+      recurrent_mask: `[*batch, hidden]`, as in `lstm`.
+      zoneout: as in `lstm`.
       reverse: as in `lstm`.
       bidirectional: as in `lstm`.
       merge: as in `lstm`.

@@ -1,12 +1,14 @@
 """The report is made of what the benchmarks have written down, and of nothing else."""
 
 import importlib
+import json
 from pathlib import Path
 
 import pytest
 
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
-from benchmarks import compile_time, memory, report
+from benchmarks import compile_time, keep, memory, report
 
 SPREAD = {"median": 2.0, "quartiles": [1.0, 3.0]}
 SIZES = {"cell": "lstm", "batch": 2, "hidden_size": 64, "time": 8}
@@ -199,6 +201,7 @@ def test_the_report_shows_what_is_there(folder):
         "benchmarks/language_model.svg",
         "benchmarks/prnn_figure.svg",
         "benchmarks/roofline.svg",
+        "benchmarks/speed.svg",
     }
     for file, drawing in files.items():
         assert f"]({file})" in page
@@ -241,3 +244,25 @@ def test_every_benchmark_is_in_the_report():
         if any(call in path.read_text() for call in writing)
     }
     assert measuring == {*report.BENCHMARKS}
+
+
+def test_the_repository_keeps_compact_results():
+    for path in command_line.RESULTS.rglob("*.json"):
+        results = json.loads(path.read_text())
+        assert keep.kept(results) == results, f"{path.name}: python -m benchmarks.keep"
+        assert path.read_text() == harness.rows_text(results)
+
+
+def test_what_is_kept_is_all_that_pages_show(folder, tmp_path):
+    results = folder / "results" / "roofline.json"
+    full = json.loads(results.read_text())
+    full["limits"]["rows"][0]["rounds"] = [1.0, 3.0, 2.0]
+    full["points"][0] |= {"plan": {"engine": "native"}, "share": 0.123456789}
+    harness.write_json(results, full)
+    before = report.page(folder / "results", lambda name, results: [])
+    keep.main([str(folder / "results")])
+    kept = json.loads(results.read_text())
+    assert kept["limits"]["rows"][0]["rounds"] == [3.0]
+    assert "plan" not in kept["points"][0]
+    assert kept["points"][0]["share"] == 0.123457
+    assert report.page(folder / "results", lambda name, results: []) == before

@@ -93,8 +93,8 @@ def from_nnx(cell: str, state: Mapping[str, Mapping[str, Any]]) -> Params:
       cell: "OptimizedLSTMCell", "LSTMCell", "GRUCell" or "SimpleCell".
       state: `nnx.state(cell, nnx.Param)`, or the same as dictionaries: dense_i with
         kernel `[input, G*hidden]` and dense_h with kernel `[hidden, G*hidden]`, one of
-        them with bias `[G*hidden]`; of the LSTMCell ii if_ ig io and hi hf hg ho, each
-        a gate.
+        them with bias `[G*hidden]`; of the LSTMCell `ii if_ ig io` and `hi hf hg ho`,
+        each a gate.
 
     Returns:
       `Params` with b_ih alone: the GRUCell, unlike Linen's, has no bias that r

@@ -1,0 +1,71 @@
+"""Docstrings as they are read in the source.
+
+Signatures have the names of types, and what is indented is a program.
+"""
+
+import ast
+import inspect
+import textwrap
+
+
+def of(function) -> str | None:
+    """The arguments of a function in Python, as text; None where it has no source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(inspect.unwrap(function)))
+    except (OSError, TypeError):
+        return None
+    (node,) = ast.parse(source).body
+    if not isinstance(node, ast.FunctionDef):
+        return None
+    arguments = node.args
+    for listed in (arguments.posonlyargs, arguments.args):
+        if listed and listed[0].arg in ("self", "cls"):
+            del listed[0]
+            break
+    return f"({ast.unparse(arguments)})"
+
+
+def process(app, what, name, obj, options, signature, returned):
+    """Of `autodoc-process-signature`."""
+    if what == "class":
+        written = obj.__dict__.get("__init__")
+        if written is None or not inspect.isfunction(written):
+            for base in obj.__mro__[1:]:
+                written = base.__dict__.get("__init__")
+                if written is not None and base.__module__.startswith("prnn_jax"):
+                    break
+            else:
+                return None
+        text = of(written)
+        return (text, None) if text else None
+    if what in ("function", "method"):
+        text = of(getattr(obj, "__func__", obj))
+        if text is None:
+            return None
+        result = inspect.signature(obj).return_annotation
+        if result is inspect.Signature.empty:
+            return text, None
+        source = textwrap.dedent(inspect.getsource(inspect.unwrap(obj)))
+        node = ast.parse(source).body[0]
+        return text, ast.unparse(node.returns) if node.returns else None
+    return None
+
+
+def programs(app, what, name, obj, options, lines):
+    """Of `autodoc-process-docstring`: what is indented becomes a literal block."""
+    made, before = [], ""
+    for number, line in enumerate(lines):
+        begins = line.startswith("    ") and number and not lines[number - 1].strip()
+        if begins and before and not before.startswith((" ", "-", "..")):
+            made += ["::", ""]
+        if line.strip():
+            before = line
+        made.append(line)
+    lines[:] = made
+
+
+def setup(app):
+    """As Sphinx calls it."""
+    app.connect("autodoc-process-signature", process)
+    app.connect("autodoc-process-docstring", programs, priority=400)
+    return {"parallel_read_safe": True}
