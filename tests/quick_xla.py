@@ -1,30 +1,18 @@
-"""How XLA compiles for tests: in half the time, to code that is slower; and once.
+"""XLA's flags for tests: it compiles in half the time, to code that is slower.
 
 As accurate, and with the same passes over programs; what is left out is LLVM's work on
 the code of XLA's own operations. `XLA_FLAGS= pytest` tests with what users have.
-
-What it has compiled is found again by other processes and later runs, by JAX's own
-cache: a program, its options and XLA's version are the key. With
-`JAX_ENABLE_COMPILATION_CACHE=0` everything is compiled anew.
 """
 
-import hashlib
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import jax
 import jaxlib
-from made_once import made_once, processor, scratch_folder
+from made_once import made_once
 
 FLAGS = "--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"
-WEEK_S = 7 * 24 * 3600
-CACHE = {
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
-    "jax_persistent_cache_min_entry_size_bytes": -1,
-}
 
 
 def set_flags() -> None:
@@ -46,25 +34,3 @@ def _is_known(flag: str) -> bool:
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, check=False)
     return done.returncode == 0
-
-
-def keep_programs() -> None:
-    """In this process and those it starts, if nobody has said where."""
-    name = "JAX_COMPILATION_CACHE_DIR"
-    if name in os.environ or os.environ.get("PRNN_REQUIRE_GPU") == "1":
-        return
-    digest = hashlib.sha256(processor().encode()).hexdigest()[:16]
-    folder = scratch_folder() / f"programs-{digest}"
-    folder.mkdir(exist_ok=True)
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        _remove_old(folder)
-    # JAX, and whatever imported it before, has read the environment.
-    for option, value in {"jax_compilation_cache_dir": str(folder), **CACHE}.items():
-        os.environ[option.upper()] = str(value)
-        jax.config.update(option, value)
-
-
-def _remove_old(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.stat().st_mtime < time.time() - WEEK_S:
-            path.unlink(missing_ok=True)

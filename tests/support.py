@@ -65,16 +65,13 @@ def _compiled_scan(case: Case, dtype: str):
 @functools.cache
 def scan(case: Case, dtype: str = "float32", output: str | None = None) -> Results:
     """A case by `lax.scan`; cotangents of all outputs but `output` are zero."""
-    key = f"{case} {dtype} {output} {_source(type(case))}"
+    key = f"{case} {dtype} {output} {inspect.getsource(type(case))}"
     flat = kept(key, lambda: _flat(_scan(case, dtype, output)))
     trees: tuple[dict, dict] = {}, {}
     for name, value in flat.items():
         kind, _, name = name.partition(" ")
         trees[kind == "gradients"][name] = value
     return Results(*trees)
-
-
-_source = functools.cache(inspect.getsource)
 
 
 def _flat(results: Results) -> dict[str, np.ndarray]:
