@@ -51,7 +51,9 @@ class Activation(NamedTuple):
     "clipped_relu"    :math:`\min(\max(a, 0), α)` (20)
     ================  =====================================================
 
-    Where one is flat, its derivative is zero, at the ends of that too.
+    Where one is flat, its derivative is zero, at the ends of that too. The engines make
+    derivatives of outputs: near ±1 that of a softsign, :math:`(1 - |y|)^2`, is as
+    exact as a rounding of y allows.
 
     Attributes:
       name: which.
@@ -185,11 +187,9 @@ def _tanh(f: Applied, a: Array) -> Array:
 
 def _clipped(f: Applied, a: Array) -> Array:
     v = a if (f.alpha, f.beta) == (1.0, 0.0) else f.alpha * a + f.beta
-    if f.low > -math.inf:
-        v = jnp.where(v <= f.low, jnp.asarray(f.low, v.dtype), v)
-    if f.high < math.inf:
-        v = jnp.where(v >= f.high, jnp.asarray(f.high, v.dtype), v)
-    return v
+    # NaN passes, but no gradient where it is not between the ends, as of a ReLU.
+    inside = (v > f.low) & (v < f.high)
+    return jnp.where(inside, v, jax.lax.stop_gradient(jnp.clip(v, f.low, f.high)))
 
 
 def _elu(f: Applied, a: Array) -> Array:
