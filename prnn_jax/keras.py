@@ -36,6 +36,7 @@ _registered = keras.saving.register_keras_serializable(package="prnn_jax")
 _ACTIVATIONS = {
     getattr(keras.activations, name): ours
     for name, ours in activations(of_keras_2=False).items()
+    if hasattr(keras.activations, name)  # hard_tanh came after 3.0
 }
 
 

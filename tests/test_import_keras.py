@@ -204,6 +204,13 @@ def test_a_hard_sigmoid_is_that_of_its_keras(version, tmp_path):
     np.testing.assert_allclose(ours, np.stack(y, 1), rtol=0, atol=2e-6)
 
 
+def test_a_hard_sigmoid_of_an_unknown_keras_is_refused(tmp_path):
+    weights = built(layers.GRU(HIDDEN, reset_after=False)).get_weights()
+    file_of(tmp_path / "model.h5", "GRU", weights, HARD)
+    with pytest.raises(ValueError, match="must have the attribute keras_version"):
+        import_keras(tmp_path / "model.h5")
+
+
 def test_what_does_not_tell_its_activations_may_have_any(tmp_path):
     weights = built(layers.GRU(HIDDEN, reset_after=False)).get_weights()
     file_of(tmp_path / "model.h5", "GRU", weights, {"activation": "tanh"})

@@ -36,7 +36,7 @@ class _Layer:
     kind: str
     config: Mapping[str, Any]
     weights: Sequence[Any]
-    of_keras_2: bool  # whose functions it has
+    of_keras_2: bool | None  # whose functions it has; None where nothing tells
     merge: str = ""  # of a Bidirectional layer
 
     def __str__(self) -> str:
@@ -177,12 +177,13 @@ def _of_h5(path: Path) -> list[_Layer]:
         text = config.decode() if isinstance(config, bytes) else config
         weights: Any = file.get("model_weights", file)
         version = file.attrs.get("keras_version", weights.attrs.get("keras_version"))
-        version = version.decode() if isinstance(version, bytes) else str(version)
-        return list(_of_config(json.loads(text), weights, "", version[0] in "12"))
+        version = version.decode() if isinstance(version, bytes) else version
+        of_keras_2 = None if version is None else version.startswith(("1.", "2."))
+        return list(_of_config(json.loads(text), weights, "", of_keras_2))
 
 
 def _of_config(
-    model: Mapping, weights: Any, prefix: str, of_keras_2: bool
+    model: Mapping, weights: Any, prefix: str, of_keras_2: bool | None
 ) -> Iterator[_Layer]:
     """The layers of a model's description; weights are those of the outer model."""
     inside = model["config"]
@@ -212,7 +213,11 @@ def _arrays_of(weights: Any, path: list[str]) -> list[np.ndarray]:
 
 
 def _layer(
-    name: str, kind: str, config: Mapping, weights: Sequence[Any], of_keras_2: bool
+    name: str,
+    kind: str,
+    config: Mapping,
+    weights: Sequence[Any],
+    of_keras_2: bool | None,
 ) -> Iterator[_Layer]:
     if kind != "Bidirectional":
         yield _Layer(name, kind, config, weights, of_keras_2)
@@ -261,7 +266,7 @@ def _activations(layer: _Layer) -> dict[str, Any]:
     ours = {"activation": "activation"}
     if layer.kind != "SimpleRNN":
         ours["recurrent_activation"] = "gate_activation"
-    known = activations(of_keras_2=layer.of_keras_2)
+    known = activations(of_keras_2=bool(layer.of_keras_2))
     options = {}
     for keras_name, option in ours.items():
         given: Any = _name_of(layer.config.get(keras_name))
@@ -269,6 +274,11 @@ def _activations(layer: _Layer) -> dict[str, Any]:
             given in known,
             f"{_OP}: {layer} must have {keras_name} one of "
             f"{', '.join(map(repr, known))}, got {given!r}.",
+        )
+        check(
+            given != "hard_sigmoid" or layer.of_keras_2 is not None,
+            f"{_OP}: {layer} has hard_sigmoid, which Keras 2 and 3 define differently, "
+            "but the file must have the attribute keras_version to tell which; add it.",
         )
         options[option] = known[given]
     return options
