@@ -115,8 +115,8 @@ struct AnyActivation {
   template <class F>
   PRNN_HD F grad(F d, F y) const {
     if (is(ActivationKind::kSigmoid)) return d * sigmoid_grad(y);
-    if (is(ActivationKind::kTanh))
-      return d * (1.0f - y * y * F(1.0f / (alpha * alpha))) * F(alpha * beta);
+    if (is(ActivationKind::kTanh))  // high is α as y is stored, so that at the end this is 0
+      return d * tanh_grad(y / F(high)) * F(alpha * beta);
     if (is(ActivationKind::kClipped)) return where_between(y, low, high, d * F(alpha));
     if (is(ActivationKind::kLeakyRelu)) return select(y < F(0.0f), d * F(alpha), d);
     if (is(ActivationKind::kElu)) return select(y < F(0.0f), d * (y + F(alpha)), d);

@@ -113,9 +113,9 @@ def _with_residual(call, a, h):
     return a + call.skip * h if call.skip else a  # 0 of an infinite h is none of it
 
 
-def _rnn_tanh(call, a_x, state, product):
+def _rnn(call, a_x, state, product):
     (h,) = state
-    return (jnp.tanh(_with_residual(call, a_x + product(h, 0, 1), h)),), ()
+    return (call.f.candidate(_with_residual(call, a_x + product(h, 0, 1), h)),), ()
 
 
 def _rnn_relu(call, a_x, state, product):
@@ -124,32 +124,16 @@ def _rnn_relu(call, a_x, state, product):
     return (jnp.where(h >= call.cap, jnp.asarray(call.cap, h.dtype), h),), ()
 
 
-def _rnn_general(call, a_x, state, product):
-    (h,) = state
-    return (call.f.candidate(_with_residual(call, a_x + product(h, 0, 1), h)),), ()
-
-
-def _lstm(call, a_x, state, product):
-    h, c = state
-    i, f, g, o = _split(a_x + product(h, 0, 4), 4)
-    i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
-    c = f * c + i * g
-    return (o * jnp.tanh(c), c), (i, f, g, o)
-
-
-def _lstm_general(call, a_x, state, product, peepholes=None):
+def _lstm(call, a_x, state, product, peepholes=None):
     h, c = state
     f = call.f
-    a_i, a_f, a_g, a_o = _split(a_x + product(h, 0, 4), 4)
-    p = (0, 0, 0) if peepholes is None else _split(peepholes, 3)
-
-    def seen(n, value):  # 0 of an infinite c is none of it
-        return 0 if peepholes is None else p[n] * value
-
-    i, forget = f.gate(a_i + seen(0, c)), f.gate(a_f + seen(1, c))
-    g = f.candidate(a_g)
+    i, forget, g, o = _split(a_x + product(h, 0, 4), 4)
+    if peepholes is not None:
+        p_i, p_f, p_o = _split(peepholes, 3)
+        i, forget = i + p_i * c, forget + p_f * c
+    i, forget, g = f.gate(i), f.gate(forget), f.candidate(g)
     c = forget * c + i * g
-    o = f.gate(a_o + seen(2, c))
+    o = f.gate(o if peepholes is None else o + p_o * c)
     return (o * f.output(c), c), (i, forget, g, o)
 
 
@@ -198,9 +182,9 @@ def _reset_inputs(h, reserve):
 CELLS = {
     cell.name: cell
     for cell in (
-        Cell("rnn_tanh", "rnn", "h", "h", 0, _rnn_tanh, keeps_made=True),
+        Cell("rnn_tanh", "rnn", "h", "h", 0, _rnn, keeps_made=True),
         Cell("rnn_relu", "rnn", "h", "h", 0, _rnn_relu, keeps_made=True),
-        Cell("rnn_general", "rnn", "h", "h", 0, _rnn_general, keeps_made=True),
+        Cell("rnn_general", "rnn", "h", "h", 0, _rnn, keeps_made=True),
         Cell("lstm", "lstm", "ifgo", "hc", 4, _lstm, with_per_unit="lstm_peephole"),
         Cell(
             "lstm_general",
@@ -208,7 +192,7 @@ CELLS = {
             "ifgo",
             "hc",
             4,
-            _lstm_general,
+            _lstm,
             with_per_unit="lstm_peephole",
         ),
         Cell(
@@ -217,7 +201,7 @@ CELLS = {
             "ifgo",
             "hc",
             4,
-            _lstm_general,
+            _lstm,
             per_unit_gates=(0, 1, 3),
             per_unit_inputs=_peephole_inputs,
         ),

@@ -56,7 +56,7 @@ CELLS = {
         prnn_jax.rnn,
         1,
         "rnn_general",
-        {"activation": prnn_jax.Activation("scaled_tanh", 0.5, 0.75), "skip": 0.3},
+        {"activation": prnn_jax.Activation("scaled_tanh", 0.75, 0.5), "skip": 0.3},
     ),
     # The cap is low enough for many units to reach it.
     "rnn_clipped_relu_skip": CellCase(
