@@ -3,6 +3,9 @@
 
 #include "cpu/environment.h"
 #include "cpu/run.h"
+#if PRNN_HAS_X86_ISAS
+#include "cpu/x86.h"
+#endif
 
 namespace prnn {
 
@@ -23,9 +26,7 @@ extern const Products kDotProducts;
 
 const Isa* find_isa(const char* name) {
 #if PRNN_HAS_X86_ISAS
-  const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-                          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  if (std::strcmp(name, "avx512_bf16") == 0 && has_avx512 && __builtin_cpu_supports("avx512bf16")) {
+  if (std::strcmp(name, "avx512_bf16") == 0 && x86().avx512_bf16) {
     static const Isa with_dot_products = [] {
       Isa isa = avx512::kIsa;
       isa.name = "avx512_bf16";
@@ -34,10 +35,8 @@ const Isa* find_isa(const char* name) {
     }();
     return &with_dot_products;
   }
-  if (std::strcmp(name, "avx512") == 0 && has_avx512) return &avx512::kIsa;
-  if (std::strcmp(name, "avx2") == 0 && __builtin_cpu_supports("avx2") &&
-      __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-    return &avx2::kIsa;
+  if (std::strcmp(name, "avx512") == 0 && x86().avx512) return &avx512::kIsa;
+  if (std::strcmp(name, "avx2") == 0 && x86().avx2) return &avx2::kIsa;
 #endif
   return std::strcmp(name, "portable") == 0 ? &portable::kIsa : nullptr;
 }
@@ -50,7 +49,7 @@ const Isa& best_isa() {
     // AMD's processors do two multiply-adds of bfloat16 in the time of one of float (Zen 5: 490
     // GFLOP/s against 240). On an Intel Xeon with AMX, widening in registers took 0.7 to 0.9 of
     // the time where weights come from the second-level cache, and the same elsewhere.
-    if (__builtin_cpu_is("amd"))
+    if (x86().is_amd)
       if (const Isa* isa = find_isa("avx512_bf16")) return *isa;
 #endif
     for (const char* name : {"avx512", "avx2"})

@@ -9,6 +9,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+
+#include "cpu/x86.h"
 #endif
 
 namespace prnn {
@@ -53,12 +55,10 @@ std::string microarchitecture() {
   if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx)) return {};
   const unsigned family = (eax >> 8 & 0xf) + (eax >> 20 & 0xff);
   const unsigned model = (eax >> 4 & 0xf) | (eax >> 12 & 0xf0);
-  const bool is_amd = __builtin_cpu_is("amd"), is_intel = __builtin_cpu_is("intel");
-  const bool has_avx512 = __builtin_cpu_supports("avx512f");
-  if (is_amd && family == 0x19) return has_avx512 ? "zen4" : "zen3";
-  if (is_amd && family == 0x1a) return "zen5";
+  if (x86().is_amd && family == 0x19) return x86().avx512 ? "zen4" : "zen3";
+  if (x86().is_amd && family == 0x1a) return "zen5";
   // Sapphire, Emerald and Granite Rapids.
-  if (is_intel && family == 6 && (model == 0x8f || model == 0xcf || model == 0xad))
+  if (x86().is_intel && family == 6 && (model == 0x8f || model == 0xcf || model == 0xad))
     return "sapphire_rapids";
 #endif
   return {};
