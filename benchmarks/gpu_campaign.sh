@@ -154,11 +154,11 @@ has_cuda() {
 import os
 
 import jax
-from prnn_jax import _ffi
-targets = getattr(_ffi.native, "cuda_targets", dict)()
-print("prnn_jax:", _ffi.native.__file__, "CUDA targets:", sorted(targets))
+from prnn_jax import _native
+targets = _native.cuda.cuda_targets() if _native.cuda else {}
+print("prnn_jax:", _native.native.__file__, "CUDA targets:", sorted(targets))
 print("JAX:", jax.__version__, jax.devices())
-if os.environ["build"] and not _ffi.native.__file__.startswith(os.environ["carried"]):
+if os.environ["build"] and not _native.native.__file__.startswith(os.environ["carried"]):
     raise SystemExit("an editable install hides what was built: uninstall it, or --no-build")
 raise SystemExit(0 if targets else 77 if os.environ["smoke"] else 1)'
 }

@@ -201,8 +201,6 @@ ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBu
 }  // namespace
 }  // namespace prnn
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCheckCall, prnn::check_attributes,
-                              ffi::Ffi::BindInstantiate().Attr<prnn::CallAttributes>("call"));
 XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCpuForward, prnn::forward,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()

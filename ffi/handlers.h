@@ -1,4 +1,4 @@
-// The handlers that the module registers with XLA.
+// The handlers that the modules register with XLA.
 #pragma once
 #include <string>
 #include <vector>
@@ -6,17 +6,18 @@
 #include "xla/ffi/api/c_api.h"
 
 namespace prnn {
-// What kernels of any GPU that gave up a wait have left behind. Where built with CUDA.
+// What kernels of any GPU that gave up a wait have left behind.
 std::vector<std::string> cuda_failures();
 }  // namespace prnn
 
 extern "C" {
 XLA_FFI_Error* PrnnCheckCall(XLA_FFI_CallFrame*);
+// Of _prnn.
 XLA_FFI_Error* PrnnCpuForward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCpuBackward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCpuProducts(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCpuPrepare(XLA_FFI_CallFrame*);
-// Where built with CUDA.
+// Of _prnn_cuda.
 XLA_FFI_Error* PrnnCudaPrepareForward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCudaPrepareBackward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCudaForward(XLA_FFI_CallFrame*);

@@ -1,27 +1,20 @@
-// The Python module _prnn: XLA targets, and what Python may ask of the engines.
+// The Python module _prnn: the CPU engine's XLA targets, and what Python may ask of the planners.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
-
-#include <thread>
 
 #include "cpu/environment.h"
 #include "cpu/run.h"
 #include "ffi/attributes.h"
 #include "ffi/handlers.h"
 #include "ffi/plan_module.h"
+#include "ffi/target.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace prnn {
 namespace {
-
-template <class Handler>
-nb::capsule target(Handler* handler) {
-  return nb::capsule(reinterpret_cast<void*>(handler), "xla._CUSTOM_CALL_TARGET");
-}
 
 // {name: {stage: handler}} for jax.ffi.register_ffi_target(..., platform="cpu").
 nb::dict cpu_targets() {
@@ -37,35 +30,6 @@ nb::dict cpu_targets() {
   out["prnn_products"] = products;
   out["prnn_prepare"] = prepare;
   return out;
-}
-
-// {name: {stage: handler}} for jax.ffi.register_ffi_target(..., platform="CUDA"); empty where built
-// without CUDA. The names that end in _uncaptured never become part of a CUDA graph.
-nb::dict cuda_targets() {
-  nb::dict out;
-#ifdef PRNN_HAS_CUDA
-  const auto stages = [](auto* prepare, auto* execute) {
-    nb::dict handlers;
-    handlers["instantiate"] = target(PrnnCheckCall);
-    handlers["initialize"] = target(prepare);
-    handlers["execute"] = target(execute);
-    return handlers;
-  };
-  out["prnn_forward"] = stages(PrnnCudaPrepareForward, PrnnCudaForward);
-  out["prnn_backward"] = stages(PrnnCudaPrepareBackward, PrnnCudaBackward);
-  out["prnn_forward_uncaptured"] = stages(PrnnCudaPrepareForward, PrnnCudaForwardUncaptured);
-  out["prnn_backward_uncaptured"] = stages(PrnnCudaPrepareBackward, PrnnCudaBackwardUncaptured);
-#endif
-  return out;
-}
-
-// What kernels that gave up a wait have left behind (cuda/watchdog.h).
-std::vector<std::string> failures_on_cuda() {
-#ifdef PRNN_HAS_CUDA
-  return cuda_failures();
-#else
-  return {};
-#endif
 }
 
 using FloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -93,8 +57,6 @@ NB_MODULE(_prnn, m) {
   m.def("ffi_api_version", [] { return nb::make_tuple(XLA_FFI_API_MAJOR, XLA_FFI_API_MINOR); });
   m.def("environment_error", environment_error);
   m.def("cpu_targets", cpu_targets);
-  m.def("cuda_targets", cuda_targets);
-  m.def("cuda_failures", failures_on_cuda);
   bind_planner(m);
   bind_cpu_planner(m);
   bind_workspaces(m);

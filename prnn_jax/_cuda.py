@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from prnn_jax._call import Call
-from prnn_jax._native import native
+from prnn_jax._native import cuda, native
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -103,7 +103,7 @@ def max_sms() -> int:
 
 
 def _beside_collectives() -> int:
-    if not native.cuda_targets():
+    if cuda is None:
         return 0
     try:
         gpus: Any = jax.devices("gpu")

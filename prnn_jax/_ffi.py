@@ -19,17 +19,21 @@ from prnn_jax._call import Call, Sizes
 from prnn_jax._cells import State
 from prnn_jax._controls import Controls
 from prnn_jax._input import Input, pre_activations
-from prnn_jax._native import native
+from prnn_jax._native import cuda, missing, native
 from prnn_jax._primals import Primals, axes_of
 from prnn_jax._sharding import partitioned, varying_axes
 
 #: Platforms that have a native engine, as JAX names them where it lowers.
-PLATFORMS = ("cpu", "cuda") if native.cuda_targets() else ("cpu",)
+PLATFORMS = tuple(
+    name for name, is_there in (("cpu", not missing), ("cuda", cuda)) if is_there
+)
 
 #: What the CPU engine takes.
 CPU_DTYPES = "float32", "bfloat16", "float16"
 #: The names of all native calls.
-TARGETS = tuple(sorted({*native.cpu_targets(), *native.cuda_targets()}))
+TARGETS = tuple(
+    sorted({*native.cpu_targets(), *(cuda.cuda_targets() if cuda is not None else ())})
+)
 
 
 def forward(call: Call, primals: Primals) -> tuple[Array, State, tuple[Array, ...]]:
@@ -127,7 +131,7 @@ def _platforms(call: Call, w_hh: Array, *, backward: bool) -> list[str]:
     if call.implementation == "scan":
         return []
     groups, hidden, _ = w_hh.shape
-    able = ["cpu"] if w_hh.dtype.name in CPU_DTYPES else []
+    able = ["cpu"] if "cpu" in PLATFORMS and w_hh.dtype.name in CPU_DTYPES else []
     if "cuda" in PLATFORMS and not _cuda.refusal(
         call, w_hh.dtype, groups, hidden, backward=backward
     ):

@@ -1,35 +1,96 @@
-"""The compiled module: import, registration of its targets with XLA."""
+"""The compiled modules: import, registration of their targets with XLA.
 
+`_prnn` has the CPU engine and the planners. A pure-Python installation, for systems
+without a wheel, lacks it: there everything runs by `lax.scan`. `_prnn_cuda` has the
+CUDA engine; it comes with a build that found nvcc, or in the package `prnn_jax_cuda13`.
+"""
+
+import importlib
 import importlib.metadata
+import importlib.util
 import pathlib
+import platform
 import re
+from typing import TYPE_CHECKING, Any
 
 import jax
+
+#: Where the CUDA engine may be.
+CUDA_PACKAGES = "prnn_jax", "prnn_jax_cuda13"
+
+
+class NoModule:
+    """Stands for `_prnn` where there is none: no targets, no devices on record."""
+
+    reason = (
+        "this installation is pure Python, without the compiled module prnn_jax/_prnn "
+        f"(here: {platform.system()}, {platform.machine()}); on Linux a wheel has it, "
+        "and a C++20 compiler builds it: pip install --no-binary prnn_jax prnn_jax"
+    )
+
+    def cpu_targets(self) -> dict[str, dict[str, Any]]:
+        return {}
+
+    def recorded_devices(self) -> list[str]:
+        return []
+
+    def instruction_set(self) -> str:
+        return ""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"prnn_jax: no {name}: {self.reason}.")
+
+
+def _module(name: str) -> Any:
+    """A compiled module; None where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            return None
+        raise
+    except ImportError as error:
+        raise ImportError(
+            f"prnn_jax: the compiled module {name} is there, but cannot be loaded "
+            f"({error}). Install the package for this Python and this system: "
+            "pip install --force-reinstall prnn_jax."
+        ) from error
 
 
 def _import_native():
     """The compiled module, if XLA will accept it; registers its targets."""
-    try:
-        from prnn_jax import _prnn
-    except ImportError as error:
-        raise ImportError(
-            "prnn_jax: the compiled module prnn_jax/_prnn is missing or cannot be "
-            "loaded. Install the package (`pip install .` in its repository) instead "
-            "of importing it from the source folder."
-        ) from error
+    module = _module("prnn_jax._prnn")
+    if module is None:
+        return NoModule()
+    check_api_version(module.ffi_api_version(), _runtime_version())
+    if wrong := module.environment_error():
+        raise ValueError(wrong)
+    for name, stages in module.cpu_targets().items():
+        jax.ffi.register_ffi_target(name, stages, platform="cpu")
+    return module
+
+
+def _import_cuda() -> Any:
+    """The CUDA engine's module, None where there is none; registers its targets."""
+    for package in CUDA_PACKAGES:
+        if importlib.util.find_spec(package) is None:
+            continue
+        check_same_version(package)
+        module = _module(f"{package}._prnn_cuda")
+        if module is not None:
+            check_api_version(module.ffi_api_version(), _runtime_version())
+            for name, stages in module.cuda_targets().items():
+                # Whether XLA may capture one in a CUDA graph, the handler itself tells.
+                jax.ffi.register_ffi_target(name, stages, platform="CUDA")
+            return module
+    return None
+
+
+def _runtime_version() -> tuple[int, ...]:
+    """Of XLA's FFI, as the installed jaxlib has it."""
     header = pathlib.Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
     version = re.compile(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)")
-    numbers = version.findall(header.read_text())
-    runtime = tuple(int(number) for number in numbers)
-    check_api_version(_prnn.ffi_api_version(), runtime)
-    if wrong := _prnn.environment_error():
-        raise ValueError(wrong)
-    for name, stages in _prnn.cpu_targets().items():
-        jax.ffi.register_ffi_target(name, stages, platform="cpu")
-    for name, stages in _prnn.cuda_targets().items():
-        # Whether XLA may capture one in a CUDA graph, the handler itself tells.
-        jax.ffi.register_ffi_target(name, stages, platform="CUDA")
-    return _prnn
+    return tuple(int(number) for number in version.findall(header.read_text()))
 
 
 def check_api_version(built: tuple[int, ...], runtime: tuple[int, ...]) -> None:
@@ -44,4 +105,25 @@ def check_api_version(built: tuple[int, ...], runtime: tuple[int, ...]) -> None:
         )
 
 
-native = _import_native()
+def check_same_version(package: str) -> None:
+    """Raises where `package` is not of this one's version: calls would not fit."""
+    ours = importlib.metadata.version("prnn_jax")
+    theirs = importlib.metadata.version(package)
+    if ours != theirs:
+        raise ImportError(
+            f"{package} must be of prnn_jax's version, {ours}, got {theirs}: "
+            f'pip install "{package}=={ours}", or uninstall {package}.'
+        )
+
+
+if TYPE_CHECKING:
+    from prnn_jax import _prnn as native
+    from prnn_jax import _prnn_cuda
+
+    cuda: _prnn_cuda | None
+else:
+    native = _import_native()
+    cuda = None if isinstance(native, NoModule) else _import_cuda()
+
+#: Why there is no compiled module; empty where there is one.
+missing: str = NoModule.reason if isinstance(native, NoModule) else ""

@@ -12,7 +12,8 @@ from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._call import Call
 from prnn_jax._cell_options import cell_of
 from prnn_jax._cells import AnyCell, check_cell_name
-from prnn_jax._native import native
+from prnn_jax._cores import cores
+from prnn_jax._native import missing, native
 
 #: What the native engines take, by platform as JAX names it where it lowers.
 _DTYPES = {"cpu": _ffi.CPU_DTYPES, "cuda": _cuda.DTYPES}
@@ -36,6 +37,8 @@ def engine_for(
         return "scan", 'implementation="scan" was asked for'
     if not call.table.engines:
         return "scan", f"{call.table.function} is a cell of your own"
+    if missing:
+        return "scan", missing
     lowered = _lowered(platform)
     takes = _DTYPES.get(lowered, ("float32",))
     if jnp.dtype(dtype).name not in takes:
@@ -43,8 +46,8 @@ def engine_for(
         return "scan", f"the native engines take {listed}, not {jnp.dtype(dtype)}"
     if lowered == "cuda" and lowered not in _ffi.PLATFORMS:
         return "scan", (
-            "this build has no CUDA engine; PRNN_CUDA=ON pip install, with nvcc on the "
-            "PATH, builds one"
+            "this installation has no CUDA engine; pip install prnn_jax_cuda13 brings "
+            "it, or PRNN_CUDA=ON pip install, with nvcc on the PATH, builds it"
         )
     if lowered not in _ffi.PLATFORMS:
         return "scan", f"there is no native engine for the platform {platform!r}"
@@ -244,6 +247,8 @@ def explain(
             "leave one of them out.",
         )
     platform = platform or _checks.platform()
+    if missing:
+        return Plan("scan", platform, (missing,))
     if _lowered(platform) == "cuda" and call.table.engines:
         return _on_cuda(call, sizes, dtype, training, platform, device)
     engine, reason = engine_for(call, dtype, platform)
@@ -300,8 +305,8 @@ def _on_cpu(
 
 def _threads() -> int:
     """Of a call on the CPU: the engine's own and the caller's, or XLA's."""
-    cores, workers = len(os.sched_getaffinity(0)), native.cpu_workers()
-    return min(cores, 1 + workers) if workers else cores
+    available, workers = cores(), native.cpu_workers()
+    return min(available, 1 + workers) if workers else available
 
 
 def _on_cuda(

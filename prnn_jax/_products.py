@@ -5,7 +5,6 @@ XLA makes them, or, where it takes less time, the CPU engine.
 
 import functools
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,13 +17,14 @@ from jax.custom_batching import custom_vmap
 from prnn_jax import _workspace
 from prnn_jax._by_platform import DEFAULT, by_platform
 from prnn_jax._call import Call
+from prnn_jax._cores import cores
 from prnn_jax._sharding import sharding_of_sum, varying_axes
 
 #: Of how many multiply-adds the CPU engine makes them. XLA's products take some 50 µs
 #: each besides their arithmetic, and 10 % longer where they are large
 #: (benchmarks/products.py); but they have threads for any number of cores, the engine's
 #: for 16.
-MAX_MULTIPLY_ADDS = math.inf if len(os.sched_getaffinity(0)) <= 16 else 1e9
+MAX_MULTIPLY_ADDS = math.inf if cores() <= 16 else 1e9
 
 
 class Weights(NamedTuple):

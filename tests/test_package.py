@@ -13,7 +13,7 @@ import pytest
 from support import run_python
 
 import prnn_jax
-from prnn_jax import _ffi
+from prnn_jax import _ffi, _native
 
 ROOT = Path(__file__).parent.parent
 MODULE = _ffi.native.__file__
@@ -24,6 +24,17 @@ def test_the_version_is_the_repository_s():
     assert metadata.version("prnn_jax") == project["version"]
     assert prnn_jax.__version__ == project["version"]
     assert f"## {project['version']}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {project['version']}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_an_isolated_build_takes_the_oldest_jaxlib():
+    """Of the CUDA engine's package, too: XLA refuses modules of newer headers."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (jax_,) = (d for d in project["project"]["dependencies"] if d.startswith("jax>="))
+    oldest = jax_.replace("jax>=", "jaxlib==")
+    for folder in ("", "packaging/cuda13"):
+        text = (ROOT / folder / "pyproject.toml").read_text()
+        assert oldest in tomllib.loads(text)["build-system"]["requires"]
 
 
 # ---- names and imports ---------------------------------------------------------------
@@ -96,9 +107,15 @@ except ImportError as error:
 
 
 def test_type_checkers_know_its_functions():
-    stub = ast.parse((ROOT / "prnn_jax/_prnn.pyi").read_text())
-    described = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
-    assert described == {n for n in vars(_ffi.native) if not n.startswith("_")}
+    modules = {"_prnn": _native.native, "_prnn_cuda": _native.cuda}
+    for name, module in modules.items():
+        if module is None:  # built without CUDA
+            continue
+        stub = ast.parse((ROOT / f"prnn_jax/{name}.pyi").read_text())
+        described = {
+            node.name for node in stub.body if isinstance(node, ast.FunctionDef)
+        }
+        assert described == {n for n in vars(module) if not n.startswith("_")}
 
 
 def output_of(tool: str, *args: str) -> str:
