@@ -1,6 +1,7 @@
 # make test, make demo: all that is needed is Python >= 3.11, a C++20 compiler and make.
 .SUFFIXES:
-.PHONY: all venv test thorough aot demo lint format bench models bench-report docs packaging clean
+.PHONY: all venv test thorough aot demo lint format bench models bench-report docs packaging wheels \
+    wheels-cuda wheels-test sdist-test clean
 .DELETE_ON_ERROR:
 
 BIN = .venv/bin
@@ -103,6 +104,21 @@ format: venv
 # Installs the package in the ways a user might, each in an environment of its own. Slow.
 packaging:
 	.ci/packaging
+
+# What a release uploads, in dist/ (docs/releasing.md): needs Python 3.11 and 3.12, with headers.
+wheels:
+	$(or $(PYTHON),python3.11) packaging/wheels.py
+
+# And the CUDA engine's, which takes nvcc ten minutes.
+wheels-cuda:
+	PRNN_CUDA_ARCHS="80-real;86-real;89-real;90a-real;100-real;120" \
+	  $(or $(PYTHON),python3.11) packaging/wheels.py --arch --cuda
+
+wheels-test:
+	packaging/test_wheels $(PYTHON)
+
+sdist-test:
+	packaging/test_sdist $(PYTHON)
 
 clean:
 	rm -rf .venv build dist
