@@ -2,10 +2,11 @@
 
 LSTM layers answer one stream (a batch of 1) chunk by chunk, as a server would: a jitted
 step, whose state goes from call to call. Every call is timed by itself, from the call
-to the end of all its results. Ours, ours with prepared weights, `lax.scan` and an empty
-program with the same arguments and results (what dispatch alone takes) go in turn, some
-calls each; the first call of a turn is not timed, for it finds the caches full of
-another's arrays. Run as `python -m benchmarks.streaming`.
+to the end of all its results. Ours, ours with prepared weights, and with those of 8
+bits, `lax.scan`, an empty program with the same arguments and results (what dispatch
+alone takes), and where it is installed ONNX Runtime, also with weights of 8 bits, go in
+turn, some calls each; the first call of a turn is not timed, for it finds the caches
+full of another's arrays. Run as `python -m benchmarks.streaming`.
 
 The step's state is not donated: that made no difference to any percentile.
 """
@@ -28,6 +29,7 @@ from jax import Array
 import prnn_jax
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
+from benchmarks import _onnx_streams
 from benchmarks._scan_points import BASELINE, OURS, TOLERANCES
 from benchmarks.dispatch import EMPTY, empty
 
@@ -38,7 +40,12 @@ CALLS = 20  # of a turn
 MIN_TURNS = 5
 BUDGET_S = 10.0
 PREPARED = "prepared"  # ours, of weights that `prnn_jax.prepare` has packed
-ENGINES = OURS, PREPARED, BASELINE
+INT8 = "prepared int8"  # and rounded
+#: What the weights of 8 bits change, of y and the states.
+INT8_TOLERANCE = 0.02
+ONNX, ONNX_INT8 = "onnxruntime", "onnxruntime int8"
+ENGINES = OURS, PREPARED, BASELINE, INT8, ONNX, ONNX_INT8
+EXACT = OURS, PREPARED, ONNX
 PERCENTILES = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 
 
@@ -93,13 +100,21 @@ def streams(point: Point) -> dict[str, Callable[[], Stream]]:
     steps[PREPARED] = steps[OURS]
     steps[EMPTY] = empty(steps[OURS], layers, state, chunks[0])
     weights = dict.fromkeys(steps, layers)
-    weights[PREPARED] = [
-        prnn_jax.prepare("lstm", params, batch=1, time=point.chunk) for params in layers
-    ]
-    return {
+    steps[INT8] = steps[OURS]
+    for name, kind in ((PREPARED, None), (INT8, "int8")):
+        weights[name] = [
+            prnn_jax.prepare("lstm", p, batch=1, time=point.chunk, weights=kind)
+            for p in layers
+        ]
+    begin = {
         name: functools.partial(Stream, step, weights[name], state, chunks)
         for name, step in steps.items()
     }
+    if point.dtype == "float32" and _onnx_streams.is_there():
+        arrays = [np.asarray(chunk) for chunk in chunks]
+        for name, int8 in ((ONNX, False), (ONNX_INT8, True)):
+            begin[name] = _onnx_streams.stream(layers, arrays, int8=int8)
+    return begin
 
 
 def _step(implementation: str) -> Callable:
@@ -121,8 +136,15 @@ def check(point: Point, begin: dict[str, Callable[[], Stream]]) -> float:
         return [stream() for _ in range(6)]
 
     jax.block_until_ready(some(EMPTY))
-    candidates = {name: functools.partial(some, name) for name in ENGINES}
-    return harness.check_agreement(str(point), candidates, TOLERANCES[point.dtype])
+    of_scan = {BASELINE: functools.partial(some, BASELINE)}
+
+    def agreement(names: Sequence[str], tolerance: float) -> float:
+        runs = {name: functools.partial(some, name) for name in names if name in begin}
+        return harness.check_agreement(str(point), {**runs, **of_scan}, tolerance)
+
+    tolerance = TOLERANCES[point.dtype]
+    agreement((INT8, ONNX_INT8), max(INT8_TOLERANCE, tolerance))
+    return agreement(EXACT, tolerance)
 
 
 # ---- measuring -----------------------------------------------------------------------
@@ -155,17 +177,17 @@ def measure(point: Point, budget_s: float) -> dict:
     calls = {name: start() for name, start in begin.items()}
     seconds = latencies(calls, budget_s)
     us = {name: _percentiles(spent) for name, spent in seconds.items()}
-    ours = OURS, PREPARED
+    others = [name for name in ENGINES if name in us and name != BASELINE]
     return {
         **dataclasses.asdict(point),
         "calls": len(seconds[OURS]),
         "latency_us": us,
         "dispatch_share": {
-            name: us[EMPTY]["p50"] / us[name]["p50"] for name in ENGINES
+            name: us[EMPTY]["p50"] / us[name]["p50"] for name in ENGINES if name in us
         },
         "ratio": {
             name: {p: us[BASELINE][p] / us[name][p] for p in PERCENTILES}
-            for name in ours
+            for name in others
         },
         "difference": difference,
         "tolerance": TOLERANCES[point.dtype],
@@ -185,7 +207,7 @@ def table(results: dict) -> str:
         layers = f"{point['layers']} × {point['hidden_size']}"
         for name in ENGINES:
             if (us := point["latency_us"].get(name)) is None:
-                continue  # of before there were prepared weights
+                continue  # not measured then, or not installed
             row = [layers, point["dtype"], str(point["chunk"]), name]
             row += [harness.number(us[p]) for p in PERCENTILES]
             row += [f"{100 * point['dispatch_share'][name]:.0f} %"]

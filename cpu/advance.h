@@ -1,5 +1,6 @@
 // A phase of a step: products of rows with panels of weights, and then the steps they are for.
 #pragma once
+#include "cpu/int8.h"
 #include "cpu/packing.h"
 #include "cpu/product.h"
 #include "cpu/steps.h"
@@ -34,7 +35,7 @@ struct PanelRun {
 
 // The products with a panel, strip by strip, of those of some blocks of rows that have them.
 template <int kPhase, class Pass>
-PRNN_HD void multiply(const Pass& pass, const Products& product, const Panel& panel,
+PRNN_HD void multiply(const Pass& pass, const Blocking& blocking, const Panel& panel,
                       const RowBlock* blocks, int count, float* out) {
   const Units& units = panel.units;
   const std::int64_t depth = pass.depth(kPhase);
@@ -51,11 +52,20 @@ PRNN_HD void multiply(const Pass& pass, const Products& product, const Panel& pa
                        Pass::products(kPhase) * units.product_stride, at);
     });
   for (int v = 0; v < units.product_vectors; v += units.at_once) {
-    const Strip strip = units.strip(v, lines<typename Pass::Value>(depth));
+    const Strip strip = units.strip(v, lines(blocking, depth));
     visit([&](const RowBlock& block, float* at) __attribute__((always_inline)) {
-      product.at[block.count][strip.vectors](panel.weights + strip.first_word, block.inputs, depth,
-                                             at + strip.first_lane(), units.lanes());
+      blocking.products->at[block.count][strip.vectors](panel.weights + strip.first_word,
+                                                        block.inputs, depth,
+                                                        at + strip.first_lane(), units.lanes());
     });
+  }
+}
+
+// In place of a block's rows, those that 8-bit weights multiply.
+PRNN_HD void quantise(RowBlock& block, std::int64_t depth, float* out) {
+  for (int r = 0; r < block.count; ++r, out += Int8::row_floats(depth)) {
+    quantise(block.inputs[r], depth, out);
+    block.inputs[r] = out;
   }
 }
 
@@ -66,8 +76,12 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
   alignas(64) float products[max(kMostPendingFloats, kMaxRows * kMaxVectors * kWidth) + kWidth];
   const Units &front = run.panels[0].units, &back = run.panels[run.count - 1].units;
   const bool ascends = front.first <= back.first;
-  const std::int64_t most_rows = min(min(part.last_row - part.first_row, kMostPendingRows),
-                                     max(kMostPendingFloats / run.lanes(), blocking.rows));
+  const std::int64_t depth = pass.depth(kPhase);
+  std::int64_t most_rows = min(min(part.last_row - part.first_row, kMostPendingRows),
+                               max(kMostPendingFloats / run.lanes(), blocking.rows));
+  const bool is_int8 = blocking.weights == WeightFormat::kInt8;
+  if (is_int8) most_rows = min(most_rows, max(blocking.rows, kMostQuantised / depth));
+  alignas(64) float quantised[Int8::row_floats(kMostQuantised)];
   const std::int64_t panel_stride = most_rows * front.lanes();
   const Pending pending{ascends ? front.first : back.first,
                         run.count * front.vectors,
@@ -85,7 +99,9 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
     std::int64_t rows = 0;
     while ((count == 0 || rows + all.next_size() <= most_rows) &&
            (is_more = all.next(blocks[count]))) {
-      const RowBlock& block = blocks[count++];
+      RowBlock& block = blocks[count++];
+      if (is_int8 && block.multiplies)
+        quantise(block, depth, quantised + rows * Int8::row_floats(depth));
       if (!block.multiplies)
         for (int n = 0; n < run.count; ++n)
           __builtin_memset(products + n * panel_stride + rows * front.lanes(), 0,
@@ -94,7 +110,7 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
     }
     for (int n = 0; n < run.count; ++n) {
       float* const out = products + (ascends ? n : run.count - 1 - n) * panel_stride;
-      multiply<kPhase>(pass, *blocking.products, run.panels[n], blocks, count, out);
+      multiply<kPhase>(pass, blocking, run.panels[n], blocks, count, out);
     }
     for (int b = 0, first = 0; b < count; first += blocks[b++].count)
       take_steps_of<kPhase>(pass, pending, group, step, blocks[b], first);
@@ -123,7 +139,7 @@ template <int kPhase, class Pass>
 void put_products(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
                   std::int64_t step) {
   constexpr int kMostBlocks = 16;
-  const std::int64_t depth = pass.depth(kPhase), all_lines = lines<typename Pass::Value>(depth);
+  const std::int64_t depth = pass.depth(kPhase), all_lines = lines(blocking, depth);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g)
     for (std::int64_t i = 0; i < part.last_panel - part.first_panel; ++i) {
       const auto [weights, units] = take_panel<kPhase>(pass, blocking, packed, g, step, part, i);
@@ -152,7 +168,8 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
     if (blocking.source == WeightSource::kUnpacked)
       return Unpacked<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
   if constexpr (requires { pass.output(0, 0); })
-    if (pass.rows_are_alike(step) && pass.shape.hidden % kWidth == 0)
+    if (blocking.weights != WeightFormat::kInt8 && pass.rows_are_alike(step) &&
+        pass.shape.hidden % kWidth == 0)
       return put_products<kPhase>(pass, blocking, packed, part, step);
   const std::int64_t rows = part.last_row - part.first_row, depth = pass.depth(kPhase);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g) {

@@ -7,13 +7,13 @@ namespace prnn::PRNN_ISA {
 namespace {
 
 // Takes the two weights of a word at once, and rows rounded to bfloat16, which they already are.
-struct Dot {
+struct Dot : Biases {
   static constexpr int kPerLine = Packed<Bfloat16>::kPerLine;
 
   template <int kRows>
   struct Rows {
     std::uint32_t pairs[kRows][kRun / 2];  // past the end of a row: zeros
-    PRNN_HD Rows(const float* const* rows, std::int64_t first, std::int64_t count) {
+    PRNN_HD Rows(const float* const* rows, std::int64_t first, std::int64_t count, std::int64_t) {
       for (std::int64_t k = 0; k < count; k += 2 * kWidth)
         for (int r = 0; r < kRows; ++r) {
           const auto values = [&](std::int64_t from) __attribute__((always_inline)) {

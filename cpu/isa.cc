@@ -40,12 +40,15 @@ Blocking block(const Problem& problem, Layout layout) {
     using T = typename std::remove_cvref_t<decltype(pass)>::Value;
     const std::int64_t hidden = problem.shape.hidden;
     out.phases = pass.kPhases;
-    out.weights_per_word = Packed<T>::kPerLine;
+    out.weights = problem.weights;
+    const bool is_int8 = out.weights == WeightFormat::kInt8;
+    out.weights_per_word = is_int8 ? Int8::kPerLine : Packed<T>::kPerLine;
+    out.head_lines = is_int8 ? Int8::kHeadLines : Widening<T>::kHeadLines;
     out.rows = kMaxRows;
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
       const std::int64_t depth = pass.depth(p);
-      const Remainder left = out.remainder[p] = remainder(hidden, products, depth);
+      const Remainder left = out.remainder[p] = remainder(hidden, products, depth, !is_int8);
       out.columns[p] = products * ceil_div(hidden, kWidth);
       const std::int64_t unit_vectors = ceil_div(hidden - left.units, kWidth);
       // One row multiplies all of a panel at once: it takes eight sums to make up for the latency
@@ -55,11 +58,11 @@ Blocking block(const Problem& problem, Layout layout) {
       const std::int64_t rounds = ceil_div(unit_vectors, wanted * layout.threads);
       out.panels[p] = min(unit_vectors, rounds * layout.threads);
       out.vectors[p] = unit_vectors > 0 ? (int)ceil_div(unit_vectors, out.panels[p]) : 1;
-      out.vector_words[p] = lines<T>(depth) * kWidth * products;
+      out.vector_words[p] = lines(out, depth) * kWidth * products;
       out.phase_words[p] = out.vector_words[p] * unit_vectors;
       out.panel_words = max(out.panel_words, out.vectors[p] * out.vector_words[p]);
       if (left.units > 0) {
-        const std::int64_t of_left = words<T>(left, products, depth);
+        const std::int64_t of_left = words(left, products, depth, lines(out, depth));
         out.panels[p] += 1;
         out.phase_words[p] += of_left;
         out.panel_words = max(out.panel_words, of_left);
@@ -68,6 +71,7 @@ Blocking block(const Problem& problem, Layout layout) {
                                           : (int)ceil_div(products * left.units, kWidth);
       out.at_once[p] = vectors_at_once(widest, layout.rows);
       out.rows = (int)min(out.rows, rows_in_registers(out.at_once[p]));
+      if (is_int8) out.rows = (int)min(out.rows, max(kMostQuantised / depth, 1));
       out.group_words += out.phase_words[p];
     }
   });
@@ -85,7 +89,10 @@ void pack(const Problem& problem, const Blocking& blocking, const Part& part, in
           const Units units = units_of(problem.shape, blocking, phase, pass.products(phase), n);
           panels[count] = {packed + panel_at(blocking, group, phase, units), units};
         }
-        pack_panels(pass, group, phase, panels, count);
+        if (problem.weights == WeightFormat::kInt8)
+          pack_panels_int8(pass, group, phase, panels, count);
+        else
+          pack_panels(pass, group, phase, panels, count);
       }
   });
 }
@@ -187,6 +194,7 @@ const Isa kIsa{PRNN_STRING(PRNN_ISA),
                &kProducts<Widening<float>>,
                &kProducts<Widening<Bfloat16>>,
                &kProducts<Widening<Float16>>,
+               &kProducts<Int8>,
                block,
                pack,
                begin,

@@ -19,6 +19,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 
 // Of so many columns per group, on any instruction set: one may pack float16 as floats.
 std::int64_t packed_words(const Problem& p, std::int64_t columns, std::int64_t depth) {
+  if (p.weights == WeightFormat::kInt8) return p.shape.groups * columns * (2 + ceil_div(depth, 4));
   const std::int64_t per_word = p.dtype == Dtype::kBfloat16 ? 2 : 1;
   return p.shape.groups * columns * (1 + ceil_div(depth, per_word));
 }
@@ -35,7 +36,7 @@ float* after_header(const void* array) {
 // All but the layouts and the checksum.
 Prepared header_for(const Isa& isa, const Problem& p) {
   Prepared out{};
-  std::strcpy(out.isa, "prnn 4 ");  // another number where panels become others
+  std::strcpy(out.isa, "prnn 5 ");  // another number where panels become others
   std::strncat(out.isa, isa.name, sizeof out.isa - 1 - std::strlen(out.isa));
   out.dtype = static_cast<std::int64_t>(p.dtype);
   out.gates = numbers(p.cell).gates;
@@ -43,6 +44,7 @@ Prepared header_for(const Isa& isa, const Problem& p) {
   out.groups = p.shape.groups;
   out.hidden = p.shape.hidden;
   out.input_size = p.projection.input_size;
+  out.weights = p.weights;
   return out;
 }
 
@@ -51,6 +53,11 @@ Prepared header_for(const Isa& isa, const Problem& p) {
 std::int64_t prepacked_words(const Problem& p) {
   const std::int64_t columns = padded(numbers(p.cell).gates * p.shape.hidden);
   return kHeaderWords + steps_words(p) + packed_words(p, columns, p.projection.input_size);
+}
+
+bool can_prepare(const Problem& p) {
+  return p.weights != WeightFormat::kInt8 ||
+         std::max(p.shape.hidden, p.projection.input_size) <= kMostQuantised;
 }
 
 void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out) {
@@ -95,13 +102,25 @@ const Prepared* prepacked_for(const Isa& isa, const Problem& problem) {
   if (reinterpret_cast<std::uintptr_t>(problem.prepared) % (isa.width * 4) != 0) return nullptr;
   const auto* const header = static_cast<const Prepared*>(problem.prepared);
   if (header->checksum != checksum_of(*header)) return nullptr;
-  Prepared expected = header_for(isa, problem);
+  if (header->weights != WeightFormat::kAsGiven && header->weights != WeightFormat::kInt8)
+    return nullptr;
+  Problem of_header = problem;
+  of_header.weights = header->weights;
+  if (problem.prepared_words != prepacked_words(of_header) || !can_prepare(of_header))
+    return nullptr;
+  Prepared expected = header_for(isa, of_header);
   expected.steps = header->steps;
   expected.projection = header->projection;
   expected.checksum = header->checksum;
   for (const Layout& layout : {expected.steps, expected.projection})
     if (layout.rows < 1 || layout.threads < 1 || layout.threads > kMostThreads) return nullptr;
   return std::memcmp(header, &expected, sizeof expected) == 0 ? header : nullptr;
+}
+
+Problem in_its_format(const Isa& isa, const Problem& problem) {
+  Problem out = problem;
+  if (const Prepared* given = prepacked_for(isa, problem)) out.weights = given->weights;
+  return out;
 }
 
 float* prepacked_steps(const Problem& problem) { return after_header(problem.prepared); }

@@ -15,12 +15,16 @@ struct Prepared {
   char isa[24];  // by which it is read, and a mark that it is such an array
   std::int64_t dtype, gates, phases, groups, hidden, input_size;
   Layout steps, projection;
-  std::int64_t unused[2];  // 0
+  WeightFormat weights;
+  std::int64_t unused;     // 0
   std::uint64_t checksum;  // of all that
 };
 
-// Words of 4 bytes that the array has on any instruction set.
+// Words of 4 bytes that the array has on any instruction set, of weights in the problem's format.
 std::int64_t prepacked_words(const Problem& problem);
+
+// Whether the format can hold its weights: deeper products than kMostQuantised have no room.
+bool can_prepare(const Problem& problem);
 
 // Writes it, cut for calls of the problem's sizes: the weights of both products, packed.
 void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out);
@@ -30,6 +34,9 @@ std::uint64_t checksum_of(const Prepared& header);
 
 // The problem's, if it has one that is for it; else null.
 const Prepared* prepacked_for(const Isa& isa, const Problem& problem);
+
+// The problem, its weights in the format of those it is given.
+Problem in_its_format(const Isa& isa, const Problem& problem);
 
 // Where its weights are. The engine does not write them.
 float* prepacked_steps(const Problem& problem);

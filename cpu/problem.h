@@ -7,6 +7,12 @@ namespace prnn {
 
 enum class Kind { kForward, kBackward, kProjection };
 
+// What packed weights are.
+enum class WeightFormat : std::int64_t {
+  kAsGiven,  // as in the arrays, or widened
+  kInt8,     // 8-bit integers with a scale for each column (cpu/int8.h): prepacked ones only
+};
+
 // Of the input projection (cpu/projection.h).
 template <class T = float>
 struct ProjectionArrays {
@@ -27,6 +33,8 @@ struct Problem {
   // Of a forward pass, if its input_size is not 0: what a_x is made of.
   ProjectionArrays<void> projection;
   const void* prepared;  // of a forward pass that projects: its weights, packed; or null
+  std::int64_t prepared_words;
+  WeightFormat weights;
 };
 
 inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 8;
@@ -35,6 +43,10 @@ inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 8;
 // matrix, which is a page or more of memory, is read in longer pieces. LSTM 1024 is packed so in a
 // half of the time.
 inline constexpr int kPackedTogether = 8;
+
+// The most values of rows that wait, as integers, for 8-bit weights: a thread has them on its
+// stack. So deep a product may be.
+inline constexpr std::int64_t kMostQuantised = 16384;
 
 // Rows that are multiplied at once by weights that are not packed.
 inline constexpr int kUnpackedRows = 4;
@@ -88,12 +100,20 @@ struct Blocking {
   std::int64_t vector_words[kMaxPhases], phase_words[kMaxPhases], group_words;
   std::int64_t panel_words;  // of the largest panel
   int phases, weights_per_word;
+  int head_lines;  // of a strip, before those of weights
+  WeightFormat weights;
   const Products* products;
   WeightSource source;
   Partition partition;
   std::int64_t columns[kMaxPhases];  // vectors of products per group
   std::int64_t places;  // kPackedPerPanel: so many threads at most have one, for a panel at a time
 };
+
+// Lines of a strip whose products run over so many weights.
+inline std::int64_t lines(const Blocking& blocking, std::int64_t depth) {
+  const std::int64_t per_line = blocking.weights_per_word;
+  return blocking.head_lines + (depth + per_line - 1) / per_line;
+}
 
 // Some of the work of one step: what one thread does.
 struct Part {
@@ -118,7 +138,7 @@ struct MatrixBlock {
 struct Isa {
   const char* name;
   int width;
-  const Products *float32, *bfloat16, *float16;  // by what the weights are
+  const Products *float32, *bfloat16, *float16, *int8;  // by what the packed weights are
   // The blocking of panels that are cut as the layout says.
   Blocking (*block)(const Problem&, Layout);
   // Packs the part's panels of a phase, of its groups.

@@ -16,9 +16,9 @@ inline constexpr int kRun = 64;
 
 // add(sum[r][v], weight(v), row(r)) for all, with in registers what there is less of, weights or
 // rows.
-template <int kRows, int kVectors, class Weight, class Row, class Add>
+template <int kRows, int kVectors, class Weight, class Row, class Add, class Sum>
 PRNN_HD void add_products(const Weight& weight, const Row& row, const Add& add,
-                          FloatVector (&sum)[kRows][kVectors]) {
+                          Sum (&sum)[kRows][kVectors]) {
   constexpr bool kHoldsRows = kRows < kVectors;
   constexpr int kHeld = kHoldsRows ? kRows : kVectors, kOthers = kHoldsRows ? kVectors : kRows;
   decltype(row(0)) held[kHeld];
@@ -38,16 +38,34 @@ PRNN_HD void add_products(const Weight& weight, const Row& row, const Add& add,
   }
 }
 
+// What a strip whose weights are numbers as they are begins with: a line of biases.
+struct Biases {
+  static constexpr int kHeadLines = 1;
+  using Sum = FloatVector;  // of a run
+
+  PRNN_HD static FloatVector start(const float* strip, int v) {
+    FloatVector bias;
+    __builtin_memcpy(&bias, strip + v * kWidth, sizeof bias);
+    return bias;
+  }
+  // What a run adds to the sum of row r.
+  template <class Rows>
+  PRNN_HD static FloatVector of_run(FloatVector run, const Rows&, int) {
+    return run;
+  }
+  PRNN_HD static FloatVector result(const float*, int, int, FloatVector sum) { return sum; }
+};
+
 // Multiplies weights of type T as they are packed, or widened to float in registers.
 template <class T>
-struct Widening {
+struct Widening : Biases {
   static constexpr int kPerLine = Packed<T>::kPerLine;
 
   // kRows rows from `first` on.
   template <int kRows>
   struct Rows {
     const float* at[kRows];
-    PRNN_HD Rows(const float* const* rows, std::int64_t first, std::int64_t) {
+    PRNN_HD Rows(const float* const* rows, std::int64_t first, std::int64_t, std::int64_t) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) at[r] = rows[r] + first;
     }
@@ -90,57 +108,59 @@ inline constexpr int kFloatsFetched = 16;
 // of two runs at a time.
 inline constexpr int kFewSums = 4;
 
-// out[row · out_stride + n] = strip[0][n] + Σ_k rows[row][k] weights[k][n] for the strip's lanes.
+// out[row · out_stride + n] = bias[n] + Σ_k rows[row][k] weights[k][n] for the strip's lanes.
 template <class Format, int kRows, int kVectors>
 void product(const float* strip, const float* const* rows, std::int64_t depth, float* out,
              std::int64_t out_stride) {
   constexpr int kLanes = kVectors * kWidth;
   using Sums = FloatVector[kRows][kVectors];
+  using Run = typename Format::Sum[kRows][kVectors];
   using Rows = typename Format::template Rows<kRows>;
-  const auto add = [](Sums& sum, const Sums& run) __attribute__((always_inline)) {
+  const auto add = [](Sums& sum, const Run& run, const Rows& rows) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) sum[r][v] += run[r][v];
+      for (int v = 0; v < kVectors; ++v) sum[r][v] += Format::of_run(run[r][v], rows, r);
   };
   Sums sum;
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v)
-      __builtin_memcpy(&sum[r][v], strip + v * kWidth, sizeof(FloatVector));
-  const float* line = strip + kLanes;
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = Format::start(strip, v);
+  const float* line = strip + Format::kHeadLines * kLanes;
   std::int64_t first = 0;
   if constexpr (kRows * kVectors <= kFewSums)
     for (; first + 2 * kRun <= depth; first += 2 * kRun) {
       constexpr std::int64_t kRunLanes = kRun / Format::kPerLine * kLanes;
-      const Rows of_run(rows, first, kRun), of_next(rows, first + kRun, kRun);
-      Sums run = {}, next = {};
+      const Rows of_run(rows, first, kRun, depth), of_next(rows, first + kRun, kRun, depth);
+      Run run = {}, next = {};
       for (std::int64_t k = 0; k < kRun; k += Format::kPerLine, line += kLanes) {
         Format::add_line(line, of_run, k, kRun, run);
         Format::add_line(line + kRunLanes, of_next, k, kRun, next);
       }
       line += kRunLanes;
-      add(sum, run);
-      add(sum, next);
+      add(sum, run, of_run);
+      add(sum, next, of_next);
     }
   for (; first < depth; first += kRun) {
     const std::int64_t count = depth - first < kRun ? depth - first : kRun;
-    const Rows of_run(rows, first, count);
-    Sums run = {};
+    const Rows of_run(rows, first, count, depth);
+    Run run = {};
     for (std::int64_t k = 0; k < count; k += Format::kPerLine, line += kLanes) {
       if constexpr (kRows >= kRowsWorthPrefetching)
         for (int n = 0; n < kLanes; n += kFloatsFetched)
           __builtin_prefetch(line + kLinesAhead * kLanes + n);
       Format::add_line(line, of_run, k, count, run);
     }
-    add(sum, run);
+    add(sum, run, of_run);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r)
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v)
-      __builtin_memcpy(out + r * out_stride + v * kWidth, &sum[r][v], sizeof(FloatVector));
+    for (int v = 0; v < kVectors; ++v) {
+      const FloatVector result = Format::result(strip, kLanes, v, sum[r][v]);
+      __builtin_memcpy(out + r * out_stride + v * kWidth, &result, sizeof result);
+    }
 }
 
 // How many rows of so many vectors there are registers for: for the sums, and a value of each row

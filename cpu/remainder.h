@@ -13,24 +13,26 @@
 
 namespace prnn::PRNN_ISA {
 
-inline Remainder remainder(std::int64_t hidden, int products, std::int64_t depth) {
+inline Remainder remainder(std::int64_t hidden, int products, std::int64_t depth,
+                           bool allows_along_k) {
   // In multiply-adds of vectors: along k, the lanes of each sum are added at the end.
   constexpr std::int64_t kSumOfLanes = 8;
   const int units = (int)(hidden % kWidth), sums = units * products;
   const std::int64_t side_by_side = ceil_div(sums, kWidth) * depth;
   const std::int64_t along_k = sums * (ceil_div(depth, kWidth) + kSumOfLanes);
   // The weights of more units would have no place as floats where others are of 16 bits.
-  const bool has_place = 2 * units < kWidth;
+  const bool has_place = allows_along_k && 2 * units < kWidth;
   if (has_place && along_k < side_by_side) return {units, true};
   return {side_by_side < products * depth ? units : 0, false};
 }
 
-// Words of the panel: what the sums start from, and the weights.
-template <class T>
-std::int64_t words(Remainder remainder, int products, std::int64_t depth) {
+// Words of the panel: what the sums start from, and the weights, in so many lines if they are side
+// by side.
+inline std::int64_t words(Remainder remainder, int products, std::int64_t depth,
+                          std::int64_t lines) {
   const std::int64_t sums = remainder.units * products, line = ceil_div(sums, kWidth) * kWidth;
   if (remainder.along_k) return line + sums * ceil_div(depth, kWidth) * kWidth;
-  return line * lines<T>(depth);
+  return line * lines;
 }
 
 // The weights of one sum: those of k lie at first[k · stride].

@@ -12,8 +12,9 @@ namespace {
 
 constexpr std::int64_t kWidestVector = 16, kAlignment = 128;
 
-const Products* products_of(const Isa& isa, Dtype weights) {
-  switch (weights) {
+const Products* products_of(const Isa& isa, const Problem& p) {
+  if (p.weights == WeightFormat::kInt8) return isa.int8;
+  switch (p.dtype) {
     case Dtype::kFloat32:
       return isa.float32;
     case Dtype::kBfloat16:
@@ -174,16 +175,19 @@ void run(const Isa& isa, const Problem& problem, ThreadPool& pool, float* worksp
 }
 
 void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool, float* workspace) {
+  problem.weights = plan.blocking.weights;
   const Shape& shape = problem.shape;
+  const bool is_prepacked = plan.blocking.source == WeightSource::kPrepacked;
   float* const packed = aligned(workspace);
   Work steps{isa, problem, plan.blocking, packed};
-  steps.blocking.products = products_of(isa, problem.dtype);
+  steps.blocking.products = products_of(isa, problem);
   Work projection{isa, projection_of(problem), plan.projection, nullptr};
   projection.blocking.products = steps.blocking.products;
   const Work* const made = projects(problem) ? &projection : nullptr;
 
   ForwardArrays<void>& forward = steps.problem.forward;
-  float* const between = aligned(packed + shape.groups * plan.blocking.group_words);
+  const std::int64_t own = is_prepacked ? 0 : shape.groups * plan.blocking.group_words;
+  float* const between = aligned(packed + own);
   float* const multiplied = between + between_floats(problem);
   float* const carry = multiplied + multiplied_floats(problem);
   forward.between = between;
@@ -201,7 +205,7 @@ void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool,
     projection.problem.projection.steps = forward.made_steps = plan.projection_steps;
     forward.made_a_x = a_x;
   }
-  if (plan.blocking.source == WeightSource::kPrepacked) {
+  if (is_prepacked) {
     steps.packed = prepacked_steps(problem);
     projection.packed = prepacked_projection(problem);
   }

@@ -4,7 +4,8 @@
 // sums over rows; only those have sums. `before`, any array, is not read: the call comes after the
 // one that makes it, for at the same time they would take each other's threads. And
 //   prnn_prepare   w_ih [input, groups·G·H], b_ih, w_hh, b_hh  -> uint32
-// the weights of forward calls that project (cpu/prepacked.h), of `batch` rows and `time` steps.
+// the weights of forward calls that project (cpu/prepacked.h), of `batch` rows and `time` steps;
+// as 8-bit integers, if `int8`.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -76,11 +77,18 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
     p.projection.w = call.w_ih;
     p.projection.b = call.b_ih;
   }
-  if (call.prepared != nullptr && call.prepared_words != prepacked_words(p))
+  const auto is_size_of = [&](WeightFormat format) {
+    Problem of = p;
+    of.weights = format;
+    return call.prepared_words == prepacked_words(of);
+  };
+  if (call.prepared != nullptr && !is_size_of(WeightFormat::kAsGiven) &&
+      !is_size_of(WeightFormat::kInt8))
     return ffi::Error::InvalidArgument(
         "prnn_jax: prepared weights are not of the call's size; were they made by another "
         "version?");
   p.prepared = call.prepared;
+  p.prepared_words = call.prepared_words;
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   if (auto error = check_workspace(call.workspace_bytes, workspace_floats(p) * kFloat);
       error.failure())
@@ -163,7 +171,7 @@ ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
 ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBuffer b_ih,
                            ffi::AnyBuffer w_hh, ffi::AnyBuffer b_hh,
                            ffi::Result<ffi::BufferR1<ffi::U32>> out, CallAttributes attributes,
-                           std::int64_t batch, std::int64_t time) {
+                           std::int64_t batch, std::int64_t time, bool int8) {
   if (auto error = check_environment(); error.failure()) return error;
   Problem p{};
   p.kind = Kind::kForward;
@@ -175,6 +183,7 @@ ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBu
   p.dtype = *dtype;
   p.cell = *cell;
   p.shape = {time, batch, units[0], units[1], false, false, false};
+  p.weights = int8 ? WeightFormat::kInt8 : WeightFormat::kAsGiven;
   const std::int64_t of_group = times(numbers(p.cell).gates, p.shape.hidden);
   p.projection.input_size = inputs[0];
   p.projection.w = w_ih.untyped_data();
@@ -191,7 +200,7 @@ ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBu
         "prnn_jax: weights are prepared for a batch and a time from 1 to 2147483647");
   if (!has(b_hh, {units[0], of_group}) || !has(w_hh, {units[0], units[1], of_group}) ||
       !has(b_ih, {units[0], of_group}) || !has(w_ih, {inputs[0], times(units[0], of_group)}) ||
-      static_cast<std::int64_t>(out->element_count()) != prepacked_words(p))
+      static_cast<std::int64_t>(out->element_count()) != prepacked_words(p) || !can_prepare(p))
     return ffi::Error::InvalidArgument("prnn_jax: weights to prepare do not fit");
   with_threads(pool,
                [&](ThreadPool& threads) { prepare(best_isa(), p, threads, out->untyped_data()); });
@@ -229,4 +238,5 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCpuPrepare, prnn::prepare_weights,
                                   .Ret<ffi::BufferR1<ffi::U32>>()
                                   .Attr<prnn::CallAttributes>("call")
                                   .Attr<std::int64_t>("batch")
-                                  .Attr<std::int64_t>("time"));
+                                  .Attr<std::int64_t>("time")
+                                  .Attr<bool>("int8"));

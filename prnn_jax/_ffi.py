@@ -228,27 +228,35 @@ def _backward_native(call: Call, primals: Primals, kept, cotangents, *, platform
 
 
 def prepare(
-    call: Call, source: Input, w_hh: Array, b_hh: Array, batch: int, time: int
+    call: Call,
+    source: Input,
+    w_hh: Array,
+    b_hh: Array,
+    batch: int,
+    time: int,
+    *,
+    int8: bool,
 ) -> Array:
     """The weights of calls of so many rows and steps, as the CPU engine reads them.
 
     Args:
       source: whose x is not looked at.
+      int8: whether to round them to integers of 8 bits.
     """
     w_ih, b_ih = source.w, source.b
-    words = _workspace.prepacked_words(call, w_hh, w_ih.shape[0])
+    words = _workspace.prepacked_words(call, w_hh, w_ih.shape[0], int8=int8)
     result = jax.ShapeDtypeStruct((words,), jnp.uint32)
     functions = {"cpu": _prepare_native, DEFAULT: _prepare_nowhere}
-    static = call, words, batch, time
+    static = call, words, batch, time, int8
     run = functools.partial(by_platform, functions, static, result)
     return sequential_vmap(run)(_flat(w_ih), b_ih, w_hh, b_hh)
 
 
-def _prepare_native(call: Call, words: int, batch: int, time: int, *arrays):
+def _prepare_native(call: Call, words: int, batch: int, time: int, int8: bool, *arrays):
     result = jax.ShapeDtypeStruct((words,), jnp.uint32)
     attributes = call.attributes(arrays[0].dtype, Controls())
     run = jax.ffi.ffi_call("prnn_prepare", result)
-    return run(*arrays, call=attributes, batch=batch, time=time)
+    return run(*arrays, call=attributes, batch=batch, time=time, int8=int8)
 
 
 def _prepare_nowhere(call: Call, words: int, *_):
@@ -264,8 +272,11 @@ def _is_prepared_for(call: Call, source: Input, w_hh: Array) -> bool:
     """Not where this is a part of the groups, or more of them than were prepared."""
     if source.prepared is None:
         return False
-    words = _workspace.prepacked_words(call, w_hh, source.w.shape[0])
-    return source.prepared.shape == (words,)
+    return any(
+        source.prepared.shape
+        == (_workspace.prepacked_words(call, w_hh, source.w.shape[0], int8=int8),)
+        for int8 in (False, True)
+    )
 
 
 def _ffi_call(

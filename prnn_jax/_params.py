@@ -64,7 +64,7 @@ class Prepared:
     """A layer's parameters together with what `prepare` has made of them.
 
     Attributes:
-      params: as they were given. Constant: they get no gradient.
+      params: as they were given, or rounded to 8 bits. Constant: they get no gradient.
       packed: the same numbers in the order in which the CPU engine of this machine
         reads them, uint32; None where there is no such engine. Not to be changed, and
         of no use with other parameters.

@@ -1,11 +1,11 @@
 """Weights packed once, for calls that come again and again."""
 
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _checks, _ffi
+from prnn_jax import _checks, _ffi, _int8
 from prnn_jax._arguments import Arrays, Layout, check_arguments
 from prnn_jax._call import Call
 from prnn_jax._cell_options import cell_of
@@ -25,6 +25,7 @@ def prepare(
     time: int,
     bidirectional: bool = False,
     reset_after: bool = True,
+    weights: Literal["int8"] | None = None,
 ) -> Prepared:
     """Parameters in the order in which the CPU engine reads them: for inference.
 
@@ -42,6 +43,14 @@ def prepare(
     the engine makes the input projection either way (of large weights, XLA may, with
     other roundings).
 
+    With `weights="int8"` the matrices are rounded to integers of 8 bits with a scale
+    for each column, w[k, n] ≈ s[n] q[k, n], s[n] = max_k |w[k, n]| / 127, so that a
+    step reads a fourth of float32's bytes: for a row or two at a time, which wait for
+    weights. What they multiply is rounded to 16 bits, 64 values with a scale; sums,
+    biases, gates and states are as ever. The result's `params` are the layer with such
+    weights, in their own dtype: any other engine computes the same, up to roundings.
+    A column with an infinity or NaN gives NaN.
+
     Where another engine runs the call (on a GPU, in float64, with
     `implementation="scan"`), for weights that are batched by `vmap` or sharded, where
     batch or time is symbolic, and on a processor of another kind than it was made on,
@@ -56,6 +65,7 @@ def prepare(
       time: their steps; likewise.
       bidirectional: as in `lstm`.
       reset_after: as in `gru`.
+      weights: "int8" to round them; None as they are.
 
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
@@ -63,6 +73,7 @@ def prepare(
     _checks.one_of("prepare", "cell", cell, NAMES)
     batch, time = size("prepare", "batch", batch), size("prepare", "time", time)
     bidirectional = flag("prepare", "bidirectional", bidirectional)
+    _checks.one_of("prepare", "weights", weights, (None, "int8"))
     of_cell = cell_of("prepare", cell, {"reset_after": reset_after})
     call = Call(**of_cell, bidirectional=bidirectional)
     _checks.check(
@@ -79,16 +90,26 @@ def prepare(
     x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
     call = with_per_unit("prepare", call, params.peepholes)
     layout, arrays = check_arguments("prepare", call, x, params, None)
+    is_int8 = weights == "int8"
+    deepest = max(layout.hidden, w_ih.shape[-2])
+    _checks.check(
+        not is_int8 or deepest <= _int8.MOST_INPUTS,
+        f'prepare: weights="int8" takes up to {_int8.MOST_INPUTS} inputs and hidden '
+        f"units, got {deepest}; leave weights out.",
+    )
+    kept = _int8.rounded(params) if is_int8 else params
     engine, _ = engine_for(
         call, x.dtype, target_platform(), layout.groups, layout.hidden
     )
     if engine == "scan" or target_platform() != "cpu" or w_ih.size == 0:
-        return Prepared(params, None)
-    return Prepared(params, _packed(call, layout, batch, time, arrays))
+        return Prepared(kept, None)
+    return Prepared(kept, _packed(call, layout, batch, time, is_int8, arrays))
 
 
-@compiled_once(static_argnums=(0, 1, 2, 3))
-def _packed(call: Call, layout: Layout, batch: int, time: int, arrays: Arrays) -> Array:
+@compiled_once(static_argnums=(0, 1, 2, 3, 4))
+def _packed(
+    call: Call, layout: Layout, batch: int, time: int, int8: bool, arrays: Arrays
+) -> Array:
     w_ih: Any = arrays.w_ih
     x, _, w_hh, b_ih, b_hh, *_ = arrays.or_zeros(layout)
     if b_ih is None:
@@ -101,4 +122,5 @@ def _packed(call: Call, layout: Layout, batch: int, time: int, arrays: Arrays) -
         b_hh.reshape(layout.groups, columns),
         batch,
         time,
+        int8=int8,
     )

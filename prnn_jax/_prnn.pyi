@@ -33,7 +33,7 @@ def cpu_workspace_floats(
     input_size: int,
 ) -> int: ...
 def cpu_prepacked_words(
-    cell: str, dtype: str, groups: int, hidden: int, input_size: int
+    cell: str, dtype: str, groups: int, hidden: int, input_size: int, int8: bool
 ) -> int: ...
 def products_workspace_floats(
     products: list[tuple[bool, int, int, int, int]],

@@ -59,11 +59,11 @@ def cuda_bytes(
     return _of_any(sizes, of)
 
 
-def prepacked_words(call: Call, w_hh: Array, input_size: int) -> int:
+def prepacked_words(call: Call, w_hh: Array, input_size: int, *, int8: bool) -> int:
     """Of the array that `prnn_jax.prepare` gives a layer of these weights."""
     groups, hidden, _ = w_hh.shape
     of = call.cell, jnp.dtype(w_hh.dtype).name, groups, hidden
-    return native.cpu_prepacked_words(*of, input_size)
+    return native.cpu_prepacked_words(*of, input_size, int8)
 
 
 def products_floats(over_rows: Pairs, over_columns: Pairs) -> int:

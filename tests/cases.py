@@ -4,6 +4,7 @@ import math
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -224,7 +225,11 @@ class Case:
         return kind(*weights, *others)
 
     def prepared(
-        self, arrays: dict[str, Array], batch: int | None = None, time: int = 0
+        self,
+        arrays: dict[str, Array],
+        batch: int | None = None,
+        time: int = 0,
+        weights: Literal["int8"] | None = None,
     ) -> dict[str, Array]:
         """And the weights packed, for calls of the case's sizes or others."""
         prepared = prnn_jax.prepare(
@@ -234,7 +239,11 @@ class Case:
             time=time or max(self.time, 1),
             bidirectional=self.bidirectional,
             reset_after=self.table.options.get("reset_after", True),
+            weights=weights,
         )
+        if weights is not None:
+            rounded = prepared.params
+            arrays = {**arrays, "w_ih": rounded.w_ih, "w_hh": rounded.w_hh}
         return {**arrays, "packed": prepared.packed}
 
     def run(

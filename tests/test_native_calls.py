@@ -87,7 +87,7 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
                 x = jnp.ones((*y.shape[:2], INPUTS))
                 source = Input(x, jnp.ones((INPUTS, GROUPS, gates * HIDDEN)), b_hh)
             if name == "prepared":
-                words = _workspace.prepacked_words(call, w_hh, INPUTS)
+                words = _workspace.prepacked_words(call, w_hh, INPUTS, int8=False)
                 x = jnp.ones((*y.shape[:2], INPUTS))
                 w_ih = jnp.ones((INPUTS, GROUPS, gates * HIDDEN))
                 source = Input(x, w_ih, b_hh, jnp.ones(words, jnp.uint32))
@@ -101,12 +101,17 @@ def preparation(call: Call) -> NativeCall:
     gates = call.table.gates
     w_hh = jnp.ones((GROUPS, HIDDEN, gates * HIDDEN))
     b_hh = jnp.ones((GROUPS, gates * HIDDEN))
-    words = _workspace.prepacked_words(call, w_hh, INPUTS)
+    words = _workspace.prepacked_words(call, w_hh, INPUTS, int8=False)
     return NativeCall(
         "prnn_prepare",
         jax.ShapeDtypeStruct((words,), jnp.uint32),
         (jnp.ones((INPUTS, GROUPS * gates * HIDDEN)), b_hh, w_hh, b_hh),
-        {"call": call.attributes(w_hh.dtype, Controls()), "batch": 2, "time": 3},
+        {
+            "call": call.attributes(w_hh.dtype, Controls()),
+            "batch": 2,
+            "time": 3,
+            "int8": False,
+        },
     )
 
 

@@ -214,20 +214,22 @@ CpuPlan plan_of(const Machine& machine, const Isa& isa, const Problem& problem,
 
 // ---- the choice ----
 
-Choices choices(const Isa& isa, const Problem& problem, int threads) {
+Choices choices(const Isa& isa, const Problem& call, int threads) {
+  const Problem problem = in_its_format(isa, call);
   return choices(isa, problem, whole_of(isa, problem, threads), threads);
 }
 
-Amounts amounts(const Isa& isa, const Problem& problem, int threads) {
+Amounts amounts(const Isa& isa, const Problem& call, int threads) {
+  const Problem problem = in_its_format(isa, call);
   return amounts_of(problem, whole_of(isa, problem, threads));
 }
 
-CpuPlan plan_of(const Machine& machine, const Isa& isa, const Problem& problem,
-                const Choice& choice) {
-  return plan_of(machine, isa, problem, choice, nullptr);
+CpuPlan plan_of(const Machine& machine, const Isa& isa, const Problem& call, const Choice& choice) {
+  return plan_of(machine, isa, in_its_format(isa, call), choice, nullptr);
 }
 
-CpuPlan plan(const Machine& machine, const Isa& isa, const Problem& problem, int threads) {
+CpuPlan plan(const Machine& machine, const Isa& isa, const Problem& call, int threads) {
+  const Problem problem = in_its_format(isa, call);
   const Blocking whole = whole_of(isa, problem, threads);
   const Amounts amounts = amounts_of(problem, whole);
   const Choices all = choices(isa, problem, whole, threads);

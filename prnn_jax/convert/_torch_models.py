@@ -49,6 +49,10 @@ def import_pytorch(
     here; `net(x, time_major=True)` has it the other way. Dropout between layers is not
     imported; `net(x, dropout=..., key=...)` has it.
 
+    Of a dynamically quantized module the weights are as many floats; what they multiply
+    is not rounded, as PyTorch does, to 8 bits. `prnn_jax.prepare(...,
+    weights="int8")` makes integers of them again.
+
     Args:
       model: a `torch.nn.Module`, a TorchScript module, a state_dict (also a checkpoint
         with one inside), or the path of a file of TorchScript, of a state_dict, or of
@@ -62,9 +66,9 @@ def import_pytorch(
 
     Raises:
       ValueError: there is no recurrent network, or there are several and `name` says
-        none of them; it is quantized, has a proj_size, or float64 without
-        `jax_enable_x64`; arrays do not fit together; of arrays of an RNN, the
-        nonlinearity is not given. Says what was found, and where.
+        none of them; it has a proj_size, or float64 without `jax_enable_x64`; arrays do
+        not fit together; of arrays of an RNN, the nonlinearity is not given. Says what
+        was found, and where.
       FileNotFoundError: there is no such file.
     """
     if isinstance(model, (str, Path)):
@@ -91,12 +95,10 @@ def _of_modules(model: Any, name: str | None) -> Imported:
     path = _chosen(name, {path: _kind(module) for path, module in found.items()})
     module = found[path]
     where = f"{path or 'the model'} ({_kind(module)})"
-    check(
-        "quantized" not in type(module).__module__,
-        f"{_OP}: {where} is quantized; import the module that it was made of.",
-    )
     library_name, cell = _MODULES[_kind(module)]
-    arrays = _without_projection(dict(module.state_dict()), where)
+    is_quantized = "quantized" in type(module).__module__
+    own = _dequantized(module) if is_quantized else dict(module.state_dict())
+    arrays = _without_projection(own, where)
     options: dict[str, Any] = {}
     if not _kind(module).endswith("Cell"):
         options["time_major"] = not _attribute(module, "batch_first", where)
@@ -111,6 +113,15 @@ def _of_modules(model: Any, name: str | None) -> Imported:
             "state_dict() with nonlinearity=.",
         )
     return _imported(library_name, cell, arrays, path, **options)
+
+
+def _dequantized(module: Any) -> dict[str, Any]:
+    """The weights of a dynamically quantized module as the numbers they stand for."""
+    weights = {
+        name: weight.dequantize() if weight.is_quantized else weight.float()
+        for name, weight in module.get_weight().items()
+    }
+    return {**weights, **module.get_bias()}
 
 
 def _kind(module: Any) -> str:

@@ -136,15 +136,21 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
     prnn::Problem other = layer;
     other.shape.batch = 3;
     other.shape.time = 20;
-    void* const packed = buffers.unwritten_floats(prnn::prepacked_words(other));
-    prnn::prepare(prnn::best_isa(), other, pool, packed);
-    layer.prepared = packed;
-    layer.forward.y = buffers.unwritten(sequence);
-    run_layer();
+    const auto run_prepared = [&] {
+      layer.prepared_words = prnn::prepacked_words(other);
+      void* const packed = buffers.unwritten_floats(layer.prepared_words);
+      prnn::prepare(prnn::best_isa(), other, pool, packed);
+      layer.prepared = packed;
+      layer.forward.y = buffers.unwritten(sequence);
+      run_layer();
+    };
+    run_prepared();
     if (buffers.of(layer.forward.y) != buffers.of(unprepared)) {
       std::printf("FAILED: prepared weights give other results\n");
       std::exit(1);
     }
+    other.weights = prnn::WeightFormat::kInt8;
+    run_prepared();
   }
 
   std::vector<Result> results;

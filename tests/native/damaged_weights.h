@@ -11,7 +11,7 @@
 // A layer of its own, so that weights may be packed for it and damaged.
 class PrepackedLayer {
  public:
-  PrepackedLayer(CellKind cell, Dtype dtype) : buffers_(dtype) {
+  PrepackedLayer(CellKind cell, Dtype dtype, prnn::WeightFormat weights) : buffers_(dtype) {
     constexpr std::int64_t kInputs = 7;
     problem_.kind = prnn::Kind::kForward;
     problem_.dtype = dtype;
@@ -33,9 +33,12 @@ class PrepackedLayer {
     }
     problem_.forward.y = buffers_.unwritten(state * s.time);
     workspace_ = buffers_.unwritten_floats(prnn::workspace_floats(problem_));
+    problem_.weights = weights;
     packed_.resize(prnn::prepacked_words(problem_));
+    problem_.prepared_words = static_cast<std::int64_t>(packed_.size());
     Threads pool(2);
     prnn::prepare(prnn::best_isa(), problem_, pool, packed_.data());
+    problem_.weights = {};
   }
   // y, given packed weights or null.
   Bytes run(const void* packed) {
@@ -67,8 +70,8 @@ class PrepackedLayer {
   std::vector<std::uint32_t> packed_;
 };
 
-inline void check_damaged_weights(CellKind cell, Dtype dtype) {
-  PrepackedLayer layer(cell, dtype);
+inline void check_damaged_weights(CellKind cell, Dtype dtype, prnn::WeightFormat weights) {
+  PrepackedLayer layer(cell, dtype, weights);
   const auto whole = layer.packed();
   const Bytes right = layer.run(nullptr);
   const auto expect = [&](bool is_right, const char* what) {
@@ -77,7 +80,9 @@ inline void check_damaged_weights(CellKind cell, Dtype dtype) {
                 static_cast<int>(dtype));
     std::exit(1);
   };
-  expect(layer.takes(whole.data()) && layer.run(whole.data()) == right, "whole weights are in use");
+  const bool are_the_same = layer.run(whole.data()) == right;
+  expect(layer.takes(whole.data()) && are_the_same == (weights == prnn::WeightFormat::kAsGiven),
+         "whole weights are in use");
 
   constexpr int kWords = sizeof(prnn::Prepared) / 4;
   std::mt19937 random(7);
@@ -129,5 +134,6 @@ inline void check_damaged_weights(CellKind cell, Dtype dtype) {
 inline void check_damaged_weights() {
   for (const CellKind cell : {CellKind::kRnnRelu, CellKind::kLstm, CellKind::kGruResetBefore})
     for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16})
-      check_damaged_weights(cell, dtype);
+      for (const auto weights : {prnn::WeightFormat::kAsGiven, prnn::WeightFormat::kInt8})
+        check_damaged_weights(cell, dtype, weights);
 }
