@@ -56,8 +56,10 @@ def stream(
         path.write_bytes(model.SerializeToString())
         if int8:
             quantized = path.with_name("int8.onnx")
+            # Its products of bytes overflow where there is no VNNI, of 8 bits.
+            options_of_weights = {"per_channel": True, "reduce_range": True}
             quantize_dynamic(
-                path, quantized, weight_type=QuantType.QInt8, per_channel=True
+                path, quantized, weight_type=QuantType.QInt8, **options_of_weights
             )
             path = quantized
         session = onnxruntime.InferenceSession(

@@ -7,6 +7,7 @@ libraries. Layers for Flax, Equinox and Keras are in `prnn_jax.nnx`, `prnn_jax.l
 `prnn_jax.equinox` and `prnn_jax.keras`.
 """
 
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from prnn_jax import convert as convert
@@ -21,7 +22,10 @@ from prnn_jax._prepare import prepare
 from prnn_jax._recurrence import SAVED
 from prnn_jax._stack import Layer, Norm, stack
 
-__version__ = _version("prnn_jax")
+try:
+    __version__ = _version("prnn_jax")
+except _PackageNotFoundError:  # a source folder on the path, which is not installed
+    __version__ = "0+source"
 
 __all__ = [
     "SAVED",

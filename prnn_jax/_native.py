@@ -75,7 +75,8 @@ def _import_cuda() -> Any:
     for package in CUDA_PACKAGES:
         if importlib.util.find_spec(package) is None:
             continue
-        check_same_version(package)
+        if package != "prnn_jax":
+            check_same_version(package)
         module = _module(f"{package}._prnn_cuda")
         if module is not None:
             check_api_version(module.ffi_api_version(), _runtime_version())
