@@ -51,7 +51,7 @@ def assert_follows(case: Case, ours, arrays: dict) -> None:
             else a
             for name, a in weights.items()
         }
-        exact = named(*case.forward("scan")(doubles))
+        exact = named(*jax.tree.map(np.asarray, case.forward("scan")(doubles)))
     for name, value in named(*ours).items():
         assert exact[name].dtype == np.float64
         allowed = 3 * error_of(of_scan[name], exact[name]) + INPUT_ERROR
