@@ -118,10 +118,11 @@ def check_same_version(package: str) -> None:
 
 
 if TYPE_CHECKING:
-    from prnn_jax import _prnn as native
-    from prnn_jax import _prnn_cuda
+    from types import ModuleType
 
-    cuda: _prnn_cuda | None
+    from prnn_jax import _prnn as native
+
+    cuda: ModuleType | None  # prnn_jax/_prnn_cuda.pyi
 else:
     native = _import_native()
     cuda = None if isinstance(native, NoModule) else _import_cuda()
