@@ -1,5 +1,39 @@
-"""So that `python -m examples.speech` runs main."""
+"""Command line: `python -m examples.speech COMMAND`, with --help for each."""
 
-from .main import main
+import sys
+from collections.abc import Sequence
 
-main()
+import tyro
+
+from . import commands
+from .errors import SpeechError
+from .settings import with_files
+
+COMMANDS = {
+    "demo": commands.demo,
+    "train": commands.train,
+    "evaluate": commands.evaluate,
+    "transcribe": commands.transcribe,
+    "stream": commands.stream,
+    "export": commands.export,
+    "bench": commands.bench,
+    "synth": commands.synth,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the command that the arguments name."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="python -m examples.speech",
+            description="Speech recognition with recurrent layers.",
+            args=with_files(given),
+        )
+    except SpeechError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,6 @@
 """Padded batches of few distinct shapes: each shape is one compilation."""
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -29,25 +28,31 @@ class Shapes(NamedTuple):
 def choose_shapes(utterances: Sequence[Utterance], buckets: int) -> Shapes:
     """The bucket sizes, in multiples of 16 frames, that pad these utterances least."""
     frames = np.array([len(utterance.features) for utterance in utterances])
-    longest = _round_up(frames.max(), 16)
-    padded = np.arange(_round_up(frames.min(), 16), longest, 16)
-
-    def total(edges):
-        sizes = np.array([*edges, longest])
-        return sizes[np.searchsorted(sizes, frames)].sum()
-
-    shorter = min(combinations(padded, min(buckets - 1, len(padded))), key=total)
     labels = max(len(utterance.labels) for utterance in utterances)
-    return Shapes((*map(int, shorter), longest), _round_up(labels, 8))
+    sizes, counts = np.unique(round_up(frames, 16), return_counts=True)
+    below = np.concatenate([[0], np.cumsum(counts)])
+    # cost[n]: frames of all utterances up to the n-th size, in the best buckets so far;
+    # each round allows one bucket more, from the m-th size to the n-th.
+    cost = np.concatenate([[0], below[1:] * sizes])
+    edges: list[list[int]] = [[], *([int(size)] for size in sizes)]
+    for _ in range(buckets - 1):
+        more = [cost[:n] + (below[n] - below[:n]) * sizes[n - 1] for n in _from(sizes)]
+        best = [int(np.argmin(of_n)) for of_n in more]
+        edges = [[], *(edges[m] + [int(sizes[n])] for n, m in enumerate(best))]
+        cost = np.array([0, *(of_n.min() for of_n in more)])
+    return Shapes(tuple(edges[-1]), int(round_up(labels, 8)))
 
 
-def make_batches(
+def plan_batches(
     utterances: Sequence[Utterance],
     shapes: Shapes,
     batch_size: int,
     rng: np.random.Generator | None = None,
-) -> Iterator[Batch]:
-    """Every utterance once; with an `rng` in random order, else by length."""
+) -> list[tuple[np.ndarray, int]]:
+    """Which rows come together, and padded to how many frames.
+
+    Every utterance once; with an `rng` in random order, else by length.
+    """
     frames = np.array([len(utterance.features) for utterance in utterances])
     if frames.max() > shapes.frames[-1]:
         raise ValueError(
@@ -65,34 +70,29 @@ def make_batches(
             groups.append((rows[start : start + batch_size], bucket_frames))
     if rng is not None:
         rng.shuffle(groups)
-    for rows, bucket_frames in groups:
-        yield _pad(utterances, rows, batch_size, bucket_frames, shapes.labels)
+    return groups
 
 
-def augment(batch: Batch, rng: np.random.Generator) -> Batch:
-    """The same batch, as said by other voices and partly hidden.
-
-    Each row is shifted by up to 2 mel bins, roughly what a longer or shorter vocal
-    tract does, and loses a band of mel bins and a span of frames (Park et al. 2019).
-    """
-    features = np.zeros_like(batch.features)
-    _, time, mel_bins = features.shape
-    for row, source in zip(features, batch.features, strict=True):
-        bins = np.arange(mel_bins) + rng.integers(-2, 3)
-        row[:] = source[:, bins.clip(0, mel_bins - 1)]
-        low, width = rng.integers(mel_bins), rng.integers(6)
-        row[:, low : low + width] = 0
-        start, span = rng.integers(time), rng.integers(9)
-        row[start : start + span] = 0
-    return batch._replace(features=features)
+def make_batches(
+    utterances: Sequence[Utterance], shapes: Shapes, batch_size: int
+) -> Iterator[Batch]:
+    """Every utterance once, by length."""
+    for rows, frames in plan_batches(utterances, shapes, batch_size):
+        yield pad(utterances, rows, Shapes((frames,), shapes.labels), batch_size)
 
 
-def _pad(utterances, rows, batch_size, frames, labels) -> Batch:
+def pad(
+    utterances: Sequence[Utterance],
+    rows: np.ndarray,
+    shape: Shapes,
+    batch_size: int,
+) -> Batch:
+    """These utterances as a batch of one shape."""
     mel_bins = utterances[0].features.shape[1]
     batch = Batch(
-        features=np.zeros((batch_size, frames, mel_bins), np.float32),
+        features=np.zeros((batch_size, shape.frames[-1], mel_bins), np.float32),
         frames=np.zeros(batch_size, np.int32),
-        labels=np.zeros((batch_size, labels), np.int32),
+        labels=np.zeros((batch_size, shape.labels), np.int32),
         label_lengths=np.zeros(batch_size, np.int32),
         rows=np.full(batch_size, -1, np.int32),
     )
@@ -106,5 +106,10 @@ def _pad(utterances, rows, batch_size, frames, labels) -> Batch:
     return batch
 
 
-def _round_up(value: int, multiple: int) -> int:
-    return -(-int(value) // multiple) * multiple
+def _from(sizes: np.ndarray) -> range:
+    return range(1, len(sizes) + 1)
+
+
+def round_up(value, multiple: int):
+    """The next multiple."""
+    return -(-value // multiple) * multiple

@@ -1,37 +1,106 @@
-"""Parameters of a trained model on disk, beside the configuration it needs."""
+"""What a training needs to go on, on disk: the last state and the best.
 
+orbax writes a checkpoint under another name and renames it when all of it is there, so
+a process may be killed at any time.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import jax
-import numpy as np
-from flax import nnx
+import orbax.checkpoint as ocp
+from absl import logging
+from orbax.checkpoint.checkpoint_managers import preservation_policy
 
-from .config import RunConfig
-from .model import Recogniser
+from .errors import SpeechError
 
-
-def save(run: Path, config: RunConfig, recogniser: Recogniser) -> None:
-    """Writes config.json and params.npz into the folder of the run."""
-    config.save(run / "config.json")
-    np.savez(run / "params.npz", **_named(recogniser))
+_METRIC = "dev_cer"
 
 
-def load(run: Path) -> tuple[RunConfig, Recogniser]:
-    """What `save` wrote."""
-    config = RunConfig.load(run / "config.json")
-    recogniser = Recogniser(config.model, config.features, nnx.Rngs(0))
-    state = nnx.state(recogniser, nnx.Param)
-    with np.load(run / "params.npz") as arrays:
-        different = set(_named(recogniser)) ^ set(arrays)
-        if different:
-            raise ValueError(f"{run}: parameters do not match: {sorted(different)}")
-        state = jax.tree.map_with_path(
-            lambda path, leaf: arrays[jax.tree_util.keystr(path)], state
+class Checkpoints:
+    """States of a training by step: any tree of arrays."""
+
+    def __init__(self, run: Path):
+        self._run = run
+        logging.set_verbosity(logging.ERROR)  # orbax tells of every file
+        self._manager = ocp.CheckpointManager(
+            (run / "checkpoints").absolute(),
+            item_handlers=ocp.StandardCheckpointHandler(),
+            options=ocp.CheckpointManagerOptions(
+                best_fn=lambda metrics: metrics[_METRIC],
+                best_mode="min",
+                cleanup_tmp_directories=True,  # of a process that was killed
+                preservation_policy=preservation_policy.AnyPreservationPolicy(
+                    [
+                        preservation_policy.LatestN(1),
+                        preservation_policy.BestN(
+                            get_metric_fn=lambda metrics: metrics[_METRIC],
+                            reverse=True,
+                            n=1,
+                        ),
+                    ]
+                ),
+            ),
         )
-    nnx.update(recogniser, state)
-    return config, recogniser
+
+    @property
+    def last(self) -> int | None:
+        """The step of the newest checkpoint."""
+        return self._manager.latest_step()
+
+    @property
+    def best(self) -> int | None:
+        """The step with the least error, of those after which there was a test."""
+        return self._manager.best_step()
+
+    def save(self, step: int, state: Any, dev_cer: float = math.inf) -> None:
+        """Begins to write; the training may go on."""
+        self._manager.save(
+            step, args=ocp.args.StandardSave(_named(state)), metrics={_METRIC: dev_cer}
+        )
+
+    def restore(self, step: int | None, like: Any) -> Any:
+        """The state after a step, or what `like` has of it, in its shapes."""
+        if step is None:
+            raise SpeechError(f"{self._run}: no checkpoint is there; train first")
+        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        saved = {
+            name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=device)
+            for name, array in self._manager.item_metadata(step).items()
+        }
+        wanted = {name: leaf.shape for name, leaf in _named(like).items()}
+        shapes = {name: array.shape for name, array in saved.items()}
+        if unfit := [name for name in wanted if wanted[name] != shapes.get(name)]:
+            raise SpeechError(
+                f"{self._run}: its checkpoint is of another model than its config.toml:"
+                f" {unfit[0]} must be {list(wanted[unfit[0]])}, and is "
+                f"{shapes.get(unfit[0], 'not there')}"
+            )
+        arrays = self._manager.restore(step, args=ocp.args.StandardRestore(saved))
+        treedef = jax.tree.structure(like)
+        return jax.tree.unflatten(treedef, [arrays[name] for name in wanted])
+
+    def close(self) -> None:
+        """Waits for what is being written."""
+        self._manager.close()
 
 
-def _named(recogniser: Recogniser) -> dict[str, np.ndarray]:
-    leaves = jax.tree.leaves_with_path(nnx.state(recogniser, nnx.Param))
-    return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+@contextmanager
+def opened(run: Path) -> Iterator[Checkpoints]:
+    """The checkpoints of a run, closed in the end."""
+    checkpoints = Checkpoints(run)
+    try:
+        yield checkpoints
+    finally:
+        checkpoints.close()
+
+
+def _named(state: Any) -> dict[str, jax.Array]:
+    """Leaves by their paths: what is on disk does not depend on Python's classes."""
+    return {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree.leaves_with_path(state)
+    }

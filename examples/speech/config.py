@@ -1,10 +1,24 @@
-"""All numbers of a run, as frozen dataclasses, and their JSON form."""
+"""Every number of a run, as frozen dataclasses. `settings.py` reads and writes them."""
 
-import dataclasses
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+DIGITS = Path(__file__).parent / "corpus"  # the corpus in the repository
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where recordings and texts are; `corpora.py` lists the layouts it can read."""
+
+    train: Path = DIGITS / "train.jsonl"
+    dev: Path = DIGITS / "dev.jsonl"
+    test: Path = DIGITS / "test.jsonl"
+    cache: Path = Path("runs/features")
+    """Features are made once and kept here."""
+    min_seconds: float = 0.1
+    max_seconds: float = 20.0
+    """What is shorter or longer is skipped."""
 
 
 @dataclass(frozen=True)
@@ -12,6 +26,7 @@ class FeatureConfig:
     """Log-mel features. The defaults are for telephone bandwidth."""
 
     sample_rate: int = 8000
+    """Recordings of other rates are resampled to this one."""
     window_ms: int = 25
     hop_ms: int = 10
     fft_size: int = 256
@@ -32,15 +47,22 @@ class FeatureConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """Sizes of the recogniser; `channels` is for both convolutions."""
+    """The recogniser. One that runs forward only can follow a stream."""
 
-    cell: Literal["gru", "lstm", "rnn"] = "gru"
+    cell: Literal["lstm", "gru", "rnn", "slstm"] = "lstm"
+    direction: Literal["forward", "both"] = "forward"
     layers: int = 2
-    hidden_size: int = 96
-    merge: Literal["concat", "sum"] = "concat"
-    channels: int = 8
+    hidden_size: int = 192
+    lookahead: int = 10
+    """Output frames of 20 ms that a forward model waits for before it decides."""
+    channels: int = 128
+    """Of the convolution in front of the recurrent layers."""
+    skip_connections: bool = False
     dropout: float = 0.1
+    characters: str = " 'abcdefghijklmnopqrstuvwxyz"
+    """What can be written; texts with others are skipped."""
     implementation: Literal["native", "scan"] | None = None
+    """The recurrent layers' engine; None takes the best there is."""
 
 
 @dataclass(frozen=True)
@@ -49,33 +71,47 @@ class TrainConfig:
 
     epochs: int = 10
     batch_size: int = 32
+    accumulate: int = 1
+    """Batches whose gradients are averaged for one update."""
     learning_rate: float = 3e-3
-    warmup: float = 0.1  # share of all training steps
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """How the learning rate falls, to a fiftieth, after the warm-up."""
+    warmup: float = 0.1
+    """Share of all updates."""
     weight_decay: float = 1e-4
     clip_norm: float = 1.0
+    average: float = 0.0
+    """Decay of an exponential average of the parameters, to test with; 0: none."""
     augment: bool = True
-    buckets: int = 3  # one compilation each
+    buckets: int = 3
+    """Padded lengths; each is compiled once."""
+    save_every: int = 100
+    """Steps from checkpoint to checkpoint; there is one after each epoch, too."""
+    patience: int = 0
+    """Stop after so many epochs without a better one; 0: never."""
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class DecodeConfig:
+    """Beam search. Without a language model, one is made of the training texts."""
+
+    beam: int = 32
+    arpa: Path | None = None
+    """A word n-gram model that KenLM reads; its words are all that can be written."""
+    order: int = 3
+    """Of the model that is made of the training texts."""
+    lm_weight: float = 0.5
+    word_score: float = 0.0
+    """Added for each word."""
 
 
 @dataclass(frozen=True)
 class RunConfig:
     """Everything that makes a run."""
 
+    data: DataConfig = field(default_factory=DataConfig)
     features: FeatureConfig = field(default_factory=FeatureConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-
-    def save(self, path: Path) -> None:
-        """Writes JSON."""
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=2) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> "RunConfig":
-        """What `save` wrote."""
-        parts = json.loads(path.read_text())
-        return cls(
-            features=FeatureConfig(**parts["features"]),
-            model=ModelConfig(**parts["model"]),
-            train=TrainConfig(**parts["train"]),
-        )
+    decode: DecodeConfig = field(default_factory=DecodeConfig)

@@ -1,92 +1,83 @@
-"""Reading a corpus: a JSONL manifest per split beside the audio files.
+"""Clips to utterances: features made once, kept on disk and read as they are needed.
 
-A manifest line is {"audio_filepath", "offset", "duration", "text", "speaker", ...} with
-times in seconds and the path relative to the manifest. Many clips may share an audio
-file; a clip without "offset" is a whole file.
+What cannot be used is left out, and said with its reason: a corpus of 300,000 files has
+some that are broken.
 """
 
+import contextlib
+import hashlib
+import itertools
 import json
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-import soundfile
 
-from . import text
-from .config import FeatureConfig
-from .features import log_mel, normalise
-
-DIGITS = Path(__file__).parent / "corpus"  # the corpus in the repository
-SPLITS = ("train", "dev", "test")
-
-
-@dataclass(frozen=True)
-class Clip:
-    """A line of a manifest."""
-
-    audio: Path
-    offset: float
-    duration: float
-    text: str
-    speaker: str
+from . import audio, text
+from .config import DataConfig, FeatureConfig
+from .corpora import Clip, find_clips
+from .features import log_mel
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """A clip ready for the model: normalised features [frames, mel_bins], labels."""
+    """A clip ready for the model: log-mel features [frames, mel_bins], labels."""
 
     clip: Clip
+    text: str  # normalised
     features: np.ndarray
     labels: np.ndarray
 
 
-def read_manifest(path: Path) -> list[Clip]:
-    """The clips in the order of the file."""
-    clips = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        entry = json.loads(line)
-        clips.append(
-            Clip(
-                audio=path.parent / entry["audio_filepath"],
-                offset=entry.get("offset", 0.0),
-                duration=entry["duration"],
-                text=entry["text"],
-                speaker=entry.get("speaker", "unknown"),
-            )
-        )
-    return clips
+class Skipped(NamedTuple):
+    """A clip that is left out, and why."""
+
+    clip: Clip
+    reason: str
 
 
-def read_audio(clips: list[Clip], sample_rate: int) -> Iterator[np.ndarray]:
-    """Samples of each clip, float32.
+class Dataset(NamedTuple):
+    """What `load` made of a corpus."""
 
-    A file is decoded once from its start, not sought in: an Opus decoder needs some
-    packets to settle after a seek. Clips of one file should therefore be neighbours.
+    utterances: list[Utterance]
+    skipped: list[Skipped]
+
+
+def load(
+    source: Path, data: DataConfig, features: FeatureConfig, alphabet: text.Alphabet
+) -> Dataset:
+    """All of a corpus that can be used, in its order.
+
+    The features are a file that is mapped into memory, not read: they may be more than
+    the memory holds.
     """
-    path, recording = None, np.zeros(0, np.float32)
-    for clip in clips:
-        if clip.audio != path:
-            path = clip.audio
-            recording, rate = soundfile.read(path, dtype="float32")
-            if rate != sample_rate:
-                raise ValueError(f"{path}: {sample_rate} Hz expected, got {rate}")
-        start = round(clip.offset * sample_rate)
-        samples = recording[start : start + round(clip.duration * sample_rate)]
-        if len(samples) != round(clip.duration * sample_rate):
-            raise ValueError(f"{path}: ends before the clip at {clip.offset} s does")
-        yield samples
-
-
-def load(manifest: Path, config: FeatureConfig) -> list[Utterance]:
-    """All clips of a manifest, in its order. Everything is held in memory."""
-    clips = read_manifest(manifest)
-    return [
-        Utterance(clip, normalise(log_mel(samples, config)), text.encode(clip.text))
-        for clip, samples in zip(
-            clips, read_audio(clips, config.sample_rate), strict=True
-        )
-    ]
+    clips = find_clips(source)
+    folder = data.cache / _fingerprint(clips, data, features)
+    if not folder.exists():
+        _make(clips, data, features, folder)
+    shape = (-1, features.mel_bins)
+    frames = _mapped(folder / "features.f32").reshape(shape)
+    entries = json.loads((folder / "clips.json").read_text())
+    utterances, skipped, start = [], [], 0
+    for clip, entry in zip(clips, entries, strict=True):
+        if "skipped" in entry:
+            skipped.append(Skipped(clip, entry["skipped"]))
+            continue
+        of_clip = frames[start : start + entry["frames"]]
+        start += entry["frames"]
+        written = text.normalise(clip.text)
+        try:
+            labels = alphabet.encode(written)
+        except ValueError as error:
+            skipped.append(Skipped(clip, f"{error} in {written!r}"))
+            continue
+        utterances.append(Utterance(clip, written, of_clip, labels))
+    return Dataset(utterances, skipped)
 
 
 def fits(labels: np.ndarray, output_frames: int) -> bool:
@@ -97,3 +88,89 @@ def fits(labels: np.ndarray, output_frames: int) -> bool:
     """
     repeats = int(np.sum(labels[1:] == labels[:-1]))
     return len(labels) > 0 and len(labels) + repeats <= output_frames
+
+
+def _make(
+    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig, folder: Path
+) -> None:
+    """Writes the features of all clips, and how many frames each has or why none.
+
+    The folder gets its name when all is in it: one that is there is complete.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    entries = []
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix="making-") as name:
+        making = Path(name) / "made"
+        making.mkdir()
+        with (making / "features.f32").open("wb") as file:
+            for made in _features(clips, data, features):
+                if isinstance(made, str):
+                    entries.append({"skipped": made})
+                else:
+                    file.write(made.astype(np.float32).tobytes())
+                    entries.append({"frames": len(made)})
+        (making / "clips.json").write_text(json.dumps(entries))
+        with contextlib.suppress(OSError):  # another run has been as far
+            making.rename(folder)
+
+
+def _features(
+    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig
+) -> Iterator[np.ndarray | str]:
+    """Features of each clip, or what is wrong with it."""
+
+    def of_file(group: list[Clip]) -> list[np.ndarray | str]:
+        try:
+            recording = audio.read(group[0].audio, features.sample_rate)
+        except ValueError as error:
+            return [str(error)] * len(group)
+        return [_features_of(clip, recording, data, features) for clip in group]
+
+    # Decoding and FFTs run outside of Python's lock.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        groups = itertools.groupby(clips, key=lambda clip: clip.audio)
+        files = (list(group) for _, group in groups)
+        while block := list(itertools.islice(files, 64)):
+            for made in pool.map(of_file, block):
+                yield from made
+
+
+def _features_of(
+    clip: Clip, recording: np.ndarray, data: DataConfig, features: FeatureConfig
+) -> np.ndarray | str:
+    rate = features.sample_rate
+    start = round(clip.offset * rate)
+    end = len(recording)
+    if clip.duration is not None:
+        end = start + round(clip.duration * rate)
+    seconds = (end - start) / rate
+    # Headers and resampling round: a manifest's end may be some samples off.
+    if end - len(recording) > 0.05 * rate or start > end:
+        return f"ends at {len(recording) / rate:.2f} s, before the clip does"
+    if not data.min_seconds <= seconds <= data.max_seconds:
+        return (
+            f"lasts {seconds:.2f} s, not {data.min_seconds:g} to {data.max_seconds:g} s"
+        )
+    return log_mel(recording[start:end], features)
+
+
+def _fingerprint(
+    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig
+) -> str:
+    """Changes with anything that the features depend on."""
+    digest = hashlib.sha256(
+        f"{features} {data.min_seconds} {data.max_seconds}".encode()
+    )
+    for file, of_file in itertools.groupby(clips, key=lambda clip: clip.audio):
+        stat = file.stat() if file.exists() else None
+        times = [(clip.offset, clip.duration) for clip in of_file]
+        state = stat and (stat.st_size, stat.st_mtime_ns)
+        digest.update(f"{file.absolute()} {state} {times}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _mapped(file: Path) -> np.ndarray:
+    """An empty file cannot be mapped."""
+    if file.stat().st_size == 0:
+        return np.zeros(0, np.float32)
+    return np.memmap(file, np.float32, "r")

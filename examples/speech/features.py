@@ -11,12 +11,13 @@ import numpy as np
 from .config import FeatureConfig
 
 # Added to the energies before the logarithm; far below any audible frame.
-_ENERGY_FLOOR = 1e-6
+ENERGY_FLOOR = 1e-6
 
 
-def frame_count(samples: int, config: FeatureConfig) -> int:
-    """How many whole windows fit into that many samples."""
-    return max(0, (samples - config.window) // config.hop + 1)
+def frame_count(samples, config: FeatureConfig):
+    """How many whole windows fit into that many samples, or each of these numbers."""
+    frames = (samples - config.window) // config.hop + 1
+    return max(0, frames) if isinstance(samples, int) else frames
 
 
 def hz_to_mel(hz):
@@ -40,22 +41,16 @@ def mel_matrix(config: FeatureConfig) -> np.ndarray:
     return np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
 
 
+def hann(config: FeatureConfig) -> np.ndarray:
+    """The window, periodic."""
+    return np.hanning(config.window + 1)[:-1].astype(np.float32)
+
+
 def log_mel(samples: np.ndarray, config: FeatureConfig) -> np.ndarray:
     """Log-mel energies [frames, mel_bins] of `samples` in [-1, 1]."""
     if frame_count(len(samples), config) == 0:
         return np.zeros((0, config.mel_bins), np.float32)
     windows = np.lib.stride_tricks.sliding_window_view(samples, config.window)
-    hann = np.hanning(config.window + 1)[:-1].astype(np.float32)
-    spectrum = np.fft.rfft(windows[:: config.hop] * hann, config.fft_size)
+    spectrum = np.fft.rfft(windows[:: config.hop] * hann(config), config.fft_size)
     energies = np.abs(spectrum).astype(np.float32) ** 2 @ mel_matrix(config)
-    return np.log(energies + _ENERGY_FLOOR)
-
-
-def normalise(features: np.ndarray) -> np.ndarray:
-    """Zero mean and unit variance of each mel bin over the utterance.
-
-    To be done before padding: 0 is then the mean, whereas a padding of 0 in raw
-    log-mel energies is a loud noise at the end of every short utterance.
-    """
-    mean, deviation = features.mean(0), features.std(0)
-    return ((features - mean) / (deviation + 1e-3)).astype(np.float32)
+    return np.log(energies + ENERGY_FLOOR)

@@ -1,4 +1,11 @@
-"""A small Deep Speech 2 (Amodei et al. 2016): convolutions, recurrent layers, CTC."""
+"""A small Deep Speech 2 (Amodei et al. 2016): convolution, recurrent layers, CTC.
+
+The convolution looks back only, so padding behind an utterance never reaches it, and a
+stream can be cut anywhere. What the network is to know of the future comes from layers
+that run backwards, or from `Lookahead`, which waits for some frames.
+"""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -6,11 +13,10 @@ from flax import nnx
 
 from prnn_jax import nnx as prnn
 
-from . import text
 from .config import FeatureConfig, ModelConfig
+from .text import Alphabet
 
-_CELLS = {"gru": prnn.GRU, "lstm": prnn.LSTM, "rnn": prnn.RNN}
-FRAME_STRIDE = 2  # of the first convolution
+FRAME_STRIDE = 2  # frames of features for one of the output
 
 
 def output_frames(frames):
@@ -18,59 +24,118 @@ def output_frames(frames):
     return -(-frames // FRAME_STRIDE)
 
 
+class Statistic(nnx.Variable):
+    """Measured on the corpus, not trained."""
+
+
+class Normalise(nnx.Module):
+    """Zero mean and unit variance of each mel bin over the corpus; 0 in the padding.
+
+    Raw log-mel energies of 0 are a loud sound: padding has to come after this.
+    """
+
+    def __init__(self, mel_bins: int):
+        self.mean = Statistic(jnp.zeros(mel_bins))
+        self.deviation = Statistic(jnp.ones(mel_bins))
+
+    def measure(self, features: Sequence[jax.Array]) -> None:
+        """Takes mean and deviation from a corpus."""
+        frames = jnp.concatenate([jnp.asarray(f) for f in features])
+        self.mean[...], self.deviation[...] = frames.mean(0), frames.std(0) + 1e-3
+
+    def __call__(self, features: jax.Array, frames: jax.Array) -> jax.Array:
+        """features [batch, time, mel_bins], of which `frames` [batch] count."""
+        normal = (features - self.mean[...]) / self.deviation[...]
+        return jnp.where(is_before(features.shape[1], frames)[..., None], normal, 0)
+
+
+class FrontEnd(nnx.Module):
+    """A convolution over time, half as many frames come out."""
+
+    WIDTH = 11
+    BEFORE = WIDTH - FRAME_STRIDE  # frames needed of what came earlier
+
+    def __init__(self, mel_bins: int, channels: int, rngs: nnx.Rngs):
+        self.conv = nnx.Conv(
+            mel_bins,
+            channels,
+            (self.WIDTH,),
+            strides=(FRAME_STRIDE,),
+            padding="VALID",
+            rngs=rngs,
+        )
+        self.norm = nnx.LayerNorm(channels, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, time / 2, channels] of x [batch, BEFORE + time, mel_bins]."""
+        return jax.nn.relu(self.norm(self.conv(x)))
+
+
+class Lookahead(nnx.Module):
+    """Each frame, mixed with some frames to come, feature by feature.
+
+    The row convolution of Wang et al. 2016 (arXiv:1609.03193).
+    """
+
+    def __init__(self, frames: int, size: int):
+        self.frames = frames
+        self.weights = nnx.Param(jnp.zeros((frames + 1, size)).at[0].set(1.0))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """[batch, time, size] of x [batch, time + frames, size]."""
+        time = x.shape[1] - self.frames
+        weights = self.weights[...]
+        return sum(weights[n] * x[:, n : n + time] for n in range(self.frames + 1))
+
+
 class Recogniser(nnx.Module):
-    """Features [batch, time, mel_bins] to logits [batch, output time, labels]."""
+    """Log-mel [batch, time, mel_bins] to logits [batch, output time, labels]."""
 
     def __init__(self, model: ModelConfig, features: FeatureConfig, rngs: nnx.Rngs):
-        channels = model.channels
-        strides = (FRAME_STRIDE, 2)
-        self.conv_1 = nnx.Conv(1, channels, (11, 11), strides=strides, rngs=rngs)
-        self.conv_2 = nnx.Conv(channels, channels, (5, 11), strides=(1, 2), rngs=rngs)
-        self.conv_norm_1 = nnx.LayerNorm(channels, rngs=rngs)
-        self.conv_norm_2 = nnx.LayerNorm(channels, rngs=rngs)
-
-        size = channels * -(-features.mel_bins // 4)  # two strides of 2 over the bins
-        norms, layers = [], []
-        for _ in range(model.layers):
-            norms.append(nnx.LayerNorm(size, rngs=rngs))
-            layers.append(
-                _CELLS[model.cell](
-                    size,
-                    model.hidden_size,
-                    bidirectional=True,
-                    merge=model.merge,
-                    implementation=model.implementation,
-                    rngs=rngs,
-                )
-            )
-            size = model.hidden_size * (2 if model.merge == "concat" else 1)
-        self.norms, self.layers = nnx.List(norms), nnx.List(layers)
-        self.dropout = nnx.Dropout(model.dropout, rngs=rngs)
-        self.norm_out = nnx.LayerNorm(size, rngs=rngs)
-        self.out = nnx.Linear(size, text.LABELS, rngs=rngs)
+        both = model.direction == "both"
+        self.normalise = Normalise(features.mel_bins)
+        self.front_end = FrontEnd(features.mel_bins, model.channels, rngs)
+        self.recurrent = prnn.Stack(
+            model.cell,
+            model.channels,
+            model.hidden_size,
+            model.layers,
+            bidirectional=both,
+            dropout_rate=model.dropout,
+            norm=True,
+            skip_connections=model.skip_connections,
+            implementation=model.implementation,
+            deterministic=True,
+            rngs=rngs,
+        )
+        self.recurrent.dropout_rngs = nnx.data(None)  # come with each call
+        size = model.hidden_size * (2 if both else 1)
+        self.lookahead = Lookahead(0 if both else model.lookahead, size)
+        self.norm = nnx.LayerNorm(size, rngs=rngs)
+        self.dropout = nnx.Dropout(model.dropout, deterministic=True)
+        self.out = nnx.Linear(size, Alphabet(model.characters).labels, rngs=rngs)
 
     def __call__(self, features: jax.Array, frames: jax.Array) -> jax.Array:
         """Logits; `frames` [batch] of each row are speech, the others padding."""
-        x = self.convolve(features, frames)
-        x = self.recur(x, output_frames(frames))
-        return self.out(self.norm_out(x))
+        return self.logits(self.normalise(features, frames), frames)
 
-    def convolve(self, features: jax.Array, frames: jax.Array) -> jax.Array:
-        """The front-end: [batch, output time, channels * mel bins / 4]."""
-        x = jax.nn.relu(self.conv_norm_1(self.conv_1(features[..., None])))
-        # What the first convolution spilt past the end must not reach the second.
-        x = jnp.where(_valid(x, output_frames(frames)), x, 0)
-        x = jax.nn.relu(self.conv_norm_2(self.conv_2(x)))
-        return x.reshape(*x.shape[:2], -1)
+    def logits(
+        self, x: jax.Array, frames: jax.Array, dropout: nnx.Rngs | None = None
+    ) -> jax.Array:
+        """Of normalised features; with random numbers for dropout, as in training."""
+        testing = dropout is None
+        # Before it nothing; behind it what makes the number of frames even.
+        x = jnp.pad(x, ((0, 0), (FrontEnd.BEFORE, FRAME_STRIDE - 1), (0, 0)))
+        x = self.recurrent(
+            self.front_end(x),
+            seq_lengths=output_frames(frames),
+            deterministic=testing,
+            rngs=dropout,
+        )
+        x = self.lookahead(jnp.pad(x, ((0, 0), (0, self.lookahead.frames), (0, 0))))
+        return self.out(self.dropout(self.norm(x), deterministic=testing, rngs=dropout))
 
-    def recur(self, x: jax.Array, lengths: jax.Array) -> jax.Array:
-        """The recurrent layers; `lengths` [batch] are in output frames."""
-        for norm, layer in zip(self.norms, self.layers, strict=True):
-            x = self.dropout(layer(norm(x), seq_lengths=lengths))
-        return x
 
-
-def _valid(x: jax.Array, lengths: jax.Array) -> jax.Array:
-    """True up to the end of each row of x [batch, time, ...]; broadcasts to x."""
-    inside = jnp.arange(x.shape[1]) < lengths[:, None]
-    return inside.reshape(inside.shape + (1,) * (x.ndim - 2))
+def is_before(size: int, lengths: jax.Array) -> jax.Array:
+    """[batch, size]: True at the positions that are before the end of the row."""
+    return jnp.arange(size) < jnp.asarray(lengths)[:, None]

@@ -7,12 +7,15 @@ of dev or test occurs in train; variants of one voice (steph, steph2) share a sp
 import json
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import soundfile
+
+from .layouts import LAYOUTS, Recording
 
 SAMPLE_RATE = 8000
 
@@ -57,11 +60,15 @@ _COMPRESSION = 0.992
 
 @dataclass(frozen=True)
 class SynthConfig:
-    """Utterances of each split."""
+    """How many utterances each split has, and how they lie on the disk."""
 
     train: int = 2064
     dev: int = 120
     test: int = 200
+    layout: Literal["opus", "manifest", "librispeech", "common-voice", "folder"] = (
+        "opus"
+    )
+    """opus: a manifest, and one small file for all utterances of a voice."""
     seed: int = 0
 
 
@@ -74,19 +81,38 @@ class _Spoken:
 
 
 def synthesise(folder: Path, config: SynthConfig, workers: int) -> None:
-    """Writes {split}.jsonl, and {split}/{voice}.ogg with all clips of a voice."""
+    """Writes all splits into a folder."""
     taken: set[str] = set()
     for number, (split, names) in enumerate(_VOICES.items()):
         voices = names.split()
         spoken = _draw(voices, getattr(config, split), (config.seed, number), taken)
         taken |= {utterance.text for utterance in spoken}
-        (folder / split).mkdir(parents=True, exist_ok=True)
-        by_voice = {voice: [u for u in spoken if u.voice == voice] for voice in voices}
-        files = [folder / split / f"{voice}.ogg" for voice in voices]
         with ProcessPoolExecutor(workers) as pool:
-            entries = list(pool.map(_record, files, by_voice.values()))
-        lines = [json.dumps(entry) for voice in entries for entry in voice]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+            if config.layout == "opus":
+                _write_opus(folder, split, voices, spoken, pool)
+            else:
+                recordings = list(pool.map(_recording, spoken))
+                LAYOUTS[config.layout](folder, split, recordings)
+
+
+def _write_opus(
+    folder: Path,
+    split: str,
+    voices: Sequence[str],
+    spoken: Sequence[_Spoken],
+    pool: Executor,
+) -> None:
+    """Writes {split}.jsonl, and {split}/{voice}.ogg with all clips of a voice."""
+    (folder / split).mkdir(parents=True, exist_ok=True)
+    by_voice = {voice: [u for u in spoken if u.voice == voice] for voice in voices}
+    files = [folder / split / f"{voice}.ogg" for voice in voices]
+    entries = list(pool.map(_record, files, by_voice.values()))
+    lines = [json.dumps(entry) for voice in entries for entry in voice]
+    (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def _recording(utterance: _Spoken) -> Recording:
+    return Recording(_speak(utterance), SAMPLE_RATE, utterance.text, utterance.voice)
 
 
 def _draw(

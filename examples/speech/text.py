@@ -1,24 +1,48 @@
-"""Characters and their label numbers. Label 0 is the CTC blank."""
+"""Texts as they are compared, and characters as labels. Label 0 is the CTC blank."""
 
+import unicodedata
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 BLANK = 0
-CHARACTERS = " 'abcdefghijklmnopqrstuvwxyz"
-LABELS = len(CHARACTERS) + 1  # with the blank
-
-_LABEL_OF = {character: label for label, character in enumerate(CHARACTERS, start=1)}
 
 
-def encode(text: str) -> np.ndarray:
-    """Labels of `text`, int32. A character outside CHARACTERS is an error."""
-    unknown = sorted(set(text) - set(_LABEL_OF))
-    if unknown:
-        raise ValueError(f"text {text!r} has characters without a label: {unknown}")
-    return np.array([_LABEL_OF[character] for character in text], np.int32)
+def normalise(text: str) -> str:
+    """Lower case without accents and punctuation, one space between words.
+
+    Letters that are no others with an accent (ß, æ), and digits, stay: nobody can say
+    how they were spoken.
+    """
+    text = unicodedata.normalize("NFKD", text.replace("’", "'")).casefold()
+    text = "".join(c for c in text if not unicodedata.combining(c))
+    kept = (c if c == "'" or not _is_mark(c) else " " for c in text)
+    return " ".join("".join(kept).split())
 
 
-def to_text(labels: Iterable[int]) -> str:
-    """The characters of labels that are not blank."""
-    return "".join(CHARACTERS[label - 1] for label in labels)
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PSZC"  # punctuation, symbol, ...
+
+
+@dataclass(frozen=True)
+class Alphabet:
+    """The characters that can be written."""
+
+    characters: str
+
+    @property
+    def labels(self) -> int:
+        """How many, with the blank."""
+        return len(self.characters) + 1
+
+    def encode(self, text: str) -> np.ndarray:
+        """Labels of `text`, int32."""
+        if unknown := sorted(set(text) - set(self.characters)):
+            raise ValueError(f"no label for {', '.join(map(repr, unknown))}")
+        labels = [self.characters.index(character) + 1 for character in text]
+        return np.array(labels, np.int32)
+
+    def decode(self, labels: Iterable[int]) -> str:
+        """The characters of labels that are not blank."""
+        return "".join(self.characters[label - 1] for label in labels)

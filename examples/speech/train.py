@@ -1,4 +1,10 @@
-"""Training: the loss, one training step, and the loop over epochs."""
+"""Training: the loss, one step, and the loop over epochs, which goes on where it ended.
+
+All that is random follows from the seed and the number of the epoch or step. So the
+parameters, the optimizer's state and the number of the step are all that a checkpoint
+has to hold, and a training that was killed gives the same losses, bit for bit, as one
+that was not.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,105 +16,98 @@ import numpy as np
 import optax
 from flax import nnx
 
-from .batches import Batch, Shapes, augment, make_batches
-from .config import FeatureConfig, ModelConfig, RunConfig, TrainConfig
-from .dataset import Utterance, fits
-from .evaluate import Transcriber, error_rate
-from .model import Recogniser, output_frames
+from .augment import augment
+from .batches import Batch, Shapes, pad, plan_batches
+from .checkpoint import Checkpoints
+from .config import RunConfig
+from .dataset import Dataset, Skipped, Utterance, fits
+from .errors import SpeechError
+from .evaluate import transcribe
+from .metrics import character_error_rate
+from .model import Recogniser, is_before, output_frames
+from .optimizer import make_optimizer
 
 
 class TrainState(NamedTuple):
-    """All that changes from one training step to the next."""
+    """All that changes from one training step to the next, and what the model needs."""
 
-    params: nnx.State
-    dropout: nnx.State  # counters of the random streams
+    params: Any
+    average: Any  # of params, over the last steps; this is tested
+    statistics: Any
     optimizer: Any
 
 
 class Training(NamedTuple):
-    """A model ready to be trained. `step(state, batch) -> (state, loss)` is jitted."""
+    """A model ready to be trained. `step` is jitted."""
 
     graph: nnx.GraphDef
     state: TrainState
-    step: Callable[[TrainState, Batch], tuple[TrainState, jax.Array]]
+    step: Callable[[TrainState, Batch, int], tuple[TrainState, jax.Array]]
+
+    def recogniser(self, state: TrainState) -> Recogniser:
+        """The model to test."""
+        return nnx.merge(self.graph, state.average, state.statistics)
 
 
 class Progress(Protocol):
-    """Whoever wants to know how the training goes; see report.TrainingProgress."""
+    """Whoever wants to know how the training goes; see progress.TrainingProgress."""
 
-    def step(self, epoch: int, loss: float) -> None:
+    def begin(self, step: int, steps: int) -> None:
+        """Before this process' first, of `steps` in all; `step` are done already."""
+
+    def step(self, step: int, epoch: int, loss: float) -> None:
         """After every training step."""
 
     def epoch(self, **values: float) -> None:
-        """After every epoch, with epoch, loss, dev_cer, seconds."""
-
-
-def usable(utterances: Sequence[Utterance]) -> list[Utterance]:
-    """The utterances with labels that CTC can align."""
-    return [u for u in utterances if fits(u.labels, output_frames(len(u.features)))]
+        """After every epoch, with epoch, step, dev_cer, seconds."""
 
 
 def ctc_loss(logits: jax.Array, batch: Batch) -> jax.Array:
     """CTC loss per character, averaged over the rows that have labels."""
-    time_is_past = _past(logits.shape[1], output_frames(batch.frames))
-    label_is_past = _past(batch.labels.shape[1], batch.label_lengths)
-    losses = optax.ctc_loss(logits, time_is_past, batch.labels, label_is_past)
+    losses = optax.ctc_loss(
+        logits,
+        ~is_before(logits.shape[1], output_frames(batch.frames)),
+        batch.labels,
+        ~is_before(batch.labels.shape[1], batch.label_lengths),
+    )
     used = batch.label_lengths > 0
     per_character = losses / jnp.maximum(batch.label_lengths, 1)
     return jnp.sum(jnp.where(used, per_character, 0)) / jnp.maximum(used.sum(), 1)
 
 
-def _past(size: int, lengths: jax.Array) -> jax.Array:
-    return (jnp.arange(size) >= lengths[:, None]).astype(jnp.float32)
-
-
-def make_optimizer(config: TrainConfig, steps: int) -> optax.GradientTransformation:
-    """AdamW under a linear warm-up and a cosine decay over `steps`."""
-    rate = optax.warmup_cosine_decay_schedule(
-        init_value=0.0,
-        peak_value=config.learning_rate,
-        warmup_steps=int(config.warmup * steps),
-        decay_steps=steps,
-        end_value=0.02 * config.learning_rate,
-    )
-    return optax.chain(
-        optax.clip_by_global_norm(config.clip_norm),
-        optax.adamw(rate, weight_decay=config.weight_decay),
-    )
-
-
 def prepare(
-    model: ModelConfig,
-    features: FeatureConfig,
-    optimizer: optax.GradientTransformation,
-    seed: int,
+    config: RunConfig, optimizer: optax.GradientTransformation, recogniser: Recogniser
 ) -> Training:
-    """A fresh model, its optimizer state and its training step."""
-    recogniser = Recogniser(model, features, nnx.Rngs(seed))
-    graph, params, dropout = nnx.split(recogniser, nnx.Param, ...)
+    """The recogniser's training step, and its state before the first."""
+    graph, params, statistics = nnx.split(recogniser, nnx.Param, ...)
+    root = jax.random.key(config.train.seed)
 
-    def loss_of(params, dropout, batch: Batch):
-        recogniser = nnx.merge(graph, params, dropout, copy=True)
-        loss = ctc_loss(recogniser(batch.features, batch.frames), batch)
-        return loss, nnx.state(recogniser, nnx.Not(nnx.Param))
+    def loss_of(params, statistics, batch: Batch, key):
+        recogniser = nnx.merge(graph, params, statistics)
+        hide, drop = jax.random.split(key)
+        x = recogniser.normalise(batch.features, batch.frames)
+        if config.train.augment:
+            x = augment(hide, x)
+        logits = recogniser.logits(x, batch.frames, nnx.Rngs(dropout=drop))
+        return ctc_loss(logits, batch)
 
     @jax.jit
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, jax.Array]:
-        (loss, dropout), gradients = jax.value_and_grad(loss_of, has_aux=True)(
-            state.params, state.dropout, batch
+    def step(state: TrainState, batch: Batch, number) -> tuple[TrainState, jax.Array]:
+        loss, gradients = jax.value_and_grad(loss_of)(
+            state.params, state.statistics, batch, jax.random.fold_in(root, number)
         )
         updates, moments = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        return TrainState(params, dropout, moments), loss
+        average = optax.incremental_update(
+            params, state.average, 1 - config.train.average
+        )
+        # Gradients may be NaN where the loss is not: then so is this.
+        loss = loss + 0 * optax.global_norm(gradients)
+        return TrainState(params, average, state.statistics, moments), loss
 
-    return Training(graph, TrainState(params, dropout, optimizer.init(params)), step)
-
-
-def count_steps(
-    config: TrainConfig, utterances: Sequence[Utterance], shapes: Shapes
-) -> int:
-    """Training steps of one epoch."""
-    return sum(1 for _ in make_batches(utterances, shapes, config.batch_size))
+    return Training(
+        graph, TrainState(params, params, statistics, optimizer.init(params)), step
+    )
 
 
 def train(
@@ -116,37 +115,69 @@ def train(
     utterances: Sequence[Utterance],
     dev: Sequence[Utterance],
     shapes: Shapes,
+    checkpoints: Checkpoints,
     progress: Progress,
 ) -> Recogniser:
-    """Trains a recogniser; reports to `progress` after every step and every epoch."""
-    rng = np.random.default_rng(config.train.seed)
-    steps = config.train.epochs * count_steps(config.train, utterances, shapes)
-    training = prepare(
-        config.model,
-        config.features,
-        make_optimizer(config.train, steps),
-        config.train.seed,
-    )
-    state, start = training.state, time.perf_counter()
-    recogniser = nnx.merge(training.graph, state.params, state.dropout)
-    transcriber = Transcriber(recogniser, shapes, config.train.batch_size)
+    """Trains a recogniser, from the last checkpoint on; returns the best one."""
+    options = config.train
+    recogniser = Recogniser(config.model, config.features, nnx.Rngs(options.seed))
+    recogniser.normalise.measure([u.features for u in utterances[:2000]])
+    steps = len(_plan(config, utterances, shapes, epoch=1))
+    optimizer = make_optimizer(options, options.epochs * steps)
+    training = prepare(config, optimizer, recogniser)
+    state, done = training.state, checkpoints.last or 0
+    if done:
+        state = checkpoints.restore(done, state)
+    progress.begin(done, options.epochs * steps)
 
-    for epoch in range(1, config.train.epochs + 1):
-        losses = []
-        for batch in make_batches(utterances, shapes, config.train.batch_size, rng):
-            if config.train.augment:
-                batch = augment(batch, rng)
-            state, loss = training.step(state, batch)
-            losses.append(float(loss))
-            if not np.isfinite(losses[-1]):
-                raise FloatingPointError(f"loss {losses[-1]} in epoch {epoch}")
-            progress.step(epoch, losses[-1])
+    for epoch in range(done // steps + 1, options.epochs + 1):
+        if options.patience and done - checkpoints.best > options.patience * steps:
+            break
+        start = time.perf_counter()
+        plan = _plan(config, utterances, shapes, epoch)
+        for rows, frames in plan[done % steps :]:
+            shape = Shapes((frames,), shapes.labels)
+            batch = pad(utterances, rows, shape, options.batch_size)
+            state, loss = training.step(state, batch, done)
+            done += 1
+            if not np.isfinite(loss):
+                raise _not_finite(done, [utterances[row] for row in rows], checkpoints)
+            progress.step(done, epoch, float(loss))
+            if done % options.save_every == 0 and done % steps:
+                checkpoints.save(done, state)
+        texts = transcribe(config, training.recogniser(state), dev, shapes)
+        dev_cer = character_error_rate([u.text for u in dev], texts)
         seconds = time.perf_counter() - start
-        nnx.update(recogniser, state.params)
-        progress.epoch(
-            epoch=epoch,
-            loss=float(np.mean(losses)),
-            dev_cer=error_rate(dev, transcriber(dev)),
-            seconds=seconds,
-        )
-    return recogniser
+        progress.epoch(epoch=epoch, step=done, dev_cer=dev_cer, seconds=seconds)
+        checkpoints.save(done, state, dev_cer)
+    return training.recogniser(checkpoints.restore(checkpoints.best, state))
+
+
+def usable(utterances: Sequence[Utterance]) -> Dataset:
+    """Those with labels that CTC can align, and the others."""
+    skipped, fit = [], []
+    for utterance in utterances:
+        frames, labels = output_frames(len(utterance.features)), utterance.labels
+        if fits(labels, frames):
+            fit.append(utterance)
+        else:
+            reason = f"{frames} output frames are too few for {len(labels)} characters"
+            skipped.append(Skipped(utterance.clip, reason))
+    return Dataset(fit, skipped)
+
+
+def _plan(config: RunConfig, utterances, shapes: Shapes, epoch: int):
+    rng = np.random.default_rng((config.train.seed, epoch))
+    return plan_batches(utterances, shapes, config.train.batch_size, rng)
+
+
+def _not_finite(
+    step: int, utterances: Sequence[Utterance], checkpoints: Checkpoints
+) -> SpeechError:
+    names = ", ".join(str(u.clip) for u in utterances[:3])
+    kept = checkpoints.last
+    return SpeechError(
+        f"loss or gradient is not finite at step {step}, with {names}, ...: look at "
+        "these, or begin another run with a lower train.learning-rate; "
+        + (f"the checkpoint of step {kept} is kept" if kept else "nothing is saved yet")
+    )

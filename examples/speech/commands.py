@@ -1,0 +1,282 @@
+"""The commands. Each is a function whose arguments are its options."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from tyro.conf import Positional, arg
+
+from . import audio, dataset, latency, ngram, runs
+from . import evaluate as evaluation
+from . import export as exporting
+from . import stream as streaming
+from . import synth as synthesis
+from . import train as training
+from .batches import Batch, Shapes, choose_shapes, make_batches, round_up
+from .beam import BeamSearch
+from .checkpoint import opened
+from .config import RunConfig
+from .corpora import Clip
+from .dataset import Dataset, Utterance
+from .decode import greedy, words
+from .errors import SpeechError
+from .features import log_mel
+from .metrics import error_rates
+from .model import FRAME_STRIDE
+from .progress import TrainingProgress
+from .report import Report, plot_posteriors
+from .text import Alphabet
+from .timing import activation_bytes, time_steps
+
+Settings = Annotated[RunConfig, arg(name="")]
+LANGUAGE_MODEL = "lm.arpa"
+_BEST = Path("runs/demo")
+
+
+def demo(config: Settings = RunConfig(), run: Path = _BEST) -> None:  # noqa: B008
+    """Trains on the digits, tests with and without beam search, streams a recording.
+
+    Args:
+        config: settings; --config FILE takes them from a file.
+        run: folder for the model and all that is measured.
+    """
+    start = time.perf_counter()
+    train(config, run)
+    evaluate(run, beam=True)
+    bench(run)
+    first = load_split(config, config.data.test, Report(), run).utterances[0]
+    said = audio.read(first.clip.audio, config.features.sample_rate)
+    said = said[: round((first.clip.duration or 0) * config.features.sample_rate)]
+    example = run / "example.wav"
+    audio.write(example, said, config.features.sample_rate)
+    print(f"\nstreaming {example}; said is: {first.text}")
+    stream(str(example), run)
+    print(f"\n{time.perf_counter() - start:.0f} s in all; {run} has pictures and model")
+
+
+def train(config: Settings = RunConfig(), run: Path = Path("runs/new")) -> None:  # noqa: B008
+    """Trains a model, or goes on with it where the training ended.
+
+    Args:
+        config: settings; --config FILE takes them from a file.
+        run: folder for the model and all that is measured.
+    """
+    report = Report()
+    with runs.training_in(run, config), opened(run) as checkpoints:
+        (run / runs.SKIPPED).unlink(missing_ok=True)
+        loaded = load_split(config, config.data.train, report, run)
+        usable = training.usable(loaded.utterances)
+        report.skipped(config.data.train, usable.skipped, run / runs.SKIPPED)
+        dev = load_split(config, config.data.dev, report, run).utterances
+        utterances = usable.utterances
+        if not utterances or not dev:
+            raise SpeechError(f"nothing is left to train on, see {run / runs.SKIPPED}")
+        ngram.write_arpa(
+            (u.text for u in utterances), config.decode.order, run / LANGUAGE_MODEL
+        )
+        shapes = choose_shapes([*utterances, *dev], config.train.buckets)
+        frames = sum(len(utterance.features) for utterance in utterances)
+        report.say(
+            f"training on {len(utterances)} utterances, "
+            f"{frames * config.features.hop_ms / 60e3:.0f} minutes, padded to "
+            f"{', '.join(map(str, shapes.frames))} frames"
+        )
+        with TrainingProgress(report, run / runs.METRICS) as progress:
+            training.train(config, utterances, dev, shapes, checkpoints, progress)
+        progress.plot(run / "learning.png")
+
+
+def evaluate(run: Path = _BEST, corpus: Path | None = None, beam: bool = False) -> None:
+    """Tests the best model of a run: error rates by speaker, and some sentences.
+
+    Args:
+        run: folder of the run.
+        corpus: what to test on; the run's own test set if not given.
+        beam: search with the language model, too.
+    """
+    report = Report()
+    config, recogniser = runs.load(run)
+    source = corpus or config.data.test
+    utterances = load_split(config, source, report, run).utterances
+    if not utterances:
+        raise SpeechError(f"{source}: nothing is left to test on")
+    shapes = choose_shapes(utterances, config.train.buckets)
+    alphabet = Alphabet(config.model.characters)
+    logits = evaluation.logits(recogniser, utterances, shapes, config.train.batch_size)
+    ways = {"greedy": lambda of_one: greedy(of_one, alphabet)}
+    if beam:
+        ways[f"beam {config.decode.beam}"] = beam_search(config, run)
+    references, rows = [u.text for u in utterances], []
+    for name, decode in ways.items():
+        texts = [decode(of_one) for of_one in logits]
+        rows.append((name, *error_rates(references, texts)))
+    every = max(1, len(utterances) // 5)
+    report.speakers(evaluation.by_speaker(utterances, texts))
+    report.sentences(utterances[::every], texts[::every])
+    for name, characters, of_words in rows:
+        report.say(f"{name}: CER {characters}, WER {of_words}")
+    plot_posteriors(run / "posteriors.png", utterances[0], logits[0], config)
+
+
+def transcribe(
+    files: Positional[list[Path]],
+    run: Path = _BEST,
+    beam: bool = False,
+    as_json: Annotated[bool, arg(name="json")] = False,
+) -> None:
+    """Writes down what is said in recordings, a line for each.
+
+    Args:
+        files: recordings of any format and rate that soundfile reads.
+        run: folder of the run.
+        beam: search with the language model.
+        as_json: a line of JSON with the words' times in seconds, to some tenths.
+    """
+    config, recogniser = runs.load(run)
+    alphabet = Alphabet(config.model.characters)
+    decode = beam_search(config, run) if beam else None
+    frame_seconds = FRAME_STRIDE * config.features.hop_ms / 1000
+    unread = 0
+    for file in files:
+        try:
+            utterance = _utterance(file, config)
+        except ValueError as error:
+            unread += 1
+            print(f"{file}: {error}", file=sys.stderr)
+            continue
+        # A multiple, so that files of about one length are one compilation.
+        shapes = Shapes((round_up(len(utterance.features), 64),), 8)
+        (logits,) = evaluation.logits(recogniser, [utterance], shapes, 1)
+        text = decode(logits) if decode else greedy(logits, alphabet)
+        if as_json:
+            timed = [word._asdict() for word in words(logits, alphabet, frame_seconds)]
+            print(json.dumps({"file": str(file), "text": text, "words": timed}))
+        else:
+            print(f"{file}: {text}")
+    if unread:
+        raise SpeechError(f"{unread} of {len(files)} files could not be read")
+
+
+def stream(source: Positional[str], run: Path = _BEST, chunk_ms: int = 160) -> None:
+    """Writes down what is said while it comes in, and how long that takes.
+
+    Args:
+        source: a recording, or - for raw samples from a pipe: 16 bits, little-endian,
+            one channel, at the model's sample rate.
+        run: folder of a run with a model that runs forward only.
+        chunk_ms: how much sound is processed at a time; a multiple of 20.
+    """
+    config, recogniser = runs.load(run)
+    rate = config.features.sample_rate
+    model = streaming.chunk_model(config, recogniser, chunk_ms)
+    listener = streaming.Stream(config, model)
+    streaming.Stream(config, model).finish()  # compiles
+    if source == "-":
+        pieces = streaming.from_pipe(sys.stdin.buffer, rate, chunk_ms)
+    else:
+        pieces = streaming.from_file(Path(source), rate, chunk_ms)
+    samples, seconds, text, shown = 0, [], "", ""
+    for piece in pieces:
+        samples += len(piece)
+        start = time.perf_counter()
+        text += listener.feed(piece)
+        seconds.append(time.perf_counter() - start)
+        if text != shown:
+            shown = text
+            print(f"{samples / rate:6.2f} s  {text}", flush=True)
+    text += listener.finish()
+    print(f"   end    {text}")
+    if samples:
+        p50, p99 = 1e3 * np.percentile(seconds, [50, 99])
+        took, lasted = sum(seconds), samples / rate
+        print(
+            f"{lasted:.2f} s of sound in {took:.3f} s: real-time factor "
+            f"{took / lasted:.4f}; a chunk of {chunk_ms} ms takes {p50:.2f} ms (p50), "
+            f"{p99:.2f} ms (p99)"
+        )
+
+
+def bench(run: Path = _BEST) -> None:
+    """Times training and streaming against lax.scan, and streaming against PyTorch.
+
+    Args:
+        run: folder of the run.
+    """
+    report = Report()
+    config, recogniser = runs.load(run)
+    batch = _middle_batch(config, report, run)
+    times = time_steps(config, batch)
+    size = len(batch.rows)
+    report.say(
+        f"training step of {size} x {batch.features.shape[1]} frames: {times}; "
+        f"{1e3 * size / times.engine_ms:.0f} and {1e3 * size / times.scan_ms:.0f} "
+        "utterances a second"
+    )
+    kept = activation_bytes(config, batch)
+    listed = ", ".join(f"{n / 1024:.0f} KiB by {name}" for name, n in kept.items())
+    report.say(f"the recurrent layers keep of each utterance: {listed}")
+    if config.model.direction == "forward":
+        report.latencies(latency.measure(config, recogniser))
+
+
+def export(run: Path = _BEST, out: Path | None = None) -> None:
+    """Writes the best model as one program for jax.export, for CPU and CUDA.
+
+    Args:
+        run: folder of the run.
+        out: folder for it; the run's if not given.
+    """
+    config, recogniser = runs.load(run)
+    print(exporting.write(config, recogniser, out or run))
+
+
+def synth(
+    out: Path,
+    config: Annotated[synthesis.SynthConfig, arg(name="")] = synthesis.SynthConfig(),  # noqa: B008
+    workers: int = os.cpu_count() or 1,
+) -> None:
+    """Makes a corpus of spoken digits; needs espeak-ng and scipy.
+
+    Args:
+        out: folder for it.
+        config: what to make.
+        workers: processes.
+    """
+    synthesis.synthesise(out, config, workers)
+
+
+def load_split(config: RunConfig, source: Path, report: Report, run: Path) -> Dataset:
+    """A corpus as the run wants it; what is left out is said."""
+    loaded = dataset.load(
+        source, config.data, config.features, Alphabet(config.model.characters)
+    )
+    report.skipped(source, loaded.skipped, run / runs.SKIPPED)
+    return loaded
+
+
+def beam_search(config: RunConfig, run: Path) -> BeamSearch:
+    """With the language model of the settings, or else of the training texts."""
+    return BeamSearch(
+        config.decode,
+        config.decode.arpa or run / LANGUAGE_MODEL,
+        Alphabet(config.model.characters),
+    )
+
+
+def _utterance(file: Path, config: RunConfig) -> Utterance:
+    samples = audio.read(file, config.features.sample_rate)
+    features = log_mel(samples, config.features)
+    if not len(features):
+        raise ValueError(f"{len(samples)} samples are too few to hear anything")
+    return Utterance(Clip(file, ""), "", features, np.zeros(0, np.int32))
+
+
+def _middle_batch(config: RunConfig, report: Report, run: Path) -> Batch:
+    utterances = load_split(config, config.data.train, report, run).utterances
+    shapes = choose_shapes(utterances, config.train.buckets)
+    batches = list(make_batches(utterances, shapes, config.train.batch_size))
+    return batches[len(batches) // 2]  # they are in order of length

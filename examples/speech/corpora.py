@@ -1,0 +1,100 @@
+"""Corpora as they lie on disks: from a path to the clips of a split."""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import soundfile
+
+from .errors import SpeechError
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Something said: a file, or a part of it, and its text as it was written."""
+
+    audio: Path
+    text: str
+    speaker: str = "unknown"
+    offset: float = 0.0  # seconds
+    duration: float | None = None  # to the end of the file
+
+    def __str__(self):
+        return f"{self.audio}" + (f" at {self.offset:.2f} s" if self.offset else "")
+
+
+def find_clips(source: Path) -> list[Clip]:
+    """The clips of a split, in the order of its lists, files of one name sorted.
+
+    source is one of
+      *.jsonl, *.json: a NeMo manifest, {"audio_filepath", "duration", "text"} a line,
+        also "offset" and "speaker"; paths are relative to the manifest;
+      *.tsv: a list of Common Voice, with the recordings in `clips` beside it;
+      a folder in which there are *.trans.txt: LibriSpeech, or a split of it;
+      another folder: recordings, with the text of each in a .txt of the same name.
+    """
+    if not source.exists():
+        raise SpeechError(f"{source}: there is no such file or folder")
+    if source.is_dir():
+        lists = sorted(source.rglob("*.trans.txt"))
+        clips = list(_librispeech(lists) if lists else _folder(source))
+    elif source.suffix in (".jsonl", ".json"):
+        clips = list(_manifest(source))
+    elif source.suffix == ".tsv":
+        clips = list(_common_voice(source))
+    else:
+        raise SpeechError(
+            f"{source}: expected a manifest (.jsonl), a list of Common Voice (.tsv) or "
+            "a folder of recordings"
+        )
+    if not clips:
+        raise SpeechError(f"{source}: there are no recordings with texts in it")
+    return clips
+
+
+def _manifest(source: Path) -> Iterator[Clip]:
+    for number, line in enumerate(source.read_text("utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            yield Clip(
+                audio=source.parent / entry["audio_filepath"],
+                text=entry["text"],
+                speaker=str(entry.get("speaker", "unknown")),
+                offset=float(entry.get("offset") or 0.0),
+                duration=entry.get("duration"),
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise SpeechError(
+                f"{source}, line {number}: expected an object of JSON with "
+                f"audio_filepath and text; {type(error).__name__}: {error}"
+            ) from None
+
+
+def _librispeech(lists: list[Path]) -> Iterator[Clip]:
+    for file in lists:
+        for line in file.read_text("utf-8").splitlines():
+            name, _, text = line.partition(" ")
+            if name:
+                yield Clip(file.parent / f"{name}.flac", text, name.split("-")[0])
+
+
+def _common_voice(source: Path) -> Iterator[Clip]:
+    with source.open(encoding="utf-8", newline="") as file:
+        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
+        if missing := {"path", "sentence"} - set(rows.fieldnames or ()):
+            raise SpeechError(f"{source}: has no column {', '.join(sorted(missing))}")
+        for row in rows:
+            audio = source.parent / "clips" / row["path"]
+            yield Clip(audio, row["sentence"] or "", row.get("client_id") or "unknown")
+
+
+def _folder(source: Path) -> Iterator[Clip]:
+    formats = {f".{name.lower()}" for name in soundfile.available_formats()}
+    for text in sorted(source.rglob("*.txt")):
+        for audio in sorted(text.parent.glob(f"{text.stem}.*")):
+            if audio.suffix.lower() in formats | {".opus"}:
+                yield Clip(audio, text.read_text("utf-8"), audio.parent.name)

@@ -1,0 +1,63 @@
+"""The recogniser as one program without this code: samples in, logits out.
+
+jax.export keeps it for CPU and CUDA at once. `python -m examples.speech export` writes
+it beside a few lines of JSON that say how to read the logits.
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax import export
+
+from .config import FeatureConfig, RunConfig
+from .features import ENERGY_FLOOR, frame_count, hann, mel_matrix
+from .model import FRAME_STRIDE, Recogniser, output_frames
+
+PROGRAM = "recogniser.jax"
+DESCRIPTION = "recogniser.json"
+
+
+def write(config: RunConfig, recogniser: Recogniser, folder: Path) -> Path:
+    """Writes both files; the program takes [batch, samples] and lengths [batch]."""
+    # lax.scan: such a program runs where prnn_jax is not installed, too.
+    model = dataclasses.replace(config.model, implementation="scan")
+    portable = Recogniser(model, config.features, nnx.Rngs(0))
+    nnx.update(portable, nnx.state(recogniser))
+    graph, weights = nnx.split(portable)
+
+    def recognise(samples, lengths):
+        features = _log_mel(samples, config.features)
+        frames = frame_count(lengths, config.features)
+        logits = nnx.merge(graph, weights)(features, frames)
+        return logits, output_frames(frames)
+
+    batch, time = export.symbolic_shape(
+        "batch, time", constraints=[f"time >= {config.features.window}"]
+    )
+    exported = export.export(jax.jit(recognise), platforms=["cpu", "cuda"])(
+        jax.ShapeDtypeStruct((batch, time), np.float32),
+        jax.ShapeDtypeStruct((batch,), np.int32),
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PROGRAM).write_bytes(exported.serialize())
+    description = {
+        "sample_rate": config.features.sample_rate,
+        "characters": config.model.characters,  # of the labels from 1 on; 0 is blank
+        "frame_seconds": FRAME_STRIDE * config.features.hop_ms / 1000,
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    return folder / PROGRAM
+
+
+def _log_mel(samples: jax.Array, config: FeatureConfig) -> jax.Array:
+    """`features.log_mel` in JAX, for a batch."""
+    starts = config.hop * jnp.arange(frame_count(samples.shape[1], config))
+    windows = samples[:, starts[:, None] + jnp.arange(config.window)] * hann(config)
+    spectrum = jnp.fft.rfft(windows, config.fft_size)
+    energies = jnp.abs(spectrum) ** 2 @ mel_matrix(config)
+    return jnp.log(energies + ENERGY_FLOOR)

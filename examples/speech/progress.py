@@ -1,0 +1,110 @@
+"""A training as it goes: a bar, a line an epoch, metrics.jsonl and a picture."""
+
+import json
+import time
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from .report import Report
+
+
+class TrainingProgress:
+    """metrics.jsonl has each step and epoch once, however often we begin."""
+
+    def __init__(self, report: Report, file: Path):
+        self._report, self._file = report, file
+        self._records: list[dict] = []
+        self._start = time.perf_counter()
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=report.console,
+            disable=not report.console.is_terminal,
+            transient=True,
+        )
+        self._task = self._bar.add_task("compiling")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self._bar.stop()
+
+    def begin(self, step: int, steps: int) -> None:
+        """Forgets what is recorded of steps after `step`: they will be taken again."""
+        if self._file.exists():
+            self._records = [r for r in read(self._file) if r["step"] <= step]
+        lines = [json.dumps(record) + "\n" for record in self._records]
+        self._file.write_text("".join(lines))
+        if step:
+            self._report.say(f"going on after step {step} of {steps}")
+        self._bar.update(self._task, completed=step, total=steps)
+
+    def step(self, step: int, epoch: int, loss: float) -> None:
+        """Moves the bar on."""
+        self._record(kind="step", step=step, epoch=epoch, loss=loss)
+        description = f"epoch {epoch} loss {loss:.3f}"
+        self._bar.update(self._task, advance=1, description=description)
+
+    def epoch(self, epoch: int, step: int, dev_cer: float, seconds: float) -> None:
+        """Prints a line."""
+        steps = [r for r in self._records if r["kind"] == "step"]
+        loss = float(np.mean([r["loss"] for r in steps if r["epoch"] == epoch]))
+        self._record(
+            kind="epoch",
+            epoch=epoch,
+            step=step,
+            loss=loss,
+            dev_cer=dev_cer,
+            seconds=seconds,
+        )
+        self._report.say(
+            f"epoch {epoch:2d}   loss {loss:.3f}   dev CER {100 * dev_cer:6.2f} %   "
+            f"{time.perf_counter() - self._start:4.0f} s"
+        )
+
+    def plot(self, file: Path) -> None:
+        """Loss and dev error rate over the epochs."""
+        epochs = [record for record in self._records if record["kind"] == "epoch"]
+        if not epochs:
+            return
+        numbers = [record["epoch"] for record in epochs]
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        left.plot(numbers, [record["loss"] for record in epochs], "o-")
+        left.set(xlabel="epoch", ylabel="CTC loss per character", yscale="log")
+        rates = [100 * record["dev_cer"] for record in epochs]
+        right.plot(numbers, rates, "o-")
+        right.set(xlabel="epoch", ylabel="dev CER [%]", yscale="symlog", ylim=(0, None))
+        for axes in (left, right):
+            axes.grid(alpha=0.3)
+        figure.savefig(file, dpi=120)
+
+    def _record(self, **values) -> None:
+        self._records.append(values)
+        with self._file.open("a") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+def read(file: Path) -> list[dict]:
+    """The records of a run; the last line may have been cut off by its end."""
+    records = []
+    for line in file.read_text().splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records

@@ -1,0 +1,87 @@
+"""Settings in TOML files and on the command line.
+
+A file is read as if its lines stood on the command line, in front of what does:
+`cell = "gru"` under `[model]` is `--model.cell gru`. So there is one parser, one check
+of types, and one message for a key that does not exist, which names the nearest.
+"""
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from .config import RunConfig
+from .errors import SpeechError
+
+
+def load(file: Path) -> RunConfig:
+    """The settings in a file; those it does not have are the defaults."""
+    return tyro.cli(RunConfig, prog=str(file), args=arguments(file))
+
+
+def save(config: RunConfig, file: Path) -> None:
+    """Writes what `load` reads."""
+    sections = []
+    for section, values in dataclasses.asdict(config).items():
+        lines = [
+            # JSON's strings, numbers and booleans are TOML's.
+            f"{key} = {json.dumps(value, default=str, ensure_ascii=False)}"
+            for key, value in values.items()
+            if value is not None
+        ]
+        sections.append("\n".join([f"[{section}]", *lines]))
+    file.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+
+
+def with_files(given: Sequence[str]) -> list[str]:
+    """The arguments, with `--config FILE` replaced by the settings in it."""
+    expanded, rest = [], list(given)
+    while rest:
+        argument = rest.pop(0)
+        name, equals, value = argument.partition("=")
+        if name != "--config":
+            expanded.append(argument)
+            continue
+        if not equals and not rest:
+            raise SpeechError("--config needs the name of a TOML file")
+        # In front of the others, whose values then win; behind the command's name.
+        expanded[1:1] = arguments(Path(value if equals else rest.pop(0)))
+    return expanded
+
+
+def arguments(file: Path) -> list[str]:
+    """A file's settings as arguments of the command line."""
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SpeechError(f"{file}: {error}") from None
+    return [argument for pair in _flat(table) for argument in _argument(*pair)]
+
+
+def differences(one: RunConfig, other: RunConfig) -> list[str]:
+    """Settings that differ, each with both values."""
+    values, others = (dict(_flat(dataclasses.asdict(c))) for c in (one, other))
+    return [
+        f"{key}: {value} and {others[key]}"
+        for key, value in values.items()
+        if value != others[key]
+    ]
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _argument(key: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        section, _, name = key.rpartition(".")
+        return [f"--{section}.{name if value else 'no-' + name}"]
+    return [f"--{key}", str(value)]
