@@ -49,6 +49,7 @@ class Checkpoints:
     @property
     def last(self) -> int | None:
         """The step of the newest checkpoint."""
+        self._manager.wait_until_finished()
         return self._manager.latest_step()
 
     @property
@@ -66,6 +67,7 @@ class Checkpoints:
         """The state after a step, or what `like` has of it, in its shapes."""
         if step is None:
             raise SpeechError(f"{self._run}: no checkpoint is there; train first")
+        self._manager.wait_until_finished()  # with what is being written
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         saved = {
             name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=device)
