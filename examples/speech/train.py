@@ -102,7 +102,7 @@ def prepare(
             params, state.average, 1 - config.train.average
         )
         # Gradients may be NaN where the loss is not: then so is this.
-        loss = loss + 0 * optax.global_norm(gradients)
+        loss = loss + 0 * optax.tree.norm(gradients)
         return TrainState(params, average, state.statistics, moments), loss
 
     return Training(
