@@ -43,19 +43,20 @@ def measure(utterances: int, budget_s: float) -> dict:
     """A step over all devices of this process: time, and what is communicated."""
     import jax
     import numpy as np
+    from flax import nnx
     from jax.sharding import AxisType, NamedSharding
     from jax.sharding import PartitionSpec as P
 
-    from examples.speech import text
     from examples.speech.batches import Batch
     from examples.speech.config import RunConfig
-    from examples.speech.train import make_optimizer, prepare
+    from examples.speech.model import Recogniser
+    from examples.speech.optimizer import make_optimizer
+    from examples.speech.train import prepare
 
     config = RunConfig()
     mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
-    training = prepare(
-        config.model, config.features, make_optimizer(config.train, 1000), 0
-    )
+    recogniser = Recogniser(config.model, config.features, nnx.Rngs(0))
+    training = prepare(config, make_optimizer(config.train, 1000), recogniser)
     random = np.random.default_rng(0)
     frames = random.integers(FRAMES // 2, FRAMES + 1, utterances)
     batch = Batch(
@@ -63,15 +64,17 @@ def measure(utterances: int, budget_s: float) -> dict:
             np.float32
         ),
         frames.astype(np.int32),
-        random.integers(1, text.LABELS, (utterances, LABELS)).astype(np.int32),
+        random.integers(1, recogniser.out.out_features, (utterances, LABELS)).astype(
+            np.int32
+        ),
         np.full(utterances, LABELS, np.int32),
         np.arange(utterances, dtype=np.int32),
     )
     batch = jax.device_put(batch, NamedSharding(mesh, P("data")))
     state = jax.device_put(training.state, NamedSharding(mesh, P()))
-    compiled = training.step.lower(state, batch).compile()
+    compiled = training.step.lower(state, batch, 0).compile()
     timing = harness.measure(
-        {"step": lambda: compiled(state, batch)}, budget_s=budget_s
+        {"step": lambda: compiled(state, batch, 0)}, budget_s=budget_s
     )
     program = compiled.as_text()
     return {

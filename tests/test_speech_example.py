@@ -1,6 +1,7 @@
 """The speech example: its parts on known values, its corpus, a tiny training."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -9,33 +10,45 @@ import pytest
 import soundfile
 from flax import nnx
 
-from examples.speech import audio, batches, corpora, dataset, features, metrics, text
+from examples.speech import (
+    audio,
+    batches,
+    corpora,
+    dataset,
+    features,
+    metrics,
+    runs,
+    settings,
+    text,
+)
 from examples.speech import train as training
 from examples.speech.augment import augment
 from examples.speech.checkpoint import opened
 from examples.speech.config import (
     DIGITS,
+    AugmentConfig,
     FeatureConfig,
     ModelConfig,
     RunConfig,
     TrainConfig,
 )
 from examples.speech.decode import greedy
-from examples.speech.evaluate import by_speaker, transcribe
+from examples.speech.evaluate import by_speaker, logits, transcribe
 from examples.speech.model import Normalise, Recogniser, output_frames
 
 CORPUS_BYTES_MAX = 6_000_000
 SPLITS = ("train", "dev", "test")
 ALPHABET = text.Alphabet(ModelConfig.characters)
 FEATURES = FeatureConfig()  # 8 kHz: windows of 200 samples, every 80
+NONE = AugmentConfig(bins_shifted=0, bins_hidden=0, frames_hidden=0)
 TINY = RunConfig(
+    augment=NONE,
     model=ModelConfig(layers=1, hidden_size=16, channels=8, dropout=0.0),
     train=TrainConfig(
         epochs=12,
         batch_size=8,
         buckets=1,
         warmup=0.0,
-        augment=False,
         learning_rate=1e-2,
     ),
 )
@@ -104,7 +117,7 @@ def test_mel_scale():
 def test_mel_matrix_by_hand():
     # Two bins between 0 and 2100 Hz, of spectral lines at 0, 500, ..., 4000 Hz. In mel:
     # 0 ... 1127 ln 4, so the corners 700 (4^(k/3) - 1) are 0, 411.18, 1063.89, 2100 Hz.
-    config = FeatureConfig(fft_size=16, mel_bins=2, low_hz=0, high_hz=2100)
+    config = FeatureConfig(window_ms=2, fft_size=16, mel_bins=2, low_hz=0, high_hz=2100)
     expected = np.zeros((9, 2))
     expected[1] = (1063.89 - 500) / 652.71, (500 - 411.18) / 652.71
     expected[2] = (1063.89 - 1000) / 652.71, (1000 - 411.18) / 652.71
@@ -132,11 +145,14 @@ def test_normalise():
     raw = np.random.default_rng(0).normal(-10, 3, (2, 500, 40)).astype(np.float32)
     normalise = Normalise(40)
     normalise.measure(list(raw))
-    normal = np.asarray(normalise(raw, np.array([500, 200])))
-    np.testing.assert_allclose(normal[0].mean(), 0, atol=0.05)
-    np.testing.assert_allclose(normal[0].std(), 1, atol=0.05)
-    assert not normal[1, 200:].any()
-    assert normal[1, :200].any()
+    frames = np.asarray(normalise(raw, np.array([500, 500]))).reshape(1000, 40)
+    np.testing.assert_allclose(frames.mean(0), 0, atol=1e-5)
+    # 0.001 is added to the deviation, so that a constant bin has one.
+    np.testing.assert_allclose(frames.std(0), 1, atol=1e-3)
+    padded = np.asarray(normalise(raw, np.array([500, 200])))
+    np.testing.assert_array_equal(padded[0], frames[:500])
+    np.testing.assert_array_equal(padded[1, :200], frames[500:700])
+    assert not padded[1, 200:].any()
     normalise.measure([np.ones((3, 40))])
     assert np.isfinite(normalise(np.ones((1, 3, 40)), np.array([3]))).all()
 
@@ -289,10 +305,15 @@ def test_batches_refuse_what_is_too_long():
 
 def test_augment_hides_a_part_and_repeats():
     x = np.random.default_rng(0).standard_normal((4, 60, 40)).astype(np.float32)
-    changed = np.asarray(augment(jax.random.key(0), x))
-    assert (changed != x).any()
-    np.testing.assert_array_equal(augment(jax.random.key(0), x), changed)
-    assert not np.asarray(augment(jax.random.key(0), 0 * x)).any()
+    x[1, 50:] = 0  # padding
+    before = x.copy()
+    changed = np.asarray(augment(jax.random.key(0), x, AugmentConfig()))
+    np.testing.assert_array_equal(x, before)
+    assert (changed != x).any(axis=(1, 2)).all()
+    assert not changed[1, 50:].any()
+    again = augment(jax.random.key(0), x, AugmentConfig())
+    np.testing.assert_array_equal(again, changed)
+    np.testing.assert_array_equal(augment(jax.random.key(0), x, NONE), x)
 
 
 # Training
@@ -347,6 +368,31 @@ def test_training_lowers_the_loss_and_repeats(utterances, tmp_path):
     assert 0 < losses.dev_cer <= 1.5
     assert again == losses
 
+    settings.save(TINY, tmp_path / "a" / runs.CONFIG)
+    loaded_config, loaded = runs.load(tmp_path / "a")
+    assert loaded_config == TINY
+    before = logits(model, utterances, shapes, 8)
+    after = logits(loaded, utterances, shapes, 8)
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+
     texts = transcribe(TINY, model, utterances, shapes)
     speaker = utterances[0].clip.speaker
     assert by_speaker(utterances, texts)[speaker][0] == len(utterances)
+
+
+def test_patience_ends_a_training_that_gets_no_better(utterances, tmp_path):
+    shapes = batches.choose_shapes(utterances, buckets=1)
+    options = replace(TINY.train, learning_rate=0.0, patience=2)
+    losses = _Losses()
+    with opened(tmp_path) as checkpoints:
+        training.train(
+            replace(TINY, train=options),
+            utterances,
+            utterances,
+            shapes,
+            checkpoints,
+            losses,
+        )
+        assert checkpoints.best == 1
+    assert len(losses) == 3

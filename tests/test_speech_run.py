@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -16,9 +18,12 @@ from jax import export as jax_export
 
 from examples.speech import (
     audio,
+    checkpoint,
     commands,
+    corpora,
     dataset,
     export,
+    in_torch,
     layouts,
     runs,
     settings,
@@ -27,8 +32,16 @@ from examples.speech import (
 )
 from examples.speech.__main__ import main
 from examples.speech.beam import BeamSearch
-from examples.speech.config import DataConfig, DecodeConfig, FeatureConfig, RunConfig
+from examples.speech.config import (
+    DataConfig,
+    DecodeConfig,
+    FeatureConfig,
+    ModelConfig,
+    RunConfig,
+)
+from examples.speech.decode import Word
 from examples.speech.errors import SpeechError
+from examples.speech.features import mel_matrix
 from examples.speech.model import Recogniser
 from examples.speech.ngram import words_of, write_arpa
 from examples.speech.progress import read
@@ -116,6 +129,7 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path):
         entry("missing.wav", None),
         entry("digits.wav", second, said="one 2"),
         entry("late.wav", second) | {"offset": 0.5, "duration": 1.0},
+        entry("early.wav", second) | {"offset": -0.5},
         entry("text.wav", second),
     ]
     (tmp_path / "text.wav").write_text("no sound")
@@ -133,10 +147,31 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path):
         "missing": "cannot be read",
         "digits": "no label for '2'",
         "late": "ends at 1.00 s",
+        "early": "begins at -0.50 s",
         "text": "cannot be read",
     }.items():
         assert reason in reasons.pop(name)
     assert not reasons
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("none.jsonl", None, "no such file"),
+        ("wrong.txt", "one", "expected a manifest"),
+        ("empty.jsonl", "", "no recordings with texts"),
+        ("cut.jsonl", '{"text": "one"}\n{"text": "tw', "line 1: expected an object"),
+        ("list.jsonl", "[1, 2]", "line 1: expected an object"),
+        ("latin.jsonl", b"\xe9", "expected text in UTF-8"),
+        ("no_columns.tsv", "path\tage\n", "no column sentence"),
+    ],
+)
+def test_a_list_that_cannot_be_read(name, content, message, tmp_path):
+    if content is not None:
+        content = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(SpeechError, match=message):
+        corpora.find_clips(tmp_path / name)
 
 
 def test_texts_are_normalised():
@@ -161,6 +196,9 @@ def test_settings_come_back_from_their_file(config_file, tmp_path):
     assert (config.model.layers, config.train.save_every) == (1, 2)
     settings.save(config, tmp_path / "again.toml")
     assert settings.load(tmp_path / "again.toml") == config
+    dashes = replace(config, decode=DecodeConfig(word_score=-1.5))
+    settings.save(dashes, tmp_path / "dashes.toml")
+    assert settings.load(tmp_path / "dashes.toml") == dashes
     arguments = settings.with_files(["train", "--a", "1", "--config", str(config_file)])
     assert arguments[0] == "train"
     assert arguments[-2:] == ["--a", "1"]
@@ -176,34 +214,125 @@ def test_an_unknown_setting_names_the_nearest(tmp_path, capsys):
     assert "--model.hidden-size" in shown.out + shown.err
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--features.sample-rate", "16000"], "fft_size that a window of 400"),
+        (["--features.high-hz", "5000"], "at most half the sample rate"),
+        (["--model.layers", "0"], "model.layers above 0, got 0"),
+        (["--model.characters", "aab"], "model.characters, each once"),
+        (["--train.batch-size", "0"], "train.batch_size above 0, got 0"),
+        (["--augment.bins-hidden", "-1"], "augment.bins_hidden of 0 or more, got -1"),
+        (["--config", "nowhere.toml"], "nowhere.toml"),
+    ],
+)
+def test_settings_that_cannot_be(options, message, tmp_path):
+    with pytest.raises(SystemExit, match=message):
+        main(["train", "--run", str(tmp_path / "run"), *options])
+    assert not (tmp_path / "run").exists()
+
+
+def test_mel_bins_too_narrow_for_the_spectrum():
+    with pytest.raises(SpeechError, match="see no line of the spectrum"):
+        mel_matrix(FeatureConfig(mel_bins=120))
+
+
 # Training
 
 
-def test_a_killed_run_goes_on_bit_for_bit(config_file, run, tmp_path):
+def _killed(at: str, arguments: list[str]) -> None:
+    """Trains in another process, which ends without notice `at` a line of code."""
     script = f"""
 import os, signal, sys
+from pathlib import Path
 from examples.speech import progress
 from examples.speech.__main__ import main
-step = progress.TrainingProgress.step
-def killed(self, number, epoch, loss):
-    step(self, number, epoch, loss)
-    if number == 5:  # the checkpoint of step 4 may still be being written
-        os.kill(os.getpid(), signal.SIGKILL)
-progress.TrainingProgress.step = killed
-main(["train", "--config", {str(config_file)!r}, "--run", {str(tmp_path)!r}])
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def after(step):
+    take = progress.TrainingProgress.step
+    def taken(self, number, epoch, loss):
+        take(self, number, epoch, loss)
+        if number == step:
+            kill()
+    progress.TrainingProgress.step = taken
+
+def saving(step):  # all is written, and gets its name
+    rename = os.rename
+    def renamed(old, new, **options):
+        if Path(new).name == str(step):
+            kill()
+        rename(old, new, **options)
+    os.rename = os.replace = renamed
+
+{at}
+main({arguments!r})
 """
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     child = subprocess.run(
         [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": path}
     )
     assert child.returncode == -signal.SIGKILL
-    main(["train", "--config", str(config_file), "--run", str(tmp_path)])
+
+
+def test_a_killed_run_goes_on_bit_for_bit(config_file, run, tmp_path):
+    arguments = ["train", "--config", str(config_file), "--run", str(tmp_path)]
+    _killed("saving(4)", arguments)
+    assert sorted(os.listdir(tmp_path / "checkpoints"))[0] == "3"
+    _killed("after(5)", arguments)  # the checkpoint of step 4 may be there or not
+    main(arguments)
     curves = [
         [(r["step"], r["loss"]) for r in read(of / runs.METRICS) if r["kind"] == "step"]
         for of in (run, tmp_path)
     ]
     assert [step for step, _ in curves[0]] == [1, 2, 3, 4, 5, 6]
     assert curves[0] == curves[1]
+
+
+def test_a_full_disk_costs_the_checkpoint_being_written_only(tmp_path):
+    noise = np.random.default_rng(0).standard_normal((2, 200, 200))
+    first, second = ({"weights": jax.numpy.asarray(array)} for array in noise)
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with checkpoint.opened(tmp_path) as checkpoints:
+        checkpoints.save(1, first, dev_cer=0.5)
+        assert checkpoints.last == 1
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # no larger file
+        try:
+            checkpoints.save(2, second, dev_cer=0.4)  # begins to
+            with pytest.raises(SpeechError, match=r"could not be written.*make room"):
+                checkpoints.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with checkpoint.opened(tmp_path) as checkpoints:
+        assert (checkpoints.last, checkpoints.best) == (1, 1)
+        restored = checkpoints.restore(1, first)
+        np.testing.assert_array_equal(restored["weights"], first["weights"])
+        checkpoints.save(2, second, dev_cer=0.4)
+        assert (checkpoints.last, checkpoints.best) == (2, 2)
+
+
+def test_a_full_disk_while_features_are_made(config_file, tmp_path):
+    _, hard = limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    source = settings.load(config_file).data.train
+    data = DataConfig(cache=tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            dataset.load(source, data, FeatureConfig(), ALPHABET)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not os.listdir(tmp_path)
+    assert len(dataset.load(source, data, FeatureConfig(), ALPHABET).utterances) == 5
+
+
+def test_reading_a_run_leaves_what_is_being_written(run):
+    unfinished = run / "checkpoints" / "7.orbax-checkpoint-tmp"
+    unfinished.mkdir()
+    runs.load(run)
+    assert unfinished.exists()
+    unfinished.rmdir()
 
 
 def test_a_run_keeps_its_settings_and_its_folder(config_file, run):
@@ -239,10 +368,19 @@ def test_nan_stops_a_run_and_keeps_the_last_checkpoint(config_file, tmp_path):
 # Decoding and streaming
 
 
-@pytest.mark.parametrize("chunk_ms", [40, 160])
-def test_a_stream_gives_what_the_whole_recording_gives(chunk_ms):
-    config = RunConfig()
+@pytest.fixture(scope="module")
+def small() -> tuple[RunConfig, Recogniser]:
+    model = ModelConfig(layers=2, hidden_size=24, channels=16)
+    config = RunConfig(model=model)
     recogniser = Recogniser(config.model, config.features, nnx.Rngs(0))
+    weights = recogniser.lookahead.weights
+    weights[...] = jax.random.normal(jax.random.key(0), weights.shape)
+    return config, recogniser
+
+
+@pytest.mark.parametrize("chunk_ms", [40, 160])
+def test_a_stream_gives_what_the_whole_recording_gives(chunk_ms, small):
+    config, recogniser = small
     model = stream.chunk_model(config, recogniser, chunk_ms)
     state, pieces = model.start, []
     features = np.random.default_rng(0).standard_normal((75, 40)).astype(np.float32)
@@ -258,23 +396,83 @@ def test_a_stream_gives_what_the_whole_recording_gives(chunk_ms):
     np.testing.assert_allclose(streamed, whole, atol=1e-4)
 
 
+def test_pytorch_computes_the_same(small):
+    torch = pytest.importorskip("torch")
+    config, recogniser = small
+    network = in_torch.network(config.model, recogniser)
+    random = np.random.default_rng(0)
+    features = random.standard_normal((2, 60, 40)).astype(np.float32)
+    frames = np.array([60, 41], np.int32)
+    with torch.inference_mode():
+        actual = network(*map(torch.from_numpy, (features, frames))).numpy()
+    expected = np.asarray(recogniser(features, frames))
+    # float32, in another order.
+    np.testing.assert_allclose(actual[0], expected[0], atol=1e-4)
+    np.testing.assert_allclose(actual[1, :21], expected[1, :21], atol=1e-4)
+
+
 def test_commands_write_the_same_text(run, tmp_path, capsys):
     file = tmp_path / "said.ogg"
     soundfile.write(file, _noise(1.3, 16000), 16000)
     (tmp_path / "broken.wav").write_text("no sound")
     commands.transcribe([file], run, as_json=True)
     offline = json.loads(capsys.readouterr().out)["text"]
-    commands.stream(str(file), run, chunk_ms=80)
+    picture = tmp_path / "stream.png"
+    commands.stream(str(file), run, chunk_ms=80, picture=picture)
     assert f"   end    {offline}\n" in capsys.readouterr().out
-    with pytest.raises(SpeechError, match="1 of 1 files"):
-        commands.transcribe([tmp_path / "broken.wav"], run)
-    assert "broken.wav: cannot be read" in capsys.readouterr().err
+    assert picture.stat().st_size > 1000
+
+
+def test_files_without_sound_are_named_and_the_others_read(run, tmp_path, capsys):
+    samples = {
+        "good": _noise(1.3),
+        "empty": _noise(1.0)[:0],
+        "one": _noise(1.0)[:1],
+        "nan": np.full(8000, np.nan, np.float32),
+    }
+    files = [tmp_path / f"{name}.wav" for name in samples]
+    for file, of_file in zip(files, samples.values(), strict=True):
+        soundfile.write(file, of_file, 8000, subtype="FLOAT")
+    broken = tmp_path / "broken.wav"
+    broken.write_text("no sound")
+    with pytest.raises(SpeechError, match="4 of 5 files could not be read"):
+        commands.transcribe([*files, broken], run)
+    shown = capsys.readouterr()
+    assert f"{files[0]}: " in shown.out
+    for name, reason in {
+        "empty": "0 samples are too few",
+        "one": "1 samples are too few",
+        "nan": "NaN",
+        "broken": "cannot be read",
+    }.items():
+        assert any(f"{name}.wav" in s and reason in s for s in shown.err.splitlines())
+    for file in (files[3], broken):
+        with pytest.raises(SpeechError, match=rf"{file.name}: (has|cannot)"):
+            commands.stream(str(file), run)
+    commands.stream(str(files[1]), run)
+    assert capsys.readouterr().out.endswith("   end    \n")
+
+
+def test_a_run_is_tested_and_timed(run, capsys):
+    with pytest.raises(SystemExit, match="no run is there"):
+        main(["evaluate", "--run", str(run / "none")])
+    main(["evaluate", "--run", str(run)])
+    assert "greedy: CER" in capsys.readouterr().out
+    assert (run / "posteriors.png").exists()
+    arguments = ("--steps", "2", "--chunks", "2", "--chunks-ms", "40")
+    main(["bench", "--run", str(run), *arguments])
+    shown = capsys.readouterr().out
+    assert "KiB by prnn_jax, reserve=lean" in shown
+    for way in ("lax.scan", "prnn_jax, prepared"):
+        assert way in shown
 
 
 def test_an_exported_program_needs_nothing_of_this(run, tmp_path):
     config, recogniser = runs.load(run)
     program = export.write(config, recogniser, tmp_path).read_bytes()
-    recognise = jax_export.deserialize(bytearray(program)).call
+    exported = jax_export.deserialize(bytearray(program))
+    assert "custom_call @prnn" not in exported.mlir_module()
+    recognise = exported.call
     samples = _noise(1.0)
     logits, lengths = jax.jit(recognise)(samples[None], np.array([8000], np.int32))
     features = dataset.log_mel(samples, config.features)
@@ -295,3 +493,22 @@ def test_beam_search_writes_words_that_are_likely(tmp_path):
     logits[7:, 0] = 0
     search = BeamSearch(DecodeConfig(), arpa, ALPHABET)
     assert search(logits) == "one two"
+    assert search.words(logits, 0.5) == [Word("one", 0.0, 1.5), Word("two", 2.0, 3.5)]
+    assert search(logits[:0]) == ""
+    with pytest.raises(SpeechError, match="no such language model"):
+        BeamSearch(DecodeConfig(), tmp_path / "none.arpa", ALPHABET)
+    write_arpa(["ÄÖ ÜÄ"], 2, arpa)
+    with pytest.raises(SpeechError, match="none of its words"):
+        BeamSearch(DecodeConfig(), arpa, ALPHABET)
+
+
+def test_beam_search_by_command(run, capsys):
+    pytest.importorskip("flashlight.lib.text")
+    main(["evaluate", "--run", str(run), "--beam", "--lm-weight", "2"])
+    assert "beam 32: CER" in capsys.readouterr().out
+
+
+def test_no_beam_search_without_its_library(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flashlight.lib.text", None)
+    with pytest.raises(SystemExit, match="pip install flashlight-text"):
+        main(["evaluate", "--run", str(run), "--beam"])

@@ -31,8 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             description="Speech recognition with recurrent layers.",
             args=with_files(given),
         )
-    except SpeechError as error:
+    except (SpeechError, OSError) as error:  # the latter of a full disk, for one
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command goes on after the last checkpoint")
 
 
 if __name__ == "__main__":

@@ -3,28 +3,28 @@
 import jax
 import jax.numpy as jnp
 
-MOST_BINS_SHIFTED = 2
-MOST_BINS_HIDDEN = 6
-MOST_FRAMES_HIDDEN = 10
+from .config import AugmentConfig
 
 
-def augment(key: jax.Array, x: jax.Array) -> jax.Array:
+def augment(key: jax.Array, x: jax.Array, config: AugmentConfig) -> jax.Array:
     """The same normalised features [batch, time, mel_bins], changed row by row.
 
-    Each row is shifted by up to two mel bins, roughly what a longer or shorter vocal
-    tract does, and loses a band of mel bins and a span of frames, as in SpecAugment
-    (Park et al. 2019). 0 is the mean.
+    Each row is shifted by some mel bins, roughly what a longer or shorter vocal tract
+    does, and loses a band of mel bins and a span of frames, as in SpecAugment (Park et
+    al. 2019). 0 is the mean.
     """
-    return jax.vmap(_augment_row)(jax.random.split(key, len(x)), x)
+    keys = jax.random.split(key, len(x))
+    return jax.vmap(lambda key, row: _augment_row(key, row, config))(keys, x)
 
 
-def _augment_row(key: jax.Array, x: jax.Array) -> jax.Array:
+def _augment_row(key: jax.Array, x: jax.Array, config: AugmentConfig) -> jax.Array:
     keys = jax.random.split(key, 3)
     time, mel_bins = x.shape
-    shift = jax.random.randint(keys[0], (), -MOST_BINS_SHIFTED, MOST_BINS_SHIFTED + 1)
+    most = config.bins_shifted
+    shift = jax.random.randint(keys[0], (), -most, most + 1)
     x = x[:, (jnp.arange(mel_bins) + shift).clip(0, mel_bins - 1)]
-    bins = _span(keys[1], mel_bins, MOST_BINS_HIDDEN)
-    frames = _span(keys[2], time, MOST_FRAMES_HIDDEN)
+    bins = _span(keys[1], mel_bins, config.bins_hidden)
+    frames = _span(keys[2], time, config.frames_hidden)
     return jnp.where(bins | frames[:, None], 0, x)
 
 

@@ -5,7 +5,7 @@ a process may be killed at any time.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,39 +17,42 @@ from orbax.checkpoint.checkpoint_managers import preservation_policy
 
 from .errors import SpeechError
 
-_METRIC = "dev_cer"
+
+def _rank(metrics: Any) -> tuple[float, int]:
+    """Less is better; of equal errors, the first."""
+    return metrics["dev_cer"], metrics["step"]
 
 
 class Checkpoints:
     """States of a training by step: any tree of arrays."""
 
-    def __init__(self, run: Path):
+    def __init__(self, run: Path, *, read_only: bool = False):
         self._run = run
         logging.set_verbosity(logging.ERROR)  # orbax tells of every file
+        last_and_best = preservation_policy.AnyPreservationPolicy(
+            [
+                preservation_policy.LatestN(1),
+                preservation_policy.BestN(get_metric_fn=_rank, reverse=True, n=1),
+            ]
+        )
         self._manager = ocp.CheckpointManager(
             (run / "checkpoints").absolute(),
             item_handlers=ocp.StandardCheckpointHandler(),
             options=ocp.CheckpointManagerOptions(
-                best_fn=lambda metrics: metrics[_METRIC],
+                best_fn=_rank,
                 best_mode="min",
-                cleanup_tmp_directories=True,  # of a process that was killed
-                preservation_policy=preservation_policy.AnyPreservationPolicy(
-                    [
-                        preservation_policy.LatestN(1),
-                        preservation_policy.BestN(
-                            get_metric_fn=lambda metrics: metrics[_METRIC],
-                            reverse=True,
-                            n=1,
-                        ),
-                    ]
-                ),
+                create=not read_only,
+                # What a process left that was killed; or what one is writing now.
+                cleanup_tmp_directories=not read_only,
+                preservation_policy=None if read_only else last_and_best,
+                read_only=read_only,
             ),
         )
 
     @property
     def last(self) -> int | None:
         """The step of the newest checkpoint."""
-        self._manager.wait_until_finished()
+        self._wait()
         return self._manager.latest_step()
 
     @property
@@ -58,16 +61,16 @@ class Checkpoints:
         return self._manager.best_step()
 
     def save(self, step: int, state: Any, dev_cer: float = math.inf) -> None:
-        """Begins to write; the training may go on."""
-        self._manager.save(
-            step, args=ocp.args.StandardSave(_named(state)), metrics={_METRIC: dev_cer}
-        )
+        """Begins to write, when what came before is written; the training may go on."""
+        arguments = ocp.args.StandardSave(_named(state))
+        metrics = {"dev_cer": dev_cer, "step": step}
+        self._written(lambda: self._manager.save(step, args=arguments, metrics=metrics))
 
     def restore(self, step: int | None, like: Any) -> Any:
         """The state after a step, or what `like` has of it, in its shapes."""
         if step is None:
             raise SpeechError(f"{self._run}: no checkpoint is there; train first")
-        self._manager.wait_until_finished()  # with what is being written
+        self._wait()  # for what is being written
         device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         saved = {
             name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=device)
@@ -87,13 +90,26 @@ class Checkpoints:
 
     def close(self) -> None:
         """Waits for what is being written."""
-        self._manager.close()
+        self._written(self._manager.close)
+
+    def _wait(self) -> None:
+        self._written(self._manager.wait_until_finished)
+
+    def _written(self, act: Callable[[], object]) -> None:
+        """An error of a thread that writes comes with the next call."""
+        try:
+            act()
+        except (OSError, ValueError) as error:  # the latter by tensorstore
+            raise SpeechError(
+                f"{self._run}: a checkpoint could not be written: {error}. The one "
+                "before it is kept: make room, and give the same command to go on"
+            ) from error
 
 
 @contextmanager
-def opened(run: Path) -> Iterator[Checkpoints]:
-    """The checkpoints of a run, closed in the end."""
-    checkpoints = Checkpoints(run)
+def opened(run: Path, *, read_only: bool = False) -> Iterator[Checkpoints]:
+    """The checkpoints of a run, closed in the end; another process may read only."""
+    checkpoints = Checkpoints(run, read_only=read_only)
     try:
         yield checkpoints
     finally:

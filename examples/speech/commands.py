@@ -4,6 +4,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,7 @@ import numpy as np
 from tyro.conf import Positional, arg
 
 from . import audio, dataset, latency, ngram, runs
+from . import beam as searching
 from . import evaluate as evaluation
 from . import export as exporting
 from . import stream as streaming
@@ -28,13 +31,37 @@ from .features import log_mel
 from .metrics import error_rates
 from .model import FRAME_STRIDE
 from .progress import TrainingProgress
-from .report import Report, plot_posteriors
+from .report import Report, plot_posteriors, plot_stream
 from .text import Alphabet
 from .timing import activation_bytes, time_steps
 
 Settings = Annotated[RunConfig, arg(name="")]
 LANGUAGE_MODEL = "lm.arpa"
 _BEST = Path("runs/demo")
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to decode; what is not given is as the run's settings have it."""
+
+    beam: bool = False
+    """Search with the language model."""
+    arpa: Path | None = None
+    """Another language model."""
+    lm_weight: float | None = None
+    word_score: float | None = None
+
+    def of(self, config: RunConfig, run: Path) -> BeamSearch | None:
+        """The search, if there is to be one."""
+        if not self.beam:
+            return None
+        given = {k: v for k, v in vars(self).items() if k != "beam" and v is not None}
+        options = replace(config.decode, **given)
+        arpa = options.arpa or run / LANGUAGE_MODEL
+        return BeamSearch(options, arpa, Alphabet(config.model.characters))
+
+
+Searching = Annotated[Search, arg(name="")]
 
 
 def demo(config: Settings = RunConfig(), run: Path = _BEST) -> None:  # noqa: B008
@@ -46,7 +73,9 @@ def demo(config: Settings = RunConfig(), run: Path = _BEST) -> None:  # noqa: B0
     """
     start = time.perf_counter()
     train(config, run)
-    evaluate(run, beam=True)
+    evaluate(run, search=Search(beam=searching.is_available()))
+    if not searching.is_available():
+        print("no beam search: flashlight-text is not installed")
     bench(run)
     first = load_split(config, config.data.test, Report(), run).utterances[0]
     said = audio.read(first.clip.audio, config.features.sample_rate)
@@ -54,7 +83,7 @@ def demo(config: Settings = RunConfig(), run: Path = _BEST) -> None:  # noqa: B0
     example = run / "example.wav"
     audio.write(example, said, config.features.sample_rate)
     print(f"\nstreaming {example}; said is: {first.text}")
-    stream(str(example), run)
+    stream(str(example), run, picture=run / "stream.png")
     print(f"\n{time.perf_counter() - start:.0f} s in all; {run} has pictures and model")
 
 
@@ -67,14 +96,10 @@ def train(config: Settings = RunConfig(), run: Path = Path("runs/new")) -> None:
     """
     report = Report()
     with runs.training_in(run, config), opened(run) as checkpoints:
-        (run / runs.SKIPPED).unlink(missing_ok=True)
-        loaded = load_split(config, config.data.train, report, run)
-        usable = training.usable(loaded.utterances)
-        report.skipped(config.data.train, usable.skipped, run / runs.SKIPPED)
+        utterances = load_split(
+            config, config.data.train, report, run, training.usable
+        ).utterances
         dev = load_split(config, config.data.dev, report, run).utterances
-        utterances = usable.utterances
-        if not utterances or not dev:
-            raise SpeechError(f"nothing is left to train on, see {run / runs.SKIPPED}")
         ngram.write_arpa(
             (u.text for u in utterances), config.decode.order, run / LANGUAGE_MODEL
         )
@@ -90,31 +115,34 @@ def train(config: Settings = RunConfig(), run: Path = Path("runs/new")) -> None:
         progress.plot(run / "learning.png")
 
 
-def evaluate(run: Path = _BEST, corpus: Path | None = None, beam: bool = False) -> None:
+def evaluate(
+    run: Path = _BEST,
+    corpus: Path | None = None,
+    search: Searching = Search(),
+) -> None:
     """Tests the best model of a run: error rates by speaker, and some sentences.
 
     Args:
         run: folder of the run.
         corpus: what to test on; the run's own test set if not given.
-        beam: search with the language model, too.
+        search: beam search, besides the best path.
     """
     report = Report()
     config, recogniser = runs.load(run)
     source = corpus or config.data.test
     utterances = load_split(config, source, report, run).utterances
-    if not utterances:
-        raise SpeechError(f"{source}: nothing is left to test on")
     shapes = choose_shapes(utterances, config.train.buckets)
     alphabet = Alphabet(config.model.characters)
     logits = evaluation.logits(recogniser, utterances, shapes, config.train.batch_size)
     ways = {"greedy": lambda of_one: greedy(of_one, alphabet)}
-    if beam:
-        ways[f"beam {config.decode.beam}"] = beam_search(config, run)
+    if beam := search.of(config, run):
+        ways[f"beam {config.decode.beam}"] = beam
     references, rows = [u.text for u in utterances], []
     for name, decode in ways.items():
         texts = [decode(of_one) for of_one in logits]
         rows.append((name, *error_rates(references, texts)))
     every = max(1, len(utterances) // 5)
+    report.say(f"{source}, {name}:")
     report.speakers(evaluation.by_speaker(utterances, texts))
     report.sentences(utterances[::every], texts[::every])
     for name, characters, of_words in rows:
@@ -125,7 +153,7 @@ def evaluate(run: Path = _BEST, corpus: Path | None = None, beam: bool = False) 
 def transcribe(
     files: Positional[list[Path]],
     run: Path = _BEST,
-    beam: bool = False,
+    search: Searching = Search(),
     as_json: Annotated[bool, arg(name="json")] = False,
 ) -> None:
     """Writes down what is said in recordings, a line for each.
@@ -133,12 +161,12 @@ def transcribe(
     Args:
         files: recordings of any format and rate that soundfile reads.
         run: folder of the run.
-        beam: search with the language model.
+        search: beam search, instead of the best path.
         as_json: a line of JSON with the words' times in seconds, to some tenths.
     """
     config, recogniser = runs.load(run)
     alphabet = Alphabet(config.model.characters)
-    decode = beam_search(config, run) if beam else None
+    beam = search.of(config, run)
     frame_seconds = FRAME_STRIDE * config.features.hop_ms / 1000
     unread = 0
     for file in files:
@@ -151,17 +179,27 @@ def transcribe(
         # A multiple, so that files of about one length are one compilation.
         shapes = Shapes((round_up(len(utterance.features), 64),), 8)
         (logits,) = evaluation.logits(recogniser, [utterance], shapes, 1)
-        text = decode(logits) if decode else greedy(logits, alphabet)
+        text = beam(logits) if beam else greedy(logits, alphabet)
         if as_json:
-            timed = [word._asdict() for word in words(logits, alphabet, frame_seconds)]
-            print(json.dumps({"file": str(file), "text": text, "words": timed}))
+            timed = (
+                beam.words(logits, frame_seconds)
+                if beam
+                else words(logits, alphabet, frame_seconds)
+            )
+            found = {"text": text, "words": [word._asdict() for word in timed]}
+            print(json.dumps({"file": str(file), **found}))
         else:
             print(f"{file}: {text}")
     if unread:
         raise SpeechError(f"{unread} of {len(files)} files could not be read")
 
 
-def stream(source: Positional[str], run: Path = _BEST, chunk_ms: int = 160) -> None:
+def stream(
+    source: Positional[str],
+    run: Path = _BEST,
+    chunk_ms: int = 160,
+    picture: Path | None = None,
+) -> None:
     """Writes down what is said while it comes in, and how long that takes.
 
     Args:
@@ -169,6 +207,7 @@ def stream(source: Positional[str], run: Path = _BEST, chunk_ms: int = 160) -> N
             one channel, at the model's sample rate.
         run: folder of a run with a model that runs forward only.
         chunk_ms: how much sound is processed at a time; a multiple of 20.
+        picture: file for a picture of the text as it grows.
     """
     config, recogniser = runs.load(run)
     rate = config.features.sample_rate
@@ -179,48 +218,59 @@ def stream(source: Positional[str], run: Path = _BEST, chunk_ms: int = 160) -> N
         pieces = streaming.from_pipe(sys.stdin.buffer, rate, chunk_ms)
     else:
         pieces = streaming.from_file(Path(source), rate, chunk_ms)
-    samples, seconds, text, shown = 0, [], "", ""
+    lasted, text = 0.0, ""
+    heard, seconds, added = [], [], []
     for piece in pieces:
-        samples += len(piece)
+        lasted += len(piece) / rate
         start = time.perf_counter()
-        text += listener.feed(piece)
+        more = listener.feed(piece)
         seconds.append(time.perf_counter() - start)
-        if text != shown:
-            shown = text
-            print(f"{samples / rate:6.2f} s  {text}", flush=True)
-    text += listener.finish()
+        if more:
+            text += more
+            added.append((lasted, more))
+            print(f"{lasted:6.2f} s  {text}", flush=True)
+        if picture:
+            heard.append(piece)
+    more = listener.finish()
+    text += more
+    added.append((lasted, more))
     print(f"   end    {text}")
-    if samples:
+    if lasted:
         p50, p99 = 1e3 * np.percentile(seconds, [50, 99])
-        took, lasted = sum(seconds), samples / rate
         print(
-            f"{lasted:.2f} s of sound in {took:.3f} s: real-time factor "
-            f"{took / lasted:.4f}; a chunk of {chunk_ms} ms takes {p50:.2f} ms (p50), "
-            f"{p99:.2f} ms (p99)"
+            f"{lasted:.2f} s of sound in {sum(seconds):.3f} s: real-time factor "
+            f"{sum(seconds) / lasted:.4f}; a chunk of {chunk_ms} ms takes {p50:.2f} ms "
+            f"(p50), {p99:.2f} ms (p99)"
         )
+    if picture:
+        plot_stream(picture, log_mel(np.concatenate(heard), config.features), added)
 
 
-def bench(run: Path = _BEST) -> None:
-    """Times training and streaming against lax.scan, and streaming against PyTorch.
+def bench(
+    run: Path = _BEST,
+    chunks_ms: tuple[int, ...] = (40, 80, 160, 320),
+    steps: int = 15,
+    chunks: int = 300,
+) -> None:
+    """Times training and streaming against lax.scan and PyTorch.
 
     Args:
         run: folder of the run.
+        chunks_ms: sizes of a stream's chunks.
+        steps: training steps by each way.
+        chunks: of each size by each way.
     """
     report = Report()
     config, recogniser = runs.load(run)
     batch = _middle_batch(config, report, run)
-    times = time_steps(config, batch)
-    size = len(batch.rows)
-    report.say(
-        f"training step of {size} x {batch.features.shape[1]} frames: {times}; "
-        f"{1e3 * size / times.engine_ms:.0f} and {1e3 * size / times.scan_ms:.0f} "
-        "utterances a second"
-    )
+    size, frames, _ = batch.features.shape
+    report.say(f"training on {size} utterances of at most {frames} frames:")
+    report.steps(time_steps(config, batch, steps))
     kept = activation_bytes(config, batch)
     listed = ", ".join(f"{n / 1024:.0f} KiB by {name}" for name, n in kept.items())
     report.say(f"the recurrent layers keep of each utterance: {listed}")
     if config.model.direction == "forward":
-        report.latencies(latency.measure(config, recogniser))
+        report.latencies(latency.measure(config, recogniser, chunks_ms, chunks))
 
 
 def export(run: Path = _BEST, out: Path | None = None) -> None:
@@ -249,22 +299,21 @@ def synth(
     synthesis.synthesise(out, config, workers)
 
 
-def load_split(config: RunConfig, source: Path, report: Report, run: Path) -> Dataset:
-    """A corpus as the run wants it; what is left out is said."""
-    loaded = dataset.load(
-        source, config.data, config.features, Alphabet(config.model.characters)
-    )
-    report.skipped(source, loaded.skipped, run / runs.SKIPPED)
+def load_split(
+    config: RunConfig,
+    source: Path,
+    report: Report,
+    run: Path,
+    select: Callable[[Dataset], Dataset] = lambda loaded: loaded,
+) -> Dataset:
+    """What can be used of a corpus; what is left out is said."""
+    alphabet = Alphabet(config.model.characters)
+    loaded = select(dataset.load(source, config.data, config.features, alphabet))
+    skipped = run / f"skipped-{source.stem}.txt"
+    report.skipped(source, loaded.skipped, skipped)
+    if not loaded.utterances:
+        raise SpeechError(f"{source}: nothing is left that can be used, see {skipped}")
     return loaded
-
-
-def beam_search(config: RunConfig, run: Path) -> BeamSearch:
-    """With the language model of the settings, or else of the training texts."""
-    return BeamSearch(
-        config.decode,
-        config.decode.arpa or run / LANGUAGE_MODEL,
-        Alphabet(config.model.characters),
-    )
 
 
 def _utterance(file: Path, config: RunConfig) -> Utterance:

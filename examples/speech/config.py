@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from .errors import SpeechError
+
 DIGITS = Path(__file__).parent / "corpus"  # the corpus in the repository
 
 
@@ -33,6 +35,21 @@ class FeatureConfig:
     mel_bins: int = 40
     low_hz: float = 60.0
     high_hz: float = 3800.0
+
+    def __post_init__(self):
+        _expect(self.sample_rate > 0, "features.sample_rate above 0", self.sample_rate)
+        _expect(self.hop > 0, "features.hop_ms of a sample at least", self.hop_ms)
+        _expect(
+            0 < self.window <= self.fft_size,
+            f"features.fft_size that a window of {self.window} samples fits into",
+            self.fft_size,
+        )
+        _expect(
+            0 <= self.low_hz < self.high_hz <= self.sample_rate / 2,
+            "features.low_hz below high_hz, and that at most half the sample rate",
+            (self.low_hz, self.high_hz),
+        )
+        _expect(self.mel_bins > 0, "features.mel_bins above 0", self.mel_bins)
 
     @property
     def window(self) -> int:
@@ -64,6 +81,34 @@ class ModelConfig:
     implementation: Literal["native", "scan"] | None = None
     """The recurrent layers' engine; None takes the best there is."""
 
+    def __post_init__(self):
+        for name in ("layers", "hidden_size", "channels"):
+            value = getattr(self, name)
+            _expect(value > 0, f"model.{name} above 0", value)
+        _expect(self.lookahead >= 0, "model.lookahead of 0 or more", self.lookahead)
+        _expect(0 <= self.dropout < 1, "model.dropout from 0 to 1", self.dropout)
+        _expect(
+            len(set(self.characters)) == len(self.characters) > 0,
+            "model.characters, each once",
+            self.characters,
+        )
+
+
+@dataclass(frozen=True)
+class AugmentConfig:
+    """How training batches are changed; 0 leaves out what it counts."""
+
+    bins_shifted: int = 2
+    """Up to so many mel bins up or down: a longer or shorter vocal tract."""
+    bins_hidden: int = 6
+    """A band of up to so many, as in SpecAugment."""
+    frames_hidden: int = 10
+    """A span of up to so many."""
+
+    def __post_init__(self):
+        for name, value in vars(self).items():
+            _expect(value >= 0, f"augment.{name} of 0 or more", value)
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -82,7 +127,6 @@ class TrainConfig:
     clip_norm: float = 1.0
     average: float = 0.0
     """Decay of an exponential average of the parameters, to test with; 0: none."""
-    augment: bool = True
     buckets: int = 3
     """Padded lengths; each is compiled once."""
     save_every: int = 100
@@ -90,6 +134,13 @@ class TrainConfig:
     patience: int = 0
     """Stop after so many epochs without a better one; 0: never."""
     seed: int = 0
+
+    def __post_init__(self):
+        for name in ("epochs", "batch_size", "accumulate", "buckets", "save_every"):
+            value = getattr(self, name)
+            _expect(value > 0, f"train.{name} above 0", value)
+        _expect(0 <= self.warmup <= 1, "train.warmup from 0 to 1", self.warmup)
+        _expect(0 <= self.average < 1, "train.average from 0 to 1", self.average)
 
 
 @dataclass(frozen=True)
@@ -105,6 +156,10 @@ class DecodeConfig:
     word_score: float = 0.0
     """Added for each word."""
 
+    def __post_init__(self):
+        _expect(self.beam > 0, "decode.beam above 0", self.beam)
+        _expect(self.order > 0, "decode.order above 0", self.order)
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -113,5 +168,11 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     features: FeatureConfig = field(default_factory=FeatureConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+
+
+def _expect(holds: bool, expected: str, value: object) -> None:
+    if not holds:
+        raise SpeechError(f"expected {expected}, got {value!r}")

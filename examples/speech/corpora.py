@@ -55,19 +55,20 @@ def find_clips(source: Path) -> list[Clip]:
 
 
 def _manifest(source: Path) -> Iterator[Clip]:
-    for number, line in enumerate(source.read_text("utf-8").splitlines(), start=1):
+    for number, line in enumerate(_read(source).splitlines(), start=1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
+            duration = entry.get("duration")
             yield Clip(
                 audio=source.parent / entry["audio_filepath"],
-                text=entry["text"],
+                text=str(entry["text"]),
                 speaker=str(entry.get("speaker", "unknown")),
                 offset=float(entry.get("offset") or 0.0),
-                duration=entry.get("duration"),
+                duration=None if duration is None else float(duration),
             )
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise SpeechError(
                 f"{source}, line {number}: expected an object of JSON with "
                 f"audio_filepath and text; {type(error).__name__}: {error}"
@@ -76,20 +77,20 @@ def _manifest(source: Path) -> Iterator[Clip]:
 
 def _librispeech(lists: list[Path]) -> Iterator[Clip]:
     for file in lists:
-        for line in file.read_text("utf-8").splitlines():
+        for line in _read(file).splitlines():
             name, _, text = line.partition(" ")
             if name:
                 yield Clip(file.parent / f"{name}.flac", text, name.split("-")[0])
 
 
 def _common_voice(source: Path) -> Iterator[Clip]:
-    with source.open(encoding="utf-8", newline="") as file:
-        rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        if missing := {"path", "sentence"} - set(rows.fieldnames or ()):
-            raise SpeechError(f"{source}: has no column {', '.join(sorted(missing))}")
-        for row in rows:
-            audio = source.parent / "clips" / row["path"]
-            yield Clip(audio, row["sentence"] or "", row.get("client_id") or "unknown")
+    lines = _read(source).splitlines()
+    rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    if missing := {"path", "sentence"} - set(rows.fieldnames or ()):
+        raise SpeechError(f"{source}: has no column {', '.join(sorted(missing))}")
+    for row in rows:
+        audio = source.parent / "clips" / row["path"]
+        yield Clip(audio, row["sentence"] or "", row.get("client_id") or "unknown")
 
 
 def _folder(source: Path) -> Iterator[Clip]:
@@ -97,4 +98,11 @@ def _folder(source: Path) -> Iterator[Clip]:
     for text in sorted(source.rglob("*.txt")):
         for audio in sorted(text.parent.glob(f"{text.stem}.*")):
             if audio.suffix.lower() in formats | {".opus"}:
-                yield Clip(audio, text.read_text("utf-8"), audio.parent.name)
+                yield Clip(audio, _read(text), audio.parent.name)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpeechError(f"{file}: expected text in UTF-8; {error}") from None

@@ -4,7 +4,6 @@ What cannot be used is left out, and said with its reason: a corpus of 300,000 f
 some that are broken.
 """
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -110,8 +109,11 @@ def _make(
                     file.write(made.astype(np.float32).tobytes())
                     entries.append({"frames": len(made)})
         (making / "clips.json").write_text(json.dumps(entries))
-        with contextlib.suppress(OSError):  # another run has been as far
+        try:
             making.rename(folder)
+        except OSError:
+            if not folder.exists():  # else another run has been as far
+                raise
 
 
 def _features(
@@ -144,8 +146,10 @@ def _features_of(
     if clip.duration is not None:
         end = start + round(clip.duration * rate)
     seconds = (end - start) / rate
+    if start < 0:
+        return f"begins at {clip.offset:.2f} s, before its recording"
     # Headers and resampling round: a manifest's end may be some samples off.
-    if end - len(recording) > 0.05 * rate or start > end:
+    if end - len(recording) > 0.05 * rate or start > len(recording):
         return f"ends at {len(recording) / rate:.2f} s, before the clip does"
     if not data.min_seconds <= seconds <= data.max_seconds:
         return (

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from .config import FeatureConfig
+from .errors import SpeechError
 
 # Added to the energies before the logarithm; far below any audible frame.
 ENERGY_FLOOR = 1e-6
@@ -38,7 +39,13 @@ def mel_matrix(config: FeatureConfig) -> np.ndarray:
     left, centre, right = corners[:-2], corners[1:-1], corners[2:]
     hz = np.fft.rfftfreq(config.fft_size, 1 / config.sample_rate)[:, None]
     rising, falling = (hz - left) / (centre - left), (right - hz) / (right - centre)
-    return np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
+    matrix = np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
+    if deaf := np.sum(matrix.max(0) == 0):
+        raise SpeechError(
+            f"{deaf} of {config.mel_bins} mel bins see no line of the spectrum: "
+            "take a larger features.fft_size or fewer features.mel_bins"
+        )
+    return matrix
 
 
 def hann(config: FeatureConfig) -> np.ndarray:

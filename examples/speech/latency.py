@@ -8,10 +8,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from prnn_jax import convert
-
+from . import in_torch
 from .config import RunConfig
-from .model import FRAME_STRIDE, Recogniser
+from .model import Recogniser
 from .stream import chunk_model
 
 
@@ -32,8 +31,8 @@ class Latency(NamedTuple):
 def measure(
     config: RunConfig,
     recogniser: Recogniser,
-    chunks_ms: Sequence[int] = (40, 80, 160, 320),
-    repeats: int = 300,
+    chunks_ms: Sequence[int],
+    repeats: int,
 ) -> Iterator[Latency]:
     """Whole networks, taking turns, so that a busy moment hits all alike."""
     scan = dataclasses.replace(config.model, implementation="scan")
@@ -79,64 +78,27 @@ def _jax_way(
 def _torch_way(
     config: RunConfig, recogniser: Recogniser, chunk_ms: int
 ) -> Callable[[], object] | None:
-    """The same network by PyTorch's modules; None where these are not there."""
-    try:
-        import torch
-    except ImportError:
+    torch_network = in_torch.network(config.model, recogniser)
+    if torch_network is None:
         return None
-    if config.model.cell != "lstm" or config.model.skip_connections:
-        return None
-    from torch import nn
+    import torch
 
-    def tensor(array):
-        return torch.from_numpy(np.array(array))
-
-    def norm_of(scale, bias):
-        norm = nn.LayerNorm(len(scale), eps=1e-5)
-        norm.load_state_dict({"weight": tensor(scale), "bias": tensor(bias)})
-        return norm
-
-    layers = []
-    stack = recogniser.recurrent
-    for layer, norm in zip(stack.layers, stack.norms, strict=True):
-        arrays = convert.to_pytorch("LSTM", [layer.params])
-        lstm = nn.LSTM(layer.in_features, layer.hidden_features, batch_first=True)
-        lstm.load_state_dict({name: tensor(array) for name, array in arrays.items()})
-        layers.append((norm_of(norm["scale"][...], norm["bias"][...]), lstm))
-    conv = tensor(recogniser.front_end.conv.kernel[...]).permute(2, 1, 0).contiguous()
-    conv_bias = tensor(recogniser.front_end.conv.bias[...])
-    row = tensor(recogniser.lookahead.weights[...]).T[:, None].contiguous()
-    front_norm, last_norm = (
-        norm_of(norm.scale[...], norm.bias[...])
-        for norm in (recogniser.front_end.norm, recogniser.norm)
-    )
-    out, out_bias = (
-        tensor(array[...]) for array in (recogniser.out.kernel, recogniser.out.bias)
-    )
-    mean, deviation = (
-        tensor(value[...])
-        for value in (recogniser.normalise.mean, recogniser.normalise.deviation)
-    )
-    frames = chunk_ms // config.features.hop_ms
-    features = tensor(_features(config, frames))[None]
     model = chunk_model(config, recogniser, chunk_ms)
+    features = torch.from_numpy(_features(config, model.chunk))[None]
     before = torch.zeros(model.start.frames.shape)
     waiting = torch.zeros(model.start.waiting.shape)
-    states = [None] * len(layers)
+    states = None
 
     @torch.inference_mode()
     def advance():
-        nonlocal before, waiting
-        x = torch.cat([before, (features - mean) / deviation], 1)
+        nonlocal before, waiting, states
+        x = (features - torch_network.mean) / torch_network.deviation
+        x = torch.cat([before, x], 1)
         before = x[:, x.shape[1] - before.shape[1] :]
-        y = nn.functional.conv1d(x.mT, conv, conv_bias, stride=FRAME_STRIDE).mT
-        y = front_norm(y).relu()
-        for n, (norm, lstm) in enumerate(layers):
-            y, states[n] = lstm(norm(y), states[n])
+        y, states = torch_network.encode(x, states)
         y = torch.cat([waiting, y], 1)
         waiting = y[:, y.shape[1] - waiting.shape[1] :]
-        y = nn.functional.conv1d(y.mT, row, groups=len(row)).mT
-        return nn.functional.linear(last_norm(y), out.T, out_bias)[0]
+        return torch_network.decide(y)[0]
 
     return advance
 

@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from . import files
+
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 
 
@@ -58,7 +60,7 @@ def write_arpa(texts: Iterable[str], order: int, file: Path) -> None:
         for line in ("", f"\\{n}-grams:", *part)
     ]
     text = "\n".join(["\\data\\", *head, *body, "", "\\end\\", ""])
-    file.write_text(text, encoding="utf-8")
+    files.write(file, text)
 
 
 def words_of(file: Path) -> list[str]:

@@ -15,6 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from . import files
 from .report import Report
 
 
@@ -48,7 +49,7 @@ class TrainingProgress:
         if self._file.exists():
             self._records = [r for r in read(self._file) if r["step"] <= step]
         lines = [json.dumps(record) + "\n" for record in self._records]
-        self._file.write_text("".join(lines))
+        files.write(self._file, "".join(lines))
         if step:
             self._report.say(f"going on after step {step} of {steps}")
         self._bar.update(self._task, completed=step, total=steps)

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from . import files
 from .config import RunConfig
 from .dataset import Skipped, Utterance
 from .decode import greedy
@@ -15,6 +16,7 @@ from .latency import Latency
 from .metrics import Rate
 from .model import FRAME_STRIDE
 from .text import Alphabet
+from .timing import StepTime
 
 
 class Report:
@@ -30,9 +32,9 @@ class Report:
     def skipped(self, source: Path, skipped: Sequence[Skipped], file: Path) -> None:
         """Says how much of a corpus is left out, and why; `file` gets all of it."""
         if not skipped:
+            file.unlink(missing_ok=True)
             return
-        with file.open("a") as lines:
-            lines.writelines(f"{clip}\t{reason}\n" for clip, reason in skipped)
+        files.write(file, "".join(f"{clip}\t{reason}\n" for clip, reason in skipped))
         self.say(f"{source}: {len(skipped)} left out, all listed in {file}; the first:")
         for clip, reason in skipped[:3]:
             self.say(f"  {clip}: {reason}")
@@ -49,6 +51,18 @@ class Report:
         for utterance, hypothesis in zip(utterances, texts, strict=True):
             self.say(f"  ref {utterance.text}")
             self.say(f"  hyp {hypothesis}")
+
+    def steps(self, times: Iterable[StepTime]) -> None:
+        """Prints a table of the times of a training step."""
+        table = Table("training step by", "p50 ms", "p10 to p90 ms", "utterances/s")
+        for time in times:
+            table.add_row(
+                time.what,
+                f"{time.p50_ms:.0f}",
+                f"{time.p10_ms:.0f} to {time.p90_ms:.0f}",
+                f"{time.utterances_per_second:.0f}",
+            )
+        self.console.print(table)
 
     def latencies(self, latencies: Iterable[Latency]) -> None:
         """Prints a table of streaming's times."""
@@ -100,3 +114,32 @@ def plot_posteriors(
     lower.set(xlabel="seconds")
     lower.set_yticks(range(len(shown)), [names[label] for label in shown])
     figure.savefig(file, dpi=120)
+
+
+def plot_stream(
+    file: Path, features: np.ndarray, added: Sequence[tuple[float, str]]
+) -> None:
+    """What a stream heard, and below it what the text grew by, and when.
+
+    added: seconds of sound that had come in, and what they added; the end is the last.
+    """
+    seconds = max(time for time, _ in added)
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    upper.imshow(
+        features.T,
+        origin="lower",
+        aspect="auto",
+        extent=(0, seconds, 0, features.shape[1]),
+        cmap="magma",
+    )
+    upper.set(ylabel="mel bin")
+    row = 0
+    for time, more in added:
+        for n, part in enumerate(more.split(" ")):
+            row += n > 0  # a word a row
+            lower.text(time, row, part, ha="right" if time == seconds else "left")
+    lower.set(xlabel="seconds of sound", ylabel="word", ylim=(row + 0.7, -1))
+    lower.set_yticks(range(row + 1))
+    lower.grid(alpha=0.3)
+    figure.savefig(file, dpi=80)

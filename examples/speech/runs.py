@@ -15,7 +15,6 @@ from .train import TrainState
 
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
-SKIPPED = "skipped.txt"
 
 
 @contextmanager
@@ -48,6 +47,6 @@ def load(run: Path) -> tuple[RunConfig, Recogniser]:
     recogniser = Recogniser(config.model, config.features, nnx.Rngs(0))
     graph, params, statistics = nnx.split(recogniser, nnx.Param, ...)
     like = TrainState(None, params, statistics, None)
-    with checkpoint.opened(run) as checkpoints:
+    with checkpoint.opened(run, read_only=True) as checkpoints:
         state = checkpoints.restore(checkpoints.best, like)
     return config, nnx.merge(graph, state.average, state.statistics)

@@ -14,6 +14,7 @@ from typing import Any
 
 import tyro
 
+from . import files
 from .config import RunConfig
 from .errors import SpeechError
 
@@ -34,7 +35,7 @@ def save(config: RunConfig, file: Path) -> None:
             if value is not None
         ]
         sections.append("\n".join([f"[{section}]", *lines]))
-    file.write_text("\n\n".join(sections) + "\n", encoding="utf-8")
+    files.write(file, "\n\n".join(sections) + "\n")
 
 
 def with_files(given: Sequence[str]) -> list[str]:
@@ -84,4 +85,4 @@ def _argument(key: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         section, _, name = key.rpartition(".")
         return [f"--{section}.{name if value else 'no-' + name}"]
-    return [f"--{key}", str(value)]
+    return [f"--{key}={value}"]  # a value may begin with a dash

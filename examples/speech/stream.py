@@ -164,6 +164,8 @@ def from_file(file: Path, sample_rate: int, chunk_ms: int) -> Iterator[np.ndarra
             resampler = soxr.ResampleStream(sound.samplerate, sample_rate, 1)
             size = max(1, sound.samplerate * chunk_ms // 1000)
             for block in sound.blocks(size, dtype="float32", always_2d=True):
+                if not np.isfinite(block).all():
+                    raise SpeechError(f"{file}: has samples that are NaN or infinite")
                 yield resampler.resample_chunk(block.mean(1))
             yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
     except (OSError, soundfile.SoundFileError) as error:

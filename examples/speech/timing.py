@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from flax import nnx
 
 import prnn_jax
 
+from . import in_torch
 from .batches import Batch
 from .config import RunConfig
 from .model import Recogniser, output_frames
@@ -18,74 +20,117 @@ from .optimizer import make_optimizer
 from .train import prepare
 
 
-class StepTimes(NamedTuple):
-    """Medians over interleaved repetitions, so that a busy moment hits both alike."""
+class StepTime(NamedTuple):
+    """Milliseconds of a training step: median, and a tenth are below and above."""
 
-    engine: str  # that implementation=None takes here
-    engine_ms: float
-    scan_ms: float
-
-    def __str__(self):
-        ratio = self.scan_ms / self.engine_ms
-        return (
-            f"{self.engine_ms:.1f} ms with the {self.engine} engine, "
-            f"{self.scan_ms:.1f} ms with lax.scan ({ratio:.2f} times)"
-        )
+    what: str
+    p10_ms: float
+    p50_ms: float
+    p90_ms: float
+    utterances_per_second: float
 
 
-def time_steps(config: RunConfig, batch: Batch, repeats: int = 15) -> StepTimes:
-    """Times whole training steps: forward, loss, backward, optimizer."""
-    trainings = []
-    for implementation in (None, "scan"):
-        model = dataclasses.replace(config.model, implementation=implementation)
-        training = prepare(
-            dataclasses.replace(config, model=model),
-            make_optimizer(config.train, steps=1000),
-            Recogniser(model, config.features, nnx.Rngs(config.train.seed)),
-        )
-        jax.block_until_ready(training.step(training.state, batch, 0))  # compiles
-        trainings.append(training)
-    seconds = np.zeros((repeats, len(trainings)))
+def time_steps(config: RunConfig, batch: Batch, repeats: int) -> list[StepTime]:
+    """Times whole training steps: forward, loss, backward, optimizer.
+
+    The ways take turns, so that a busy moment hits all alike. PyTorch's does without
+    augmentation.
+    """
+    ways = {
+        f"prnn_jax ({_engine(config, batch)})": _jax_way(config, batch, None),
+        "lax.scan": _jax_way(config, batch, "scan"),
+    }
+    if torch_way := _torch_way(config, batch):
+        ways["PyTorch"] = torch_way
+    for way in ways.values():
+        way()  # compiles, warms up
+    seconds = np.zeros((repeats, len(ways)))
     for repeat in range(repeats):
-        for column, training in enumerate(trainings):
+        for column, way in enumerate(ways.values()):
             start = time.perf_counter()
-            jax.block_until_ready(training.step(training.state, batch, repeat))
+            way()
             seconds[repeat, column] = time.perf_counter() - start
-    engine_ms, scan_ms = (1e3 * np.median(seconds, axis=0)).tolist()
-    return StepTimes(_engine(config, batch), engine_ms, scan_ms)
+    times = []
+    for what, of_way in zip(ways, 1e3 * seconds.T, strict=True):
+        p10, p50, p90 = np.percentile(of_way, [10, 50, 90]).tolist()
+        times.append(StepTime(what, p10, p50, p90, 1e3 * len(batch.rows) / p50))
+    return times
 
 
 def activation_bytes(config: RunConfig, batch: Batch) -> dict[str, int]:
-    """Bytes per utterance that the recurrent layers keep for their backward pass.
+    """Bytes that the recurrent layers keep of an utterance for their backward pass.
 
-    All that the forward pass hands over (what `jax.vjp`'s function holds), without
-    parameters, by the way it is made.
+    Of the arrays that the compiled forward pass hands over (what `jax.vjp`'s function
+    holds): what they grow by from half the batch to all of it, so without parameters.
     """
-    time_steps = output_frames(batch.features.shape[1])
+    size, frames = len(batch.rows), output_frames(batch.features.shape[1])
+    stack = Recogniser(config.model, config.features, nnx.Rngs(0)).recurrent
+    params = [layer.params for layer in stack.layers]
     found = {}
     for name, options in {
         "prnn_jax": {},
         "prnn_jax, reserve=lean": {"reserve": "lean"},
         "lax.scan": {"implementation": "scan"},
     }.items():
-        stack = Recogniser(config.model, config.features, nnx.Rngs(0)).recurrent
-        params = [layer.params for layer in stack.layers]
-        x = jnp.zeros((len(batch.rows), time_steps, config.model.channels))
 
-        def run(x, params, options=options):
-            return prnn_jax.stack(
-                config.model.cell,
-                x,
-                params,
-                bidirectional=config.model.direction == "both",
-                **options,
-            )[0]
+        @jax.jit
+        def kept(x, params, options=options):
+            def run(x, params):
+                both = config.model.direction == "both"
+                return prnn_jax.stack(
+                    config.model.cell, x, params, bidirectional=both, **options
+                )[0]
 
-        kept = jax.eval_shape(lambda x, p, run=run: jax.vjp(run, x, p)[1], x, params)
-        total = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
-        weights = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-        found[name] = (total - weights) // len(batch.rows)
+            return jax.vjp(run, x, params)[1]
+
+        half, whole = (
+            sum(leaf.nbytes for leaf in jax.tree.leaves(kept(x, params)))
+            for x in (
+                jnp.zeros((rows, frames, config.model.channels))
+                for rows in (size - size // 2, size)
+            )
+        )
+        found[name] = (whole - half) // max(1, size // 2)
     return found
+
+
+def _jax_way(config: RunConfig, batch: Batch, implementation) -> Callable[[], object]:
+    model = dataclasses.replace(config.model, implementation=implementation)
+    training = prepare(
+        dataclasses.replace(config, model=model),
+        make_optimizer(config.train, steps=1000),
+        Recogniser(model, config.features, nnx.Rngs(config.train.seed)),
+    )
+    return lambda: jax.block_until_ready(training.step(training.state, batch, 0))
+
+
+def _torch_way(config: RunConfig, batch: Batch) -> Callable[[], object] | None:
+    recogniser = Recogniser(config.model, config.features, nnx.Rngs(config.train.seed))
+    network = in_torch.network(config.model, recogniser)
+    if network is None:
+        return None
+    import torch
+
+    network.train()
+    features, frames, labels, label_lengths, _ = map(torch.from_numpy, batch)
+    optimizer = torch.optim.AdamW(
+        network.parameters(),
+        config.train.learning_rate,
+        weight_decay=config.train.weight_decay,
+    )
+
+    def step():
+        optimizer.zero_grad()
+        log_probabilities = network(features, frames).log_softmax(-1).transpose(0, 1)
+        loss = torch.nn.functional.ctc_loss(
+            log_probabilities, labels, output_frames(frames), label_lengths
+        )
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), config.train.clip_norm)
+        optimizer.step()
+        return loss.item()
+
+    return step
 
 
 def _engine(config: RunConfig, batch: Batch) -> str:

@@ -86,8 +86,7 @@ def prepare(
         recogniser = nnx.merge(graph, params, statistics)
         hide, drop = jax.random.split(key)
         x = recogniser.normalise(batch.features, batch.frames)
-        if config.train.augment:
-            x = augment(hide, x)
+        x = augment(hide, x, config.augment)
         logits = recogniser.logits(x, batch.frames, nnx.Rngs(dropout=drop))
         return ctc_loss(logits, batch)
 
@@ -121,7 +120,8 @@ def train(
     """Trains a recogniser, from the last checkpoint on; returns the best one."""
     options = config.train
     recogniser = Recogniser(config.model, config.features, nnx.Rngs(options.seed))
-    recogniser.normalise.measure([u.features for u in utterances[:2000]])
+    some = utterances[:: max(1, len(utterances) // 2000)]  # of all speakers
+    recogniser.normalise.measure([u.features for u in some])
     steps = len(_plan(config, utterances, shapes, epoch=1))
     optimizer = make_optimizer(options, options.epochs * steps)
     training = prepare(config, optimizer, recogniser)
@@ -131,7 +131,8 @@ def train(
     progress.begin(done, options.epochs * steps)
 
     for epoch in range(done // steps + 1, options.epochs + 1):
-        if options.patience and done - checkpoints.best > options.patience * steps:
+        best = checkpoints.best or done
+        if options.patience and done - best >= options.patience * steps:
             break
         start = time.perf_counter()
         plan = _plan(config, utterances, shapes, epoch)
@@ -153,10 +154,10 @@ def train(
     return training.recogniser(checkpoints.restore(checkpoints.best, state))
 
 
-def usable(utterances: Sequence[Utterance]) -> Dataset:
-    """Those with labels that CTC can align, and the others."""
-    skipped, fit = [], []
-    for utterance in utterances:
+def usable(loaded: Dataset) -> Dataset:
+    """What there is with labels that CTC can align; the others are skipped, too."""
+    skipped, fit = list(loaded.skipped), []
+    for utterance in loaded.utterances:
         frames, labels = output_frames(len(utterance.features)), utterance.labels
         if fits(labels, frames):
             fit.append(utterance)
