@@ -115,5 +115,7 @@ def test_links_between_pages_are_those_of_the_site():
     assert made == "[a](/made/cuda.md) [b](/convert.md#x) [c](https://x.y) " + (
         f"[`d`]({address}/LICENSE)" if (address := pages.source_address()) else "`d`"
     )
+    image = pages.with_links("![a](b.png)", "examples/speech/README.md")
+    assert image == "![a](../../examples/speech/b.png)"  # of a page in docs/made
     for file in pages.PAGES:
         assert (ROOT / file).exists()

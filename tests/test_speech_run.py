@@ -411,6 +411,17 @@ def test_pytorch_computes_the_same(small):
     np.testing.assert_allclose(actual[1, :21], expected[1, :21], atol=1e-4)
 
 
+def test_a_stream_compiles_nothing_once_it_runs(run, caplog):
+    config, recogniser = runs.load(run)
+    model = stream.chunk_model(config, recogniser, 80)
+    with jax.log_compiles():
+        stream.Stream(config, model).finish()
+        assert "Compiling jit(advance)" in caplog.text
+        caplog.clear()
+        stream.Stream(config, model).feed(_noise(0.5))
+    assert "Compiling" not in caplog.text
+
+
 def test_commands_write_the_same_text(run, tmp_path, capsys):
     file = tmp_path / "said.ogg"
     soundfile.write(file, _noise(1.3, 16000), 16000)

@@ -64,7 +64,10 @@ def with_links(text: str, origin: str) -> str:
             return match[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(origin), target))
         if image:
-            return match[0] if origin.startswith("docs/") else f"![{words}](/{path})"
+            # Files outside of docs/ are reached from the folder of the pages made.
+            return (
+                match[0] if origin.startswith("docs/") else f"![{words}](../../{path})"
+            )
         page = page_of(path)
         if page is not None:
             return f"[{words}](/{page}.md{anchor or ''})"

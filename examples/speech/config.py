@@ -75,7 +75,7 @@ class ModelConfig:
     channels: int = 128
     """Of the convolution in front of the recurrent layers."""
     skip_connections: bool = False
-    dropout: float = 0.1
+    dropout: float = 0.2
     characters: str = " 'abcdefghijklmnopqrstuvwxyz"
     """What can be written; texts with others are skipped."""
     implementation: Literal["native", "scan"] | None = None
@@ -98,7 +98,7 @@ class ModelConfig:
 class AugmentConfig:
     """How training batches are changed; 0 leaves out what it counts."""
 
-    bins_shifted: int = 2
+    bins_shifted: int = 3
     """Up to so many mel bins up or down: a longer or shorter vocal tract."""
     bins_hidden: int = 6
     """A band of up to so many, as in SpecAugment."""
@@ -114,7 +114,7 @@ class AugmentConfig:
 class TrainConfig:
     """How to train. Equal configurations give equal models."""
 
-    epochs: int = 10
+    epochs: int = 12
     batch_size: int = 32
     accumulate: int = 1
     """Batches whose gradients are averaged for one update."""
@@ -125,7 +125,7 @@ class TrainConfig:
     """Share of all updates."""
     weight_decay: float = 1e-4
     clip_norm: float = 1.0
-    average: float = 0.0
+    average: float = 0.98
     """Decay of an exponential average of the parameters, to test with; 0: none."""
     buckets: int = 3
     """Padded lengths; each is compiled once."""

@@ -83,16 +83,18 @@ class TrainingProgress:
         if not epochs:
             return
         numbers = [record["epoch"] for record in epochs]
-        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        figure = Figure(figsize=(8, 3), layout="constrained")
         left, right = figure.subplots(1, 2)
         left.plot(numbers, [record["loss"] for record in epochs], "o-")
         left.set(xlabel="epoch", ylabel="CTC loss per character", yscale="log")
         rates = [100 * record["dev_cer"] for record in epochs]
         right.plot(numbers, rates, "o-")
-        right.set(xlabel="epoch", ylabel="dev CER [%]", yscale="symlog", ylim=(0, None))
+        right.set(xlabel="epoch", ylabel="dev CER [%]")
+        right.set_yscale("symlog", linthresh=1)  # it may be 0
+        right.set_ylim(0, None)
         for axes in (left, right):
             axes.grid(alpha=0.3)
-        figure.savefig(file, dpi=120)
+        figure.savefig(file, dpi=80)
 
     def _record(self, **values) -> None:
         self._records.append(values)

@@ -103,7 +103,8 @@ def chunk_model(
         waiting=jnp.zeros((1, options.lookahead, options.hidden_size)),
     )
     return ChunkModel(
-        start,
+        # On a device, as all states after it: else the second chunk compiles once more.
+        jax.device_put(start, jax.devices()[0]),
         lambda state, features, frames: advance(
             weights, layers, state, features, np.int32(frames)
         ),
