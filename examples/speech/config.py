@@ -114,7 +114,7 @@ class AugmentConfig:
 class TrainConfig:
     """How to train. Equal configurations give equal models."""
 
-    epochs: int = 12
+    epochs: int = 14
     batch_size: int = 32
     accumulate: int = 1
     """Batches whose gradients are averaged for one update."""
