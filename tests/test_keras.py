@@ -24,7 +24,8 @@ MASK[0], MASK[1] = True, False
 
 
 def pair(name: str, **options):
-    """Keras' layer and ours, with the same weights."""
+    """Keras' layer and ours, with the same weights, always the same."""
+    keras.utils.set_random_seed(3)
     theirs = getattr(keras.layers, name)(UNITS, **options)
     layer = getattr(ours, name)(UNITS, **options)
     for one in (theirs, layer):
@@ -113,7 +114,11 @@ def test_dropout_draws_as_keras_does(name, rates):
     theirs, layer = pair(name, return_sequences=True, seed=7, **rates)
     wanted = theirs(X, training=True)
     assert np.abs(np.asarray(wanted) - theirs(X, training=False)).max() > 0.01
-    assert_close(layer(X, training=True), wanted)
+    # What is left of h counts double, so that roundings grow: as this of X does.
+    again, _ = pair(name, return_sequences=True, seed=7, **rates)
+    grown = np.abs(np.asarray(again(X * 1.0000004, training=True)) - wanted).max()
+    assert grown < 1e-4
+    assert_close(layer(X, training=True), wanted, atol=CLOSE["atol"] + grown)
     assert_close(layer(X, training=False), theirs(X, training=False))
     own = "recurrent_dropout" in rates and name != "SimpleRNN"
     plan = layer.explain(BATCH, TIME, training=True)
