@@ -81,7 +81,8 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
                                max(kMostPendingFloats / run.lanes(), blocking.rows));
   const bool is_int8 = blocking.weights == WeightFormat::kInt8;
   if (is_int8) most_rows = min(most_rows, max(blocking.rows, kMostQuantised / depth));
-  alignas(64) float quantised[Int8::row_floats(kMostQuantised)];
+  constexpr std::int64_t kQuantisedFloats = Int8::row_floats(kMostQuantised);
+  alignas(64) float quantised[kQuantisedFloats];
   const std::int64_t panel_stride = most_rows * front.lanes();
   const Pending pending{ascends ? front.first : back.first,
                         run.count * front.vectors,

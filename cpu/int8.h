@@ -30,9 +30,9 @@ struct Int8 {
       }
     }
   };
-  PRNN_HD static std::int64_t runs(std::int64_t depth) { return ceil_div(depth, kRun); }
+  PRNN_HD static constexpr std::int64_t runs(std::int64_t depth) { return ceil_div(depth, kRun); }
   // Of a quantised row: a factor for each run, and pairs.
-  PRNN_HD static std::int64_t row_floats(std::int64_t depth) {
+  PRNN_HD static constexpr std::int64_t row_floats(std::int64_t depth) {
     return runs(depth) * (1 + kRun / 2);
   }
 
