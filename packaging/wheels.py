@@ -11,6 +11,7 @@ an old glibc. XLA's headers are those of the oldest jaxlib that pyproject.toml a
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import tomllib
@@ -61,7 +62,10 @@ def native_wheel(python: Path, version: str, arch: str, zig: Path, out: Path) ->
         _PYTHON_HOST_PLATFORM=f"linux-{arch}",
         SETUPTOOLS_EXT_SUFFIX=suffix,
     )
-    repaired = repair(python, raw, f"manylinux_{GLIBC.replace('.', '_')}_{arch}", out)
+    repaired = repair(python, raw, out)
+    oldest = min(map(int, re.findall(r"manylinux_2_(\d+)_", repaired.name)), default=99)
+    if oldest > int(GLIBC.removeprefix("2.")):
+        raise SystemExit(f"{repaired.name} asks for a glibc newer than {GLIBC}")
     if (size := repaired.stat().st_size) > MOST_BYTES:
         raise SystemExit(f"{repaired.name}: {size / 1e6:.1f} MB, more than wanted")
 
@@ -69,7 +73,7 @@ def native_wheel(python: Path, version: str, arch: str, zig: Path, out: Path) ->
 def cuda_wheel(python: Path, out: Path) -> None:
     """The CUDA engine, by nvcc and this machine's GCC."""
     raw = wheel(python, ROOT / "packaging/cuda13", WORK / "raw")
-    repair(python, raw, "auto", out)
+    repair(python, raw, out)
 
 
 def wheel(python: Path, source: Path, out: Path, **variables: str) -> Path:
@@ -87,11 +91,14 @@ def wheel(python: Path, source: Path, out: Path, **variables: str) -> Path:
     return Path(shutil.move(made, out / made.name))
 
 
-def repair(python: Path, raw: Path, platform: str, out: Path) -> Path:
-    """Checked against a manylinux policy, and named after it."""
+def repair(python: Path, raw: Path, out: Path) -> Path:
+    """Checked against the manylinux policies, and named after the best it fulfils.
+
+    By name auditwheel takes those of this processor only.
+    """
     fresh = WORK / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
-    run(python, "auditwheel", "repair", "--plat", platform, "--wheel-dir", fresh, raw)
+    run(python, "auditwheel", "repair", "--plat", "auto", "--wheel-dir", fresh, raw)
     (made,) = fresh.iterdir()
     print(f"{made.name}: {made.stat().st_size / 1e6:.2f} MB", flush=True)
     return Path(shutil.move(made, out / made.name))
