@@ -16,14 +16,8 @@ _OPTIONS = {
 
 
 def runtime(point: Point, arrays: Arrays) -> Candidate:
-    """A session with a thread for each core; x is time-major, as the operators are."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads()
-    session = onnxruntime.InferenceSession(
-        model(point.cell, arrays.params), options, providers=["CPUExecutionProvider"]
-    )
+    """A call of a session; x is time-major, as the operators are."""
+    session = session_of(model(point.cell, arrays.params))
     given = {"X": np.ascontiguousarray(arrays.x.swapaxes(0, 1))}
 
     def result(out):
@@ -31,6 +25,18 @@ def runtime(point: Point, arrays: Arrays) -> Candidate:
         return {"y": y[:, 0].swapaxes(0, 1)}
 
     return Candidate(lambda: session.run(None, given), result)
+
+
+def session_of(model: bytes):
+    """With a thread for each core."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads()
+    options.log_severity_level = 3  # errors
+    return onnxruntime.InferenceSession(
+        model, options, providers=["CPUExecutionProvider"]
+    )
 
 
 def model(cell: str, params: Params) -> bytes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks._points import threads
+from benchmarks._onnx_layers import session_of
 from prnn_jax import Params, convert
 
 
@@ -44,13 +44,9 @@ def stream(
     layers: Sequence[Params], chunks: Sequence, *, int8: bool
 ) -> Callable[[], Stream]:
     """What begins a stream, of one batch row."""
-    import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = convert.export_onnx("lstm", layers, time_major=True, state=True)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads()
-    options.log_severity_level = 3
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.onnx"
         path.write_bytes(model.SerializeToString())
@@ -62,9 +58,7 @@ def stream(
                 path, quantized, weight_type=QuantType.QInt8, **options_of_weights
             )
             path = quantized
-        session = onnxruntime.InferenceSession(
-            path.read_bytes(), options, providers=["CPUExecutionProvider"]
-        )
+        session = session_of(path.read_bytes())
     given = [np.ascontiguousarray(np.swapaxes(chunk, 0, 1)) for chunk in chunks]
     hidden = layers[0].w_hh.shape[0]
     return lambda: Stream(session, len(layers), hidden, given)

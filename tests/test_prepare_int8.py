@@ -54,7 +54,7 @@ def assert_follows(case: Case, ours, arrays: dict) -> None:
         exact = named(*jax.tree.map(np.asarray, case.forward("scan")(doubles)))
     for name, value in named(*ours).items():
         assert exact[name].dtype == np.float64
-        allowed = 3 * error_of(of_scan[name], exact[name]) + INPUT_ERROR
+        allowed = 2 * error_of(of_scan[name], exact[name]) + INPUT_ERROR
         assert error_of(value, exact[name]) <= allowed, name
 
 

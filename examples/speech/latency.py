@@ -1,7 +1,6 @@
 """How long a chunk of a stream takes: here, with lax.scan, and in PyTorch."""
 
 import dataclasses
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from . import in_torch
 from .config import RunConfig
 from .model import Recogniser
 from .stream import chunk_model
+from .timing import milliseconds
 
 
 class Latency(NamedTuple):
@@ -46,17 +46,8 @@ def measure(
         }
         if torch_way := _torch_way(config, recogniser, chunk_ms):
             ways["PyTorch"] = torch_way
-        for way in ways.values():
-            for _ in range(10):
-                way()  # compiles, warms up
-        seconds = np.zeros((repeats, len(ways)))
-        for repeat in range(repeats):
-            for column, way in enumerate(ways.values()):
-                start = time.perf_counter()
-                way()
-                seconds[repeat, column] = time.perf_counter() - start
-        for what, of_way in zip(ways, seconds.T, strict=True):
-            p50, p99 = np.percentile(1e3 * of_way, [50, 99])
+        for what, ms in milliseconds(ways, repeats, warm_up=10).items():
+            p50, p99 = np.percentile(ms, [50, 99])
             yield Latency(what, chunk_ms, float(p50), float(p99))
 
 

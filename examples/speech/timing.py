@@ -33,8 +33,7 @@ class StepTime(NamedTuple):
 def time_steps(config: RunConfig, batch: Batch, repeats: int) -> list[StepTime]:
     """Times whole training steps: forward, loss, backward, optimizer.
 
-    The ways take turns, so that a busy moment hits all alike. PyTorch's does without
-    augmentation.
+    PyTorch's does without augmentation.
     """
     ways = {
         f"prnn_jax ({_engine(config, batch)})": _jax_way(config, batch, None),
@@ -42,19 +41,27 @@ def time_steps(config: RunConfig, batch: Batch, repeats: int) -> list[StepTime]:
     }
     if torch_way := _torch_way(config, batch):
         ways["PyTorch"] = torch_way
+    times = []
+    for what, ms in milliseconds(ways, repeats, warm_up=1).items():
+        p10, p50, p90 = np.percentile(ms, [10, 50, 90]).tolist()
+        times.append(StepTime(what, p10, p50, p90, 1e3 * len(batch.rows) / p50))
+    return times
+
+
+def milliseconds(
+    ways: dict[str, Callable[[], object]], repeats: int, warm_up: int
+) -> dict[str, np.ndarray]:
+    """Of each call. The ways take turns, so that a busy moment hits all alike."""
     for way in ways.values():
-        way()  # compiles, warms up
-    seconds = np.zeros((repeats, len(ways)))
+        for _ in range(warm_up):  # and compiles
+            way()
+    times = np.zeros((repeats, len(ways)))
     for repeat in range(repeats):
         for column, way in enumerate(ways.values()):
             start = time.perf_counter()
             way()
-            seconds[repeat, column] = time.perf_counter() - start
-    times = []
-    for what, of_way in zip(ways, 1e3 * seconds.T, strict=True):
-        p10, p50, p90 = np.percentile(of_way, [10, 50, 90]).tolist()
-        times.append(StepTime(what, p10, p50, p90, 1e3 * len(batch.rows) / p50))
-    return times
+            times[repeat, column] = 1e3 * (time.perf_counter() - start)
+    return dict(zip(ways, times.T, strict=True))
 
 
 def activation_bytes(config: RunConfig, batch: Batch) -> dict[str, int]:
