@@ -1,4 +1,4 @@
-"""A run of the speech example: data, training, a kill and the way back, streams."""
+"""A run of the speech example: training, a kill and the way back, streams."""
 
 import json
 import os
@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -15,20 +14,17 @@ import pytest
 import soundfile
 from flax import nnx
 from jax import export as jax_export
+from speech_support import ALPHABET, noise, written_config
 
 from examples.speech import (
-    audio,
     checkpoint,
     commands,
-    corpora,
     dataset,
     export,
     in_torch,
-    layouts,
     runs,
     settings,
     stream,
-    text,
 )
 from examples.speech.__main__ import main
 from examples.speech.beam import BeamSearch
@@ -41,48 +37,16 @@ from examples.speech.config import (
 )
 from examples.speech.decode import Word
 from examples.speech.errors import SpeechError
-from examples.speech.features import mel_matrix
 from examples.speech.model import Recogniser
 from examples.speech.ngram import words_of, write_arpa
 from examples.speech.progress import read
 
 ROOT = Path(__file__).parents[1]
-ALPHABET = text.Alphabet(RunConfig().model.characters)
-SETTINGS = """
-[model]
-layers = 1
-hidden_size = 16
-channels = 8
-lookahead = 3
-[train]
-epochs = 2
-batch_size = 2
-buckets = 1
-save_every = 2
-"""
-
-
-def _noise(seconds: float, rate: int = 8000) -> np.ndarray:
-    rng = np.random.default_rng(round(1000 * seconds))
-    return (0.1 * rng.standard_normal(round(seconds * rate))).astype(np.float32)
-
-
-def _recordings(rate: int = 16000) -> list[layouts.Recording]:
-    return [
-        layouts.Recording(_noise(0.6 + 0.1 * n, rate), rate, f"one {word}", f"s{n % 2}")
-        for n, word in enumerate(["two", "three", "four", "five", "six"])
-    ]
 
 
 @pytest.fixture(scope="module")
 def config_file(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("speech")
-    source = layouts.manifest(folder, "train", _recordings())
-    data = [f"{name} = {json.dumps(str(source))}" for name in ("train", "dev", "test")]
-    data.append(f"cache = {json.dumps(str(folder / 'features'))}")
-    file = folder / "config.toml"
-    file.write_text("\n".join(["[data]", *data]) + SETTINGS)
-    return file
+    return written_config(tmp_path_factory.mktemp("speech"))
 
 
 @pytest.fixture(scope="module")
@@ -90,151 +54,6 @@ def run(config_file, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     main(["train", "--config", str(config_file), "--run", str(folder)])
     return folder
-
-
-# Data
-
-
-@pytest.mark.parametrize("layout", layouts.LAYOUTS)
-def test_layouts_give_the_same_utterances(layout, tmp_path):
-    source = layouts.LAYOUTS[layout](tmp_path, "dev", _recordings())
-    data = DataConfig(cache=tmp_path / "cache")
-    for _ in range(2):  # made, then kept
-        loaded = dataset.load(source, data, FeatureConfig(), ALPHABET)
-        assert not loaded.skipped
-        texts = sorted(utterance.text for utterance in loaded.utterances)
-        assert texts == sorted(recording.text for recording in _recordings())
-        for utterance in loaded.utterances:
-            number = [r.text for r in _recordings()].index(utterance.text)
-            # MP3 adds some hundredths of a second.
-            assert abs(len(utterance.features) - (58 + 10 * number)) <= 8
-        assert len({utterance.clip.speaker for utterance in loaded.utterances}) == 2
-
-
-def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path):
-    def entry(name, samples, said="one", **more):
-        if samples is not None:
-            soundfile.write(tmp_path / name, samples, 8000, **more)
-        return {"audio_filepath": name, "text": said}
-
-    second = _noise(1.0)
-    entries = [
-        entry("good.wav", second),
-        entry("stereo8.wav", np.stack([second, second], 1), subtype="PCM_U8"),
-        entry("empty.wav", second[:0]),
-        entry("one.wav", second[:1]),
-        entry(
-            "nan.wav", np.where(np.arange(8000) == 7, np.nan, second), subtype="FLOAT"
-        ),
-        entry("missing.wav", None),
-        entry("digits.wav", second, said="one 2"),
-        entry("late.wav", second) | {"offset": 0.5, "duration": 1.0},
-        entry("early.wav", second) | {"offset": -0.5},
-        entry("text.wav", second),
-    ]
-    (tmp_path / "text.wav").write_text("no sound")
-    manifest = tmp_path / "all.jsonl"
-    manifest.write_text("\n".join(map(json.dumps, entries)))
-    data = DataConfig(cache=tmp_path / "cache")
-    loaded = dataset.load(manifest, data, FeatureConfig(), ALPHABET)
-    names = [utterance.clip.audio.name for utterance in loaded.utterances]
-    assert names == ["good.wav", "stereo8.wav"]
-    reasons = {clip.audio.stem: reason for clip, reason in loaded.skipped}
-    for name, reason in {
-        "empty": "lasts 0.00 s",
-        "one": "lasts 0.00 s",
-        "nan": "NaN",
-        "missing": "cannot be read",
-        "digits": "no label for '2'",
-        "late": "ends at 1.00 s",
-        "early": "begins at -0.50 s",
-        "text": "cannot be read",
-    }.items():
-        assert reason in reasons.pop(name)
-    assert not reasons
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("none.jsonl", None, "no such file"),
-        ("wrong.txt", "one", "expected a manifest"),
-        ("empty.jsonl", "", "no recordings with texts"),
-        ("cut.jsonl", '{"text": "one"}\n{"text": "tw', "line 1: expected an object"),
-        ("list.jsonl", "[1, 2]", "line 1: expected an object"),
-        ("latin.jsonl", b"\xe9", "expected text in UTF-8"),
-        ("no_columns.tsv", "path\tage\n", "no column sentence"),
-    ],
-)
-def test_a_list_that_cannot_be_read(name, content, message, tmp_path):
-    if content is not None:
-        content = content.encode() if isinstance(content, str) else content
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(SpeechError, match=message):
-        corpora.find_clips(tmp_path / name)
-
-
-def test_texts_are_normalised():
-    assert text.normalise("  Déjà-vu,  DON’T! ") == "deja vu don't"
-
-
-def test_resampling_keeps_a_tone(tmp_path):
-    tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(44100) / 44100)
-    soundfile.write(tmp_path / "tone.flac", tone, 44100)
-    samples = audio.read(tmp_path / "tone.flac", 8000)
-    expected = 0.5 * np.sin(2 * np.pi * 440 * np.arange(8000) / 8000)
-    assert len(samples) == 8000
-    # The filter has less to go by at both ends.
-    np.testing.assert_allclose(samples[200:-200], expected[200:-200], atol=1e-3)
-
-
-# Settings
-
-
-def test_settings_come_back_from_their_file(config_file, tmp_path):
-    config = settings.load(config_file)
-    assert (config.model.layers, config.train.save_every) == (1, 2)
-    settings.save(config, tmp_path / "again.toml")
-    assert settings.load(tmp_path / "again.toml") == config
-    dashes = replace(config, decode=DecodeConfig(word_score=-1.5))
-    settings.save(dashes, tmp_path / "dashes.toml")
-    assert settings.load(tmp_path / "dashes.toml") == dashes
-    arguments = settings.with_files(["train", "--a", "1", "--config", str(config_file)])
-    assert arguments[0] == "train"
-    assert arguments[-2:] == ["--a", "1"]
-
-
-def test_an_unknown_setting_names_the_nearest(tmp_path, capsys):
-    file = tmp_path / "wrong.toml"
-    file.write_text("[model]\nhiden_size = 3\n")
-    with pytest.raises(SystemExit):
-        settings.load(file)
-    shown = capsys.readouterr()
-    assert "--model.hiden_size" in shown.out + shown.err
-    assert "--model.hidden-size" in shown.out + shown.err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--features.sample-rate", "16000"], "fft_size that a window of 400"),
-        (["--features.high-hz", "5000"], "at most half the sample rate"),
-        (["--model.layers", "0"], "model.layers above 0, got 0"),
-        (["--model.characters", "aab"], "model.characters, each once"),
-        (["--train.batch-size", "0"], "train.batch_size above 0, got 0"),
-        (["--augment.bins-hidden", "-1"], "augment.bins_hidden of 0 or more, got -1"),
-        (["--config", "nowhere.toml"], "nowhere.toml"),
-    ],
-)
-def test_settings_that_cannot_be(options, message, tmp_path):
-    with pytest.raises(SystemExit, match=message):
-        main(["train", "--run", str(tmp_path / "run"), *options])
-    assert not (tmp_path / "run").exists()
-
-
-def test_mel_bins_too_narrow_for_the_spectrum():
-    with pytest.raises(SpeechError, match="see no line of the spectrum"):
-        mel_matrix(FeatureConfig(mel_bins=120))
 
 
 # Training
@@ -418,13 +237,13 @@ def test_a_stream_compiles_nothing_once_it_runs(run, caplog):
         stream.Stream(config, model).finish()
         assert "Compiling jit(advance)" in caplog.text
         caplog.clear()
-        stream.Stream(config, model).feed(_noise(0.5))
+        stream.Stream(config, model).feed(noise(0.5))
     assert "Compiling" not in caplog.text
 
 
 def test_commands_write_the_same_text(run, tmp_path, capsys):
     file = tmp_path / "said.ogg"
-    soundfile.write(file, _noise(1.3, 16000), 16000)
+    soundfile.write(file, noise(1.3, 16000), 16000)
     (tmp_path / "broken.wav").write_text("no sound")
     commands.transcribe([file], run, as_json=True)
     offline = json.loads(capsys.readouterr().out)["text"]
@@ -436,9 +255,9 @@ def test_commands_write_the_same_text(run, tmp_path, capsys):
 
 def test_files_without_sound_are_named_and_the_others_read(run, tmp_path, capsys):
     samples = {
-        "good": _noise(1.3),
-        "empty": _noise(1.0)[:0],
-        "one": _noise(1.0)[:1],
+        "good": noise(1.3),
+        "empty": noise(1.0)[:0],
+        "one": noise(1.0)[:1],
         "nan": np.full(8000, np.nan, np.float32),
     }
     files = [tmp_path / f"{name}.wav" for name in samples]
@@ -484,7 +303,7 @@ def test_an_exported_program_needs_nothing_of_this(run, tmp_path):
     exported = jax_export.deserialize(bytearray(program))
     assert "custom_call @prnn" not in exported.mlir_module()
     recognise = exported.call
-    samples = _noise(1.0)
+    samples = noise(1.0)
     logits, lengths = jax.jit(recognise)(samples[None], np.array([8000], np.int32))
     features = dataset.log_mel(samples, config.features)
     expected = recogniser(features[None], np.array([len(features)]))
