@@ -117,7 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     error, regret = rates.pop("error"), rates.pop("regret")
-    plan = native.cpu_plan("lstm", 1, 1, 1, 1, False, 1)
+    plan = native.cpu_plan("lstm", 1, 1, 1, 1, 0, False, 1)
     found = harness.commit()
     source = (
         f"measured: {harness.device(None)['cpu']}, {options.threads} threads, "

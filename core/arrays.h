@@ -11,6 +11,7 @@ template <class T = float>
 struct ForwardArrays {
   const T *a_x, *w_hh, *b_hh;    // sequence [G·H]; [groups, H, G·H]; [groups, G·H]
   const T* per_unit;             // [groups, U·H], of cells that have such numbers
+  const T* w_hr;                 // [groups, H, P], of cells that project
   const T* state_0[kMaxStates];  // [batch, groups, H] each
   T* y;                          // sequence [H]
   T* state_n[kMaxStates];
@@ -18,7 +19,7 @@ struct ForwardArrays {
   bool saves_reserve;  // else only the states
   Controls<T> controls;
   // Of the engine's own, whose rows begin at Shape::own_at.
-  float* between;  // [batch, groups, 3·H], two-phase cells only
+  float* between;  // [batch, groups, n] that the second phase reads, two-phase cells only
   // [2, batch, groups, H], by turns: what a step multiplies. For engines that read it from memory;
   // null where that is y, or what y is reset to, as it lies there.
   float* multiplied;
@@ -49,14 +50,16 @@ struct ForwardArrays {
 template <class T = float>
 struct BackwardArrays {
   const T *dy, *w_hh, *y, *saved;  // as in ForwardArrays
-  const T* per_unit;               // likewise
+  const T *per_unit, *w_hr;        // likewise
   const T *state_0[kMaxStates], *dstate_n[kMaxStates];
   T *da_x, *da_h;  // sequences [G·H]; one array where kSameGradient
+  T* dh;           // sequence [P], of cells that project: all of the gradient of h
   T* dstate_0[kMaxStates];
   Controls<T> controls;
   float* dreset_to[kMaxStates];  // [batch, groups, H] each; null where there are no resets
   float* multiplied;             // [2, batch, groups, G·H], as in ForwardArrays; null: da_h
   float* carry;                  // [batch, groups, S·H], as in ForwardArrays
+  float* between;                // as there
 
   // Before the first step: nothing has gone to reset_to.
   template <class Io>
@@ -90,17 +93,17 @@ struct BackwardArrays {
   }
 };
 
-// What a call of no steps does, in place of a pass: copy(to, from) for each state, and clear(to)
-// for each sum over resets, which are floats.
+// What a call of no steps does, in place of a pass: copy(n, to, from) for each state, and
+// clear(n, to) for each sum over resets, which are floats.
 template <class Copy, class Clear>
 void hand_on_states(const ForwardArrays<void>& at, int states, Copy&& copy, Clear&&) {
-  for (int n = 0; n < states; ++n) copy(at.state_n[n], at.state_0[n]);
+  for (int n = 0; n < states; ++n) copy(n, at.state_n[n], at.state_0[n]);
 }
 template <class Copy, class Clear>
 void hand_on_states(const BackwardArrays<void>& at, int states, Copy&& copy, Clear&& clear) {
   for (int n = 0; n < states; ++n) {
-    copy(at.dstate_0[n], at.dstate_n[n]);
-    if (at.dreset_to[n] != nullptr) clear(at.dreset_to[n]);
+    copy(n, at.dstate_0[n], at.dstate_n[n]);
+    if (at.dreset_to[n] != nullptr) clear(n, at.dreset_to[n]);
   }
 }
 
@@ -125,7 +128,7 @@ inline constexpr int saved_values = C::kReserve + C::kStates - 1;
 // A cell's numbers at run time.
 struct CellNumbers {
   int gates, states, saved, per_unit;
-  bool same_gradient, keeps_made;
+  bool same_gradient, keeps_made, projects;
 
   int kept(bool has_zoneout) const { return saved + (has_zoneout && keeps_made ? 1 : 0); }
 };
@@ -133,7 +136,7 @@ inline CellNumbers numbers(const CellSpec& cell) {
   CellNumbers out = visit(cell, [](auto c) {
     using C = decltype(c);
     return CellNumbers{C::kGates,     C::kStates,       saved_values<C>,
-                       kPerUnitOf<C>, C::kSameGradient, C::kKeepsMade};
+                       kPerUnitOf<C>, C::kSameGradient, C::kKeepsMade, kProjectsOf<C>};
   });
   if (!cell.has_peepholes) out.per_unit = 0;
   return out;

@@ -10,6 +10,8 @@
 //   kSameGradient  true where ∂a_x and ∂a_h are the same numbers, so that one array holds both
 //   kKeepsMade     true where step_grad() reads the h that step() has made, and zoneout leaves a
 //                  mixture in y: a call with zoneout keeps that h, and nothing else, as the reserve
+//   kProjects      true where h is a product of what the units give: one more matrix. A cell
+//                  without says nothing.
 //   kPerUnit       numbers of its own that a unit multiplies element by element: step() and
 //                  step_grad() take them first. A cell without any says nothing.
 //
@@ -30,6 +32,9 @@ inline constexpr int kPerUnitOf = 0;
 template <class C>
   requires requires { C::kPerUnit; }
 inline constexpr int kPerUnitOf<C> = C::kPerUnit;
+
+template <class C>
+inline constexpr bool kProjectsOf = requires { requires C::kProjects; };
 
 template <class C, class F>
 using PerUnit = Vec<kPerUnitOf<C>, F>;
@@ -118,6 +123,15 @@ struct Lstm {
   PRNN_HD static Vec<2, F> made(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) {
     return {now[0], reserve[1] * prev[1] + reserve[0] * reserve[2]};
   }
+};
+
+// A cell whose h a second product makes of what its units give, m (Sak et al. 2014, LSTMP):
+//   m = the cell's own h    h' = m w_hr
+// step() and step_grad() are the cell's, with m in place of h.
+template <class C>
+struct Projected : C {
+  static constexpr int kPhases = 2;
+  static constexpr bool kProjects = true;
 };
 
 // The same with activations of the caller's choice, φ for tanh(a_g) and ψ for tanh(c'), and with
@@ -365,6 +379,16 @@ concept TwoPhaseCell =
     };
 static_assert(TwoPhaseCell<GruResetBefore>);
 
+// One that projects.
+template <class C>
+concept ProjectedCell = kProjectsOf<C> && C::kPhases == 2 && C::kSameGradient && !C::kKeepsMade &&
+                        kPerUnitOf<C> == 0 && requires(C cell, Gates<C, float> a,
+                                                       State<C, float> s, Vec<C::kReserve, float> r) {
+                          cell.step(a, a, s).next;
+                          cell.step_grad(s, s, s, r).da_h;
+                        };
+static_assert(ProjectedCell<Projected<Lstm>>);
+
 enum class CellKind {
   kRnnTanh,
   kRnnRelu,
@@ -374,7 +398,8 @@ enum class CellKind {
   kSlstm,
   kGru,
   kGeneralGru,
-  kGruResetBefore
+  kGruResetBefore,
+  kProjectedLstm
 };
 
 // The cell and its numbers, as they come from the caller.
@@ -408,6 +433,8 @@ template <class F>
       return f(GeneralGru{spec.f});
     case CellKind::kGruResetBefore:
       return f(GruResetBefore{spec.f});
+    case CellKind::kProjectedLstm:
+      return f(Projected<Lstm>{});
   }
   __builtin_unreachable();  // the handlers refuse every other value
 }

@@ -13,6 +13,8 @@ struct PassBase {
   C cell;
   Shape shape;
 
+  // Units that a phase makes.
+  PRNN_HD std::int64_t units(int) const { return shape.hidden; }
   // Element (unit from, gate, unit to) of w_hh.
   PRNN_HD T w(const T* w_hh, std::int64_t g, std::int64_t from, int gate, std::int64_t to) const {
     return w_hh[(g * shape.hidden + from) * C::kGates * shape.hidden + gate * shape.hidden + to];

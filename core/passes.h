@@ -6,6 +6,7 @@
 // backward, one product per unit of kGates published values (∂a_h). An engine asks of a pass:
 //
 //   kPhases                          products in series within a step
+//   units(p)                         that the phase makes
 //   products(p)                      rows of the phase's matrix per unit
 //   depth(p)                         columns: how many published values a product runs over
 //   weight(g, p, unit, product, k)   the matrix, and bias(...), what the product starts from

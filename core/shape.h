@@ -17,7 +17,16 @@ struct Shape {
   bool bidirectional;  // the second half of the groups runs against the first
   // [batch, groups]: how many steps of a row count, from its beginning; null: all.
   const std::int32_t* lengths = nullptr;
+  // Values of h and y, of a cell that projects what its units give; 0: as many as units.
+  std::int64_t projected = 0;
 
+  PRNN_HD std::int64_t output() const { return projected == 0 ? hidden : projected; }
+  // As arrays of h are laid out.
+  PRNN_HD Shape of_output() const {
+    Shape out = *this;
+    out.hidden = output();
+    return out;
+  }
   PRNN_HD std::int64_t state_at(std::int64_t b, std::int64_t g) const {
     return (b * groups + g) * hidden;
   }

@@ -84,7 +84,8 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
   constexpr std::int64_t kQuantisedFloats = Int8::row_floats(kMostQuantised);
   alignas(64) float quantised[kQuantisedFloats];
   const std::int64_t panel_stride = most_rows * front.lanes();
-  const Pending pending{ascends ? front.first : back.first,
+  const Pending pending{pass.units(kPhase),
+                        ascends ? front.first : back.first,
                         run.count * front.vectors,
                         front.vectors,
                         products,
@@ -124,7 +125,7 @@ template <int kPhase, class Pass>
 PRNN_HD Panel take_panel(const Pass& pass, const Blocking& blocking, float* packed,
                          std::int64_t group, std::int64_t step, const Part& part, std::int64_t i) {
   const std::int64_t n = step % 2 == 0 ? part.first_panel + i : part.last_panel - 1 - i;
-  const Units units = units_of(pass.shape, blocking, kPhase, Pass::products(kPhase), n);
+  const Units units = units_of(blocking, kPhase, Pass::products(kPhase), n);
   if constexpr (requires { Pass::kPacksInTurn; })
     if (blocking.source == WeightSource::kPackedPerPanel) {
       const Panel panel{packed, units};
@@ -170,7 +171,7 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
       return Unpacked<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
   if constexpr (requires { pass.output(0, 0); })
     if (blocking.weights != WeightFormat::kInt8 && pass.rows_are_alike(step) &&
-        pass.shape.hidden % kWidth == 0)
+        pass.units(kPhase) % kWidth == 0)
       return put_products<kPhase>(pass, blocking, packed, part, step);
   const std::int64_t rows = part.last_row - part.first_row, depth = pass.depth(kPhase);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g) {

@@ -3,6 +3,7 @@
 //
 // Nothing here may be shared with code compiled for another processor: no standard containers or
 // algorithms, only templates over this namespace's types and always-inlined functions.
+#include "core/projected_passes.h"
 #include "core/two_phase_passes.h"
 #include "cpu/advance.h"
 #include "cpu/matrix_block.h"
@@ -38,7 +39,6 @@ Blocking block(const Problem& problem, Layout layout) {
   out.layout = layout;
   visit_pass(problem, [&](const auto& pass) {
     using T = typename std::remove_cvref_t<decltype(pass)>::Value;
-    const std::int64_t hidden = problem.shape.hidden;
     out.phases = pass.kPhases;
     out.weights = problem.weights;
     const bool is_int8 = out.weights == WeightFormat::kInt8;
@@ -47,10 +47,10 @@ Blocking block(const Problem& problem, Layout layout) {
     out.rows = kMaxRows;
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
-      const std::int64_t depth = pass.depth(p);
-      const Remainder left = out.remainder[p] = remainder(hidden, products, depth, !is_int8);
-      out.columns[p] = products * ceil_div(hidden, kWidth);
-      const std::int64_t unit_vectors = ceil_div(hidden - left.units, kWidth);
+      const std::int64_t depth = pass.depth(p), units = out.units[p] = pass.units(p);
+      const Remainder left = out.remainder[p] = remainder(units, products, depth, !is_int8);
+      out.columns[p] = products * ceil_div(units, kWidth);
+      const std::int64_t unit_vectors = ceil_div(units - left.units, kWidth);
       // One row multiplies all of a panel at once: it takes eight sums to make up for the latency
       // of an addition. More rows take a panel in strips.
       const std::int64_t wanted = max(kMaxVectors / products, 1);
@@ -86,7 +86,7 @@ void pack(const Problem& problem, const Blocking& blocking, const Part& part, in
         Panel panels[kPackedTogether];
         int count = 0;
         for (; count < kPackedTogether && n < part.last_panel; ++count, ++n) {
-          const Units units = units_of(problem.shape, blocking, phase, pass.products(phase), n);
+          const Units units = units_of(blocking, phase, pass.products(phase), n);
           panels[count] = {packed + panel_at(blocking, group, phase, units), units};
         }
         if (problem.weights == WeightFormat::kInt8)
@@ -148,8 +148,8 @@ void begin(const Problem& problem, std::int64_t first_row, std::int64_t last_row
   visit_pass(problem, [&](const auto& pass) {
     for (std::int64_t b = first_row; b < last_row; ++b)
       for (std::int64_t g = 0; g < pass.shape.groups; ++g)
-        for (std::int64_t unit = 0; unit < pass.shape.hidden; unit += kWidth)
-          pass.begin(g, b, unit, {(int)min(kWidth, pass.shape.hidden - unit)});
+        for (std::int64_t unit = 0; unit < pass.shape.output(); unit += kWidth)
+          pass.begin(g, b, unit, {(int)min(kWidth, pass.shape.output() - unit)});
   });
 }
 

@@ -69,17 +69,15 @@ struct Panels {
 
  private:
   void pack(const Panel& panel) const {
-    Shape shape{};
-    shape.hidden = panel.columns;
     const Units units{0, panel.vectors, panel.lanes(), panel.vectors, panel.vectors, false};
     __builtin_memset(panel.weights, 0, sizeof(float) * panel.lanes());  // what sums start from
     if (block.is_b_along_depth) {
       const float* const b = block.b + panel.first * block.stride_b;
-      pack_columns(shape, WeightColumns<float>{b, block.stride_b}, block.depth, units,
+      pack_columns(panel.columns, WeightColumns<float>{b, block.stride_b}, block.depth, units,
                    panel.weights);
     } else {
       const float* const b = block.b + panel.first;
-      StripPlaces places = places_of(shape, units, 1, units.strip(0, lines<float>(block.depth)),
+      StripPlaces places = places_of(panel.columns, units, 1, units.strip(0, lines<float>(block.depth)),
                                      panel.weights + panel.lanes());
       pack_rows(WeightRows<float>{b, block.stride_b}, block.depth, &places, 1);
     }

@@ -39,7 +39,7 @@ struct StripPlaces {
 };
 
 // Of products that share vectors, some lie in two strips.
-inline StripPlaces places_of(const Shape& shape, const Units& units, int products,
+inline StripPlaces places_of(std::int64_t of_phase, const Units& units, int products,
                              const Strip& strip, float* line) {
   StripPlaces out;
   out.line = line;
@@ -51,11 +51,11 @@ inline StripPlaces places_of(const Shape& shape, const Units& units, int product
     for (int v = 0; v < units.vectors; ++v) {
       const int first = product * units.product_stride + v * kWidth;
       const int from = (int)max(first, begin);
-      const int to = (int)min(first + units.count_of(shape, v), end);
+      const int to = (int)min(first + units.count_of(of_phase, v), end);
       if (from >= to) continue;
       const std::int64_t unit = units.first_of(v) + from - first;
       out.all[out.count++] = {product,      to - from, units.share_vectors() ? to - from : kWidth,
-                              from - begin, unit,      product * shape.hidden + unit};
+                              from - begin, unit,      product * of_phase + unit};
       out.are_whole = out.are_whole && to - from == kWidth;
     }
   return out;
@@ -108,13 +108,13 @@ template <class T>
 
 // The same, a vector of lines at a time, of weights that lie k beside k.
 template <class T>
-[[gnu::noinline]] void pack_columns(const Shape& shape, WeightColumns<T> weights,
+[[gnu::noinline]] void pack_columns(std::int64_t of_phase, WeightColumns<T> weights,
                                     std::int64_t depth, const Units& units, float* panel) {
   using Format = Packed<T>;
   constexpr int kMost = Format::kPerLine * kWidth;
   for (int v = 0; v < units.vectors; ++v) {
     const Strip strip = units.strip(v, lines<T>(depth));
-    const int unit_count = units.count_of(shape, v), lane = v * kWidth - strip.first_lane();
+    const int unit_count = units.count_of(of_phase, v), lane = v * kWidth - strip.first_lane();
     float* line = panel + strip.first_word + strip.lanes();
     const T* const from = weights.first + units.first_of(v) * weights.stride;
     for (std::int64_t k = 0; k < depth; k += kMost) {
@@ -133,11 +133,11 @@ template <class T>
 
 // All weights of a panel along k.
 template <class Weights>
-void pack_along_k(const Shape& shape, const Weights& weights, std::int64_t depth, int products,
+void pack_along_k(std::int64_t of_phase, const Weights& weights, std::int64_t depth, int products,
                   const Units& units, float* panel) {
   for (int product = 0; product < products; ++product)
     for (int n = 0; n < units.product_stride; ++n) {
-      const auto of_sum = column(shape, weights, product, units.first + n);
+      const auto of_sum = column(of_phase, weights, product, units.first + n);
       for (std::int64_t k = 0; k < depth; k += kWidth, panel += kWidth)
         Io<float>{kWidth}.store(panel, of_sum.load(k, depth - k < kWidth ? depth - k : kWidth));
     }
@@ -167,14 +167,14 @@ void pack_panels(const Pass& pass, std::int64_t group, int phase, const Panel* p
     for (int v = 0; v < units.product_vectors; v += units.at_once) {
       const Strip strip = units.strip(v, line_count);
       StripPlaces& places = strips[strip_count++];
-      places = places_of(pass.shape, units, products, strip, at + strip.first_word);
+      places = places_of(pass.units(phase), units, products, strip, at + strip.first_word);
       pack_starts(pass, group, phase, places);
     }
     if (units.along_k) {
-      pack_along_k(pass.shape, weights, depth, products, units, at + units.lanes());
+      pack_along_k(pass.units(phase), weights, depth, products, units, at + units.lanes());
       strip_count = first_strip;
     } else if constexpr (!kAreRows) {
-      pack_columns(pass.shape, weights, depth, units, at);
+      pack_columns(pass.units(phase), weights, depth, units, at);
     }
   }
   if constexpr (kAreRows) pack_rows(weights, depth, strips, strip_count);

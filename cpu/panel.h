@@ -15,10 +15,10 @@ struct Units {
   bool along_k;
 
   PRNN_HD int lanes() const { return product_vectors * kWidth; }
-  // Of vector v.
+  // Of vector v, of a phase of so many units.
   PRNN_HD std::int64_t first_of(int v) const { return first + v * kWidth; }
-  PRNN_HD int count_of(const Shape& shape, int v) const {
-    const std::int64_t left = shape.hidden - first_of(v);
+  PRNN_HD int count_of(std::int64_t units, int v) const {
+    const std::int64_t left = units - first_of(v);
     return left < kWidth ? (int)left : kWidth;
   }
   // Whether the products share vectors, and a vector of units must not write beyond its own.
@@ -31,11 +31,10 @@ struct Units {
   }
 };
 
-inline Units units_of(const Shape& shape, const Blocking& blocking, int phase, int products,
-                      std::int64_t panel) {
+inline Units units_of(const Blocking& blocking, int phase, int products, std::int64_t panel) {
   const Remainder remainder = blocking.remainder[phase];
   const int at_once = blocking.at_once[phase];
-  const std::int64_t whole = ceil_div(shape.hidden - remainder.units, kWidth);
+  const std::int64_t whole = ceil_div(blocking.units[phase] - remainder.units, kWidth);
   if (remainder.units > 0 && panel == blocking.panels[phase] - 1)
     return {whole * kWidth,  1,
             remainder.units, (int)ceil_div(products * remainder.units, kWidth),

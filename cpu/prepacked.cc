@@ -26,7 +26,10 @@ std::int64_t packed_words(const Problem& p, std::int64_t columns, std::int64_t d
 std::int64_t padded(std::int64_t units) { return ceil_div(units, kWidestVector) * kWidestVector; }
 
 std::int64_t steps_words(const Problem& p) {
-  return packed_words(p, numbers(p.cell).gates * padded(p.shape.hidden), p.shape.hidden);
+  const CellNumbers n = numbers(p.cell);
+  const std::int64_t hidden = p.shape.hidden, output = p.shape.output();
+  return packed_words(p, n.gates * padded(hidden), output) +
+         (n.projects ? packed_words(p, padded(output), hidden) : 0);
 }
 
 float* after_header(const void* array) {
@@ -45,6 +48,7 @@ Prepared header_for(const Isa& isa, const Problem& p) {
   out.hidden = p.shape.hidden;
   out.input_size = p.projection.input_size;
   out.weights = p.weights;
+  out.projected = p.shape.projected;
   return out;
 }
 
@@ -57,7 +61,7 @@ std::int64_t prepacked_words(const Problem& p) {
 
 bool can_prepare(const Problem& p) {
   return p.weights != WeightFormat::kInt8 ||
-         std::max(p.shape.hidden, p.projection.input_size) <= kMostQuantised;
+         std::max({p.shape.hidden, p.shape.output(), p.projection.input_size}) <= kMostQuantised;
 }
 
 void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out) {

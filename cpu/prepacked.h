@@ -16,7 +16,7 @@ struct Prepared {
   std::int64_t dtype, gates, phases, groups, hidden, input_size;
   Layout steps, projection;
   WeightFormat weights;
-  std::int64_t unused;     // 0
+  std::int64_t projected;  // Shape::projected
   std::uint64_t checksum;  // of all that
 };
 

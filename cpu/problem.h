@@ -105,6 +105,7 @@ struct Blocking {
   const Products* products;
   WeightSource source;
   Partition partition;
+  std::int64_t units[kMaxPhases];    // that the phase makes
   std::int64_t columns[kMaxPhases];  // vectors of products per group
   std::int64_t places;  // kPackedPerPanel: so many threads at most have one, for a panel at a time
 };

@@ -21,6 +21,7 @@ struct ProjectionPass {
   ProjectionArrays<T> at;
 
   PRNN_HD static constexpr int products(int) { return 1; }
+  PRNN_HD std::int64_t units(int) const { return shape.hidden; }
   PRNN_HD std::int64_t depth(int) const { return at.input_size; }
   PRNN_HD WeightRows<T> weight_rows(std::int64_t g, int) const {
     return {at.w + g * shape.hidden, shape.groups * shape.hidden};

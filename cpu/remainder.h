@@ -49,12 +49,12 @@ struct Column {
   }
 };
 template <class T>
-PRNN_HD Column<T> column(const Shape& shape, WeightRows<T> weights, int product,
+PRNN_HD Column<T> column(std::int64_t units, WeightRows<T> weights, int product,
                          std::int64_t unit) {
-  return {weights.first + product * shape.hidden + unit, weights.stride};
+  return {weights.first + product * units + unit, weights.stride};
 }
 template <class T>
-PRNN_HD Column<T> column(const Shape&, WeightColumns<T> weights, int, std::int64_t unit) {
+PRNN_HD Column<T> column(std::int64_t, WeightColumns<T> weights, int, std::int64_t unit) {
   return {weights.first + unit * weights.stride, 1};
 }
 

@@ -27,9 +27,13 @@ const Products* products_of(const Isa& isa, const Problem& p) {
 
 std::int64_t state_floats(const Shape& shape) { return shape.batch * shape.groups * shape.hidden; }
 
+// What the second phase of a step reads of the first: of GRU r h, r and z; or m forward and the
+// gradient of h backward.
 std::int64_t between_floats(const Problem& p) {
   const int phases = visit(p.cell, [](auto cell) { return decltype(cell)::kPhases; });
-  return phases == 1 ? 0 : p.shape.own_floats(3);
+  if (phases == 1) return 0;
+  if (!numbers(p.cell).projects) return p.shape.own_floats(3);
+  return p.kind == Kind::kForward ? p.shape.own_floats(1) : p.shape.of_output().own_floats(1);
 }
 
 // By turns, what steps multiply, where that is not y or da_h itself.
@@ -37,16 +41,34 @@ std::int64_t multiplied_floats(const Problem& p) {
   const bool is_forward = p.kind == Kind::kForward, is_half = p.dtype != Dtype::kFloat32;
   const bool has_own = is_half || (is_forward && p.forward.controls.mask != nullptr);
   if (!has_own) return 0;
-  return 2 * p.shape.own_floats(is_forward ? 1 : numbers(p.cell).gates);
+  return 2 * (is_forward ? p.shape.of_output().own_floats(1)
+                         : p.shape.own_floats(numbers(p.cell).gates));
 }
 
 // What passes from step to step.
 std::int64_t carry_floats(const Problem& p) {
+  if (numbers(p.cell).projects && p.kind == Kind::kBackward)
+    return p.shape.own_floats(1) + p.shape.of_output().own_floats(1);
   return p.shape.own_floats(numbers(p.cell).states - (p.kind == Kind::kForward ? 1 : 0));
 }
 
-std::int64_t padded_units(const Shape& shape) {
-  return ceil_div(shape.hidden, kWidestVector) * kWidestVector;
+// Words that a group's phase is packed into at most.
+std::int64_t packed_words(const Problem& p, std::int64_t units, std::int64_t products,
+                          std::int64_t depth) {
+  // An instruction set may pack float16 as floats.
+  // An instruction set may pack float16 as floats.
+  const std::int64_t per_word = p.dtype == Dtype::kBfloat16 ? 2 : 1;
+  const std::int64_t padded = ceil_div(units, kWidestVector) * kWidestVector;
+  return padded * products * (1 + ceil_div(depth, per_word));
+}
+// Of a group's matrices, for all phases.
+std::int64_t packed_words(const Problem& p) {
+  const CellNumbers n = numbers(p.cell);
+  const std::int64_t hidden = p.shape.hidden, output = p.shape.output();
+  if (!n.projects) return packed_words(p, hidden, n.gates, hidden);
+  if (p.kind == Kind::kForward)
+    return packed_words(p, hidden, n.gates, output) + packed_words(p, output, 1, hidden);
+  return packed_words(p, output, 1, n.gates * hidden) + packed_words(p, hidden, 1, output);
 }
 
 // What the projection makes at a time.
@@ -76,10 +98,11 @@ void prepare_results(const Problem& p, const CpuPlan& plan, float* workspace) {
   const CellNumbers n = numbers(p.cell);
   const std::int64_t value = p.dtype == Dtype::kFloat32 ? 4 : 2;
   const std::int64_t sequence = value * p.shape.time * state_floats(p.shape);
+  const std::int64_t of_y = value * p.shape.time * state_floats(p.shape.of_output());
   if (plan.blocking.source != WeightSource::kUnpacked)
     prefer_huge_pages(workspace, 4 * workspace_floats(p));
   if (p.kind == Kind::kForward) {
-    prefer_huge_pages(p.forward.y, sequence);
+    prefer_huge_pages(p.forward.y, of_y);
     prefer_huge_pages(p.forward.saved, sequence * kept_values(p));
   } else {
     prefer_huge_pages(p.backward.da_x, sequence * n.gates);
@@ -88,10 +111,14 @@ void prepare_results(const Problem& p, const CpuPlan& plan, float* workspace) {
 }
 
 void hand_on_states(const Problem& p) {
-  const auto count = static_cast<std::size_t>(state_floats(p.shape));
-  const std::size_t bytes = count * (p.dtype == Dtype::kFloat32 ? 4 : 2);
-  const auto copy = [&](void* to, const void* from) { std::memcpy(to, from, bytes); };
-  const auto clear = [&](float* to) { std::fill_n(to, count, 0.0f); };
+  const std::size_t value = p.dtype == Dtype::kFloat32 ? 4 : 2;
+  const auto values = [&](int state) {
+    return static_cast<std::size_t>(state_floats(state == 0 ? p.shape.of_output() : p.shape));
+  };
+  const auto copy = [&](int n, void* to, const void* from) {
+    std::memcpy(to, from, value * values(n));
+  };
+  const auto clear = [&](int n, float* to) { std::fill_n(to, values(n), 0.0f); };
   const int states = numbers(p.cell).states;
   if (p.kind == Kind::kForward)
     hand_on_states(p.forward, states, copy, clear);
@@ -159,12 +186,9 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
 
 std::int64_t workspace_floats(const Problem& p) {
   constexpr std::int64_t kRoomToAlign = kAlignment / 4;
-  // An instruction set may pack float16 as floats.
-  const std::int64_t per_word = p.dtype == Dtype::kBfloat16 ? 2 : 1;
-  const std::int64_t lines = numbers(p.cell).gates * (1 + ceil_div(p.shape.hidden, per_word));
   const std::int64_t projection =
       projects(p) ? projection_room(p) + projected_floats(p) + widened_floats(p) + kRoomToAlign : 0;
-  return p.shape.groups * lines * padded_units(p.shape) + between_floats(p) + multiplied_floats(p) +
+  return p.shape.groups * packed_words(p) + between_floats(p) + multiplied_floats(p) +
          carry_floats(p) + 2 * kRoomToAlign + projection;
 }
 
@@ -190,7 +214,7 @@ void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool,
   float* const between = aligned(packed + own);
   float* const multiplied = between + between_floats(problem);
   float* const carry = multiplied + multiplied_floats(problem);
-  forward.between = between;
+  forward.between = steps.problem.backward.between = between;
   forward.carry = steps.problem.backward.carry = carry;
   forward.saves_far = keeps_far(isa, problem, plan);
   if (multiplied_floats(problem) > 0) {

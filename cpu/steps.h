@@ -9,7 +9,7 @@ namespace prnn::PRNN_ISA {
 // one size: that of row r and gate n of the first vector at products[r · row_stride +
 // n · gate_stride], of the next kWidth further, or in the next panel.
 struct Pending {
-  std::int64_t first_unit;
+  std::int64_t units, first_unit;  // of the phase; of these
   int vectors, per_panel;
   float* products;
   std::int64_t row_stride, gate_stride, panel_stride;
@@ -17,12 +17,12 @@ struct Pending {
   // f(unit, lanes, its products) for each vector of a row. As one loop, or the compiler would
   // prepare more for each panel than the step of a vector takes.
   template <class F>
-  PRNN_HD void visit(const Shape& shape, int row, F&& f) const {
+  PRNN_HD void visit(int row, F&& f) const {
     float* at = products + row * row_stride;
     const std::int64_t to_next_panel = panel_stride - (per_panel - 1) * kWidth;
     std::int64_t unit = first_unit;
     for (int n = 0, v = 0; n < vectors; ++n, unit += kWidth) {
-      f(unit, (int)min(shape.hidden - unit, kWidth), at);
+      f(unit, (int)min(units - unit, kWidth), at);
       const bool is_last = ++v == per_panel;
       at += is_last ? to_next_panel : kWidth;
       v = is_last ? 0 : v;
@@ -58,7 +58,7 @@ PRNN_HD void activate(const Pass&, const Pending&, std::int64_t, std::int64_t, s
 template <CellInParts C, class Io, class T>
 PRNN_HD void activate(const ForwardPass<C, Io, T>& pass, const Pending& pending, std::int64_t group,
                       std::int64_t step, std::int64_t row, int pending_row) {
-  pending.visit(pass.shape, pending_row,
+  pending.visit(pending_row,
                 [&](std::int64_t unit, int lanes, float* at) __attribute__((always_inline)) {
                   const auto a_x = pass.fetch(group, step, row, unit, Io{lanes}).a_x;
                   const auto a_h = pending.load<C::kGates>(at);
@@ -85,7 +85,7 @@ template <int kPhase, bool kFast, class Pass>
     const std::int64_t row = block.rows[r];
     if (block.multiplies) activate(pass, pending, group, step, row, first + r);
     pending.visit(
-        pass.shape, first + r,
+        first + r,
         [&](std::int64_t unit, int lanes, const float* at) __attribute__((always_inline)) {
           if constexpr (kCanAsk)
             if (asks && begins_line(unit)) ask_for_step(pass, group, step + 1, row, unit);

@@ -125,7 +125,7 @@ void multiply_rows_unpacked(const Pass& pass, std::int64_t group, int phase, con
       for (int product = 0; product < sums.products; ++product) {
         const Range range = ranges[product];
         const auto* const from =
-            weights.first + k * weights.stride + product * pass.shape.hidden + range.first;
+            weights.first + k * weights.stride + product * pass.units(phase) + range.first;
         add_lines<kRows, lines.value>(from, weights.stride, rows, k, range.count(),
                                       sums.run + sums.at(0, product) + range.first, row_stride);
       }
@@ -148,9 +148,9 @@ void multiply_along_k_unpacked(const Pass& pass, std::int64_t group, int phase, 
                                int count, const float* const* rows, int row_count,
                                const Sums& sums) {
   const auto weights = pass.weight_rows(group, phase);
-  const std::int64_t first = pass.shape.hidden - count, depth = pass.depth(phase);
+  const std::int64_t first = pass.units(phase) - count, depth = pass.depth(phase);
   const auto of_product = [&](int n, std::int64_t k, int count) {
-    return column(pass.shape, weights, product, first + n).load(k, count);
+    return column(pass.units(phase), weights, product, first + n).load(k, count);
   };
   for (int r = 0; r < row_count; ++r) {
     float* const total = sums.totals + sums.at(r, product) + first;
@@ -169,7 +169,7 @@ void multiply_unpacked(const Pass& pass, std::int64_t group, int phase, const Ra
   Range ranges[kMaxVectors];
   for (int product = 0; product < sums.products; ++product) {
     Range& range = ranges[product] = all[product];
-    if (along_k == 0 || range.end < pass.shape.hidden || range.count() == 0) continue;
+    if (along_k == 0 || range.end < pass.units(phase) || range.count() == 0) continue;
     range.end -= along_k;
   }
   const auto multiply = [&](auto rows_at_once) __attribute__((always_inline)) {
@@ -204,9 +204,9 @@ struct Unpacked {
   const Part& part;
   std::int64_t step;
 
-  std::int64_t vectors() const { return ceil_div(pass.shape.hidden, kWidth); }
+  std::int64_t vectors() const { return ceil_div(pass.units(kPhase), kWidth); }
   Range range(std::int64_t first, std::int64_t end) const {
-    return {first * kWidth, min(pass.shape.hidden, end * kWidth)};
+    return {first * kWidth, min(pass.units(kPhase), end * kWidth)};
   }
   // Where threads share the columns, all rows' totals wait for their steps.
   Sums sums(std::int64_t group, std::int64_t block) const {
@@ -226,8 +226,8 @@ struct Unpacked {
     block.is_fast = block.multiplies && are_fast(pass, group, step, block.rows, block.count);
     const std::int64_t unit = part.first_panel * kWidth;
     const int vectors = (int)(part.last_panel - part.first_panel);
-    const Pending pending{unit,          vectors,       vectors, sums.totals + unit,
-                          sums.at(1, 0), sums.at(0, 1), 0};
+    const Pending pending{pass.units(kPhase),  unit,          vectors,       vectors,
+                          sums.totals + unit, sums.at(1, 0), sums.at(0, 1), 0};
     take_steps_of<kPhase>(pass, pending, group, step, block, 0);
   }
   // Of rows without a product.

@@ -30,6 +30,7 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
     case CellKind::kGeneralGru:
       return f(GeneralGru{cell.f});
     case CellKind::kGruResetBefore:
+    case CellKind::kProjectedLstm:
       return false;  // two products in series: no kernel
   }
   return false;

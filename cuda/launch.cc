@@ -103,11 +103,11 @@ Failure hand_on_states(const CudaCall& call, CUstream_st* stream) {
   const auto count = static_cast<std::size_t>(shape.batch * shape.groups * shape.hidden);
   const auto bytes = count * static_cast<std::size_t>(value_bytes(call.number));
   cudaError_t error = cudaSuccess;
-  const auto copy = [&](void* to, const void* from) {
+  const auto copy = [&](int, void* to, const void* from) {
     if (error == cudaSuccess)
       error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
   };
-  const auto clear = [&](float* to) {
+  const auto clear = [&](int, float* to) {
     if (error == cudaSuccess) error = cudaMemsetAsync(to, 0, count * sizeof(float), stream);
   };
   const int states = numbers(call.cell).states;

@@ -33,6 +33,7 @@ const char* op(CellKind cell) {
   switch (cell) {
     case CellKind::kLstm:
     case CellKind::kGeneralLstm:
+    case CellKind::kProjectedLstm:
       return "lstm";
     case CellKind::kSlstm:
       return "slstm";
@@ -283,6 +284,11 @@ std::string unsupported(const Request& request, const Device& device) {
     return text(
         "gru: reset_after=False has no CUDA kernel yet, for its step is two products in "
         "series; reset_after=True has one, %s",
+        kScan);
+  if (request.cell == CellKind::kProjectedLstm)
+    return text(
+        "lstm: a projection (w_hr) has no CUDA kernel yet, for a step with it is two products in "
+        "series; %s",
         kScan);
   if (device.compute_capability < kLeastComputeCapability)
     return text("%s: %s has compute capability %d.%d, and the CUDA engine needs %d.%d; %s",

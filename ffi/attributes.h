@@ -54,6 +54,7 @@ inline std::optional<CellSpec> cell_named(std::string_view name) {
   if (name == "gru") return of(CellKind::kGru);
   if (name == "gru_general") return of(CellKind::kGeneralGru);
   if (name == "gru_reset_before") return of(CellKind::kGruResetBefore);
+  if (name == "lstm_projected") return of(CellKind::kProjectedLstm);
   return std::nullopt;
 }
 inline std::optional<ActivationKind> activation_kind(std::string_view name) {

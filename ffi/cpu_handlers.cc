@@ -3,7 +3,7 @@
 // which are matrices as in cpu/matrix_product.h, of float32. An attribute tells of each whether it
 // sums over rows; only those have sums. `before`, any array, is not read: the call comes after the
 // one that makes it, for at the same time they would take each other's threads. And
-//   prnn_prepare   w_ih [input, groups·G·H], b_ih, w_hh, b_hh  -> uint32
+//   prnn_prepare   w_ih [input, groups·G·H], b_ih, w_hh, b_hh, [w_hr]  -> uint32
 // the weights of forward calls that project (cpu/prepacked.h), of `batch` rows and `time` steps;
 // as 8-bit integers, if `int8`.
 #include <algorithm>
@@ -12,11 +12,10 @@
 #include <optional>
 #include <string>
 
-#include "cpu/environment.h"
 #include "cpu/matrix_product.h"
 #include "cpu/prepacked.h"
 #include "cpu/run.h"
-#include "cpu/workers.h"
+#include "ffi/cpu_call.h"
 #include "ffi/decode.h"
 #include "ffi/handlers.h"
 
@@ -24,40 +23,6 @@ namespace ffi = xla::ffi;
 
 namespace prnn {
 namespace {
-
-class XlaThreadPool : public ThreadPool {
- public:
-  explicit XlaThreadPool(ffi::ThreadPool pool) : pool_(pool) {}
-  int threads() const override { return static_cast<int>(pool_.num_threads()); }
-  void schedule(std::function<void()> task) override { pool_.Schedule(std::move(task)); }
-
- private:
-  ffi::ThreadPool pool_;
-};
-
-// Calls f(pool) with the threads that calls share: our own, or XLA's where there are none.
-template <class F>
-void with_threads(ffi::ThreadPool pool, F&& f) {
-  XlaThreadPool of_xla(pool);
-  Workers workers(std::min(of_xla.threads(), 1 + most_workers()));
-  if (most_workers() > 0)
-    f(workers);
-  else
-    f(of_xla);
-}
-
-std::optional<Dtype> dtype_of(ffi::DataType dtype) {
-  if (dtype == ffi::DataType::F32) return Dtype::kFloat32;
-  if (dtype == ffi::DataType::BF16) return Dtype::kBfloat16;
-  if (dtype == ffi::DataType::F16) return Dtype::kFloat16;
-  return std::nullopt;
-}
-
-// What was wrong with the environment when the first call came.
-ffi::Error check_environment() {
-  static const std::string& wrong = *new std::string(environment_error());
-  return wrong.empty() ? ffi::Error::Success() : ffi::Error::InvalidArgument(wrong);
-}
 
 ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
   if (auto error = check_environment(); error.failure()) return error;
@@ -169,7 +134,7 @@ ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
 }
 
 ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBuffer b_ih,
-                           ffi::AnyBuffer w_hh, ffi::AnyBuffer b_hh,
+                           ffi::AnyBuffer w_hh, ffi::AnyBuffer b_hh, ffi::RemainingArgs more,
                            ffi::Result<ffi::BufferR1<ffi::U32>> out, CallAttributes attributes,
                            std::int64_t batch, std::int64_t time, bool int8) {
   if (auto error = check_environment(); error.failure()) return error;
@@ -178,11 +143,19 @@ ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBu
   const auto dtype = dtype_of(w_hh.element_type());
   const auto cell = cell_named(attributes.cell);
   const auto inputs = w_ih.dimensions(), units = w_hh.dimensions();
-  if (!dtype || !cell || inputs.size() != 2 || units.size() != 3)
+  const bool projects = cell && numbers(*cell).projects;
+  const auto w_hr = more.get<ffi::AnyBuffer>(0);
+  if (!dtype || !cell || inputs.size() != 2 || units.size() != 3 ||
+      more.size() != (projects ? 1 : 0) || (projects && w_hr->dimensions().size() != 3))
     return ffi::Error::InvalidArgument("prnn_jax: weights to prepare have an unknown form");
   p.dtype = *dtype;
   p.cell = *cell;
   p.shape = {time, batch, units[0], units[1], false, false, false};
+  if (projects) {
+    p.shape.projected = units[1];
+    p.shape.hidden = w_hr->dimensions()[1];
+    p.forward.w_hr = w_hr->untyped_data();
+  }
   p.weights = int8 ? WeightFormat::kInt8 : WeightFormat::kAsGiven;
   const std::int64_t of_group = times(numbers(p.cell).gates, p.shape.hidden);
   p.projection.input_size = inputs[0];
@@ -200,6 +173,7 @@ ffi::Error prepare_weights(ffi::ThreadPool pool, ffi::AnyBuffer w_ih, ffi::AnyBu
         "prnn_jax: weights are prepared for a batch and a time from 1 to 2147483647");
   if (!has(b_hh, {units[0], of_group}) || !has(w_hh, {units[0], units[1], of_group}) ||
       !has(b_ih, {units[0], of_group}) || !has(w_ih, {inputs[0], times(units[0], of_group)}) ||
+      (projects && !has(*w_hr, {units[0], p.shape.hidden, units[1]})) ||
       static_cast<std::int64_t>(out->element_count()) != prepacked_words(p) || !can_prepare(p))
     return ffi::Error::InvalidArgument("prnn_jax: weights to prepare do not fit");
   with_threads(pool,
@@ -235,6 +209,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(PrnnCpuPrepare, prnn::prepare_weights,
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .RemainingArgs()
                                   .Ret<ffi::BufferR1<ffi::U32>>()
                                   .Attr<prnn::CallAttributes>("call")
                                   .Attr<std::int64_t>("batch")

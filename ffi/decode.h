@@ -1,11 +1,11 @@
 // A native call as XLA hands it over. Arguments and results, in order (core/shape.h has the
 // layouts), all of one dtype but the workspace:
-//   prnn_forward   a_x, w_hh, b_hh, [per_unit], state_0..., controls
+//   prnn_forward   a_x, w_hh, b_hh, [per_unit], [w_hr], state_0..., controls
 //                               -> y, state_n..., [saved], workspace
-//   prnn_backward  w_hh, [per_unit], y, [saved], state_0..., dy, dstate_n..., controls
-//                               -> da_x, [da_h], dstate_0..., [dreset_to... float32], workspace
-// `per_unit` is absent where the cell has no such numbers, `saved` where nothing is kept, da_h
-// where it equals da_x. The controls are those that the attributes name, of
+//   prnn_backward  w_hh, [per_unit], [w_hr], y, [saved], state_0..., dy, dstate_n..., controls
+//                        -> da_x, [da_h], [dh], dstate_0..., [dreset_to... float32], workspace
+// `per_unit` is absent where the cell has no such numbers, w_hr and dh where it does not project,
+// `saved` where nothing is kept, da_h where it equals da_x. The controls are those that the attributes name, of
 //   lengths int32, resets bool, reset_to..., mask, zoneout
 // Instead of a_x, a forward call that `projects` has what to make it of: x, a sequence [input] of
 // all groups, w_ih [input, groups, G·H], b_ih [groups, G·H]; then, if it is `prepared`, what
@@ -116,14 +116,21 @@ class CallBuffers : public Buffers {
   void* sequence_result(std::int64_t values) {
     return result({rows_[0], rows_[1], shape_.groups, times(values, shape_.hidden)});
   }
-  const void* state() { return argument({shape_.batch, shape_.groups, shape_.hidden}); }
-  void* state_result() { return result({shape_.batch, shape_.groups, shape_.hidden}); }
-  float* state_sums() {
+  // Of h.
+  const void* output() { return argument({rows_[0], rows_[1], shape_.groups, shape_.output()}); }
+  void* output_result() { return result({rows_[0], rows_[1], shape_.groups, shape_.output()}); }
+  // The n-th, of which the first is h.
+  const void* state(int n) { return argument({shape_.batch, shape_.groups, size_of_state(n)}); }
+  void* state_result(int n) { return result({shape_.batch, shape_.groups, size_of_state(n)}); }
+  float* state_sums(int n) {
     return static_cast<float*>(
-        result({shape_.batch, shape_.groups, shape_.hidden}, xla::ffi::DataType::F32));
+        result({shape_.batch, shape_.groups, size_of_state(n)}, xla::ffi::DataType::F32));
   }
   const void* matrix(std::int64_t gates) {
-    return argument({shape_.groups, shape_.hidden, times(gates, shape_.hidden)});
+    return argument({shape_.groups, shape_.output(), times(gates, shape_.hidden)});
+  }
+  const void* projection() {
+    return argument({shape_.groups, shape_.hidden, shape_.output()});
   }
   const void* bias(std::int64_t gates) {
     return argument({shape_.groups, times(gates, shape_.hidden)});
@@ -142,14 +149,17 @@ class CallBuffers : public Buffers {
   }
 
  private:
+  std::int64_t size_of_state(int n) const { return n == 0 ? shape_.output() : shape_.hidden; }
+
   Shape shape_;
   std::int64_t rows_[2];  // of a sequence: the two leading axes
 };
 
 // The call without its buffers, from a sequence [batch, time, groups, hidden] (or time-major) of
-// it.
+// it: of h; and, where the cell projects, from w_hr.
 inline xla::ffi::ErrorOr<NativeCall> decode_shape(
-    const xla::ffi::ErrorOr<xla::ffi::AnyBuffer>& sequence, const CallAttributes& call) {
+    const xla::ffi::ErrorOr<xla::ffi::AnyBuffer>& sequence,
+    const xla::ffi::ErrorOr<xla::ffi::AnyBuffer>& w_hr, const CallAttributes& call) {
   if (auto error = check_attributes(call); error.failure()) return xla::ffi::Unexpected(error);
   if (!sequence.has_value() || sequence->dimensions().size() != 4)
     return xla::ffi::Unexpected(
@@ -166,6 +176,12 @@ inline xla::ffi::ErrorOr<NativeCall> decode_shape(
                call.bidirectional,
                nullptr};
   out.dtype = sequence->element_type();
+  if (!numbers(out.cell).projects) return out;
+  if (!w_hr.has_value() || w_hr->dimensions().size() != 3 || out.shape.hidden == 0)
+    return xla::ffi::Unexpected(
+        xla::ffi::Error::InvalidArgument("prnn_jax: w_hr must have rank 3, and h some values"));
+  out.shape.projected = out.shape.hidden;
+  out.shape.hidden = w_hr->dimensions()[1];
   return out;
 }
 
@@ -175,9 +191,9 @@ inline Controls<void> decode_controls(CallBuffers& buffers, Shape& shape, int st
   if (call.has_lengths) shape.lengths = buffers.lengths();
   if (call.has_resets) {
     out.resets = buffers.resets();
-    for (int s = 0; s < states; ++s) out.reset_to[s] = buffers.state();
+    for (int s = 0; s < states; ++s) out.reset_to[s] = buffers.state(s);
   }
-  if (call.has_mask) out.mask = buffers.state();
+  if (call.has_mask) out.mask = buffers.state(0);
   if (call.has_zoneout) out.zoneout = buffers.sequence(states);
   return out;
 }
@@ -187,7 +203,8 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
                                                     const CallAttributes& call) {
   auto y = rets.get<xla::ffi::AnyBuffer>(0);
   if (!y.has_value()) return xla::ffi::Unexpected(y.error());
-  auto decoded = decode_shape(**y, call);
+  const std::size_t before_w_hr = (call.projects ? 3 : 1) + (call.prepared ? 1 : 0) + 2;
+  auto decoded = decode_shape(**y, args.get<xla::ffi::AnyBuffer>(before_w_hr), call);
   if (!decoded.has_value()) return decoded;
   const CellNumbers n = numbers(decoded->cell);
   Shape& shape = decoded->shape;
@@ -211,10 +228,11 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
   at.w_hh = buffers.matrix(n.gates);
   at.b_hh = buffers.bias(n.gates);
   if (n.per_unit > 0) at.per_unit = buffers.bias(n.per_unit);
-  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state();
+  if (n.projects) at.w_hr = buffers.projection();
+  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state(s);
   at.controls = decode_controls(buffers, shape, n.states, call);
-  at.y = buffers.sequence_result(1);
-  for (int s = 0; s < n.states; ++s) at.state_n[s] = buffers.state_result();
+  at.y = buffers.output_result();
+  for (int s = 0; s < n.states; ++s) at.state_n[s] = buffers.state_result(s);
   at.saves_reserve = call.save == "all";
   const int saved = call.save == "nothing" ? 0
                     : at.saves_reserve     ? n.kept(call.has_zoneout)
@@ -229,8 +247,9 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
                                                      xla::ffi::RemainingRets rets,
                                                      const CallAttributes& call) {
   const auto cell = cell_named(call.cell);
-  const bool has_per_unit = cell && cell->has_peepholes;
-  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(has_per_unit ? 2 : 1), call);
+  const bool has_one_more = cell && (cell->has_peepholes || numbers(*cell).projects);
+  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(has_one_more ? 2 : 1),
+                              args.get<xla::ffi::AnyBuffer>(1), call);
   if (!decoded.has_value()) return decoded;
   const CellNumbers n = numbers(decoded->cell);
   Shape& shape = decoded->shape;
@@ -239,17 +258,19 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
   auto& at = decoded->backward;
   at.w_hh = buffers.matrix(n.gates);
   if (n.per_unit > 0) at.per_unit = buffers.bias(n.per_unit);
-  at.y = buffers.sequence(1);
+  if (n.projects) at.w_hr = buffers.projection();
+  at.y = buffers.output();
   if (const int kept = n.kept(call.has_zoneout); kept > 0) at.saved = buffers.sequence(kept);
-  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state();
-  at.dy = buffers.sequence(1);
-  for (int s = 0; s < n.states; ++s) at.dstate_n[s] = buffers.state();
+  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state(s);
+  at.dy = buffers.output();
+  for (int s = 0; s < n.states; ++s) at.dstate_n[s] = buffers.state(s);
   at.controls = decode_controls(buffers, shape, n.states, call);
   at.da_x = buffers.sequence_result(n.gates);
   at.da_h = n.same_gradient ? at.da_x : buffers.sequence_result(n.gates);
-  for (int s = 0; s < n.states; ++s) at.dstate_0[s] = buffers.state_result();
+  if (n.projects) at.dh = buffers.output_result();
+  for (int s = 0; s < n.states; ++s) at.dstate_0[s] = buffers.state_result(s);
   if (call.has_resets)
-    for (int s = 0; s < n.states; ++s) at.dreset_to[s] = buffers.state_sums();
+    for (int s = 0; s < n.states; ++s) at.dreset_to[s] = buffers.state_sums(s);
   decoded->workspace = buffers.workspace(decoded->workspace_bytes);
   if (auto error = buffers.error(); error.failure()) return xla::ffi::Unexpected(error);
   return decoded;

@@ -36,25 +36,27 @@ Dtype dtype_of(const std::string& name) {
 
 std::int64_t cpu_workspace_floats(const std::string& cell, const std::string& dtype,
                                   std::int64_t time, std::int64_t batch, std::int64_t groups,
-                                  std::int64_t hidden, bool backward, bool has_mask,
-                                  std::int64_t input_size) {
+                                  std::int64_t hidden, std::int64_t output, bool backward,
+                                  bool has_mask, std::int64_t input_size) {
   Problem p{};
   p.kind = backward ? Kind::kBackward : Kind::kForward;
   p.cell = cell_of(cell);
   p.dtype = dtype_of(dtype);
   p.shape = {time, batch, groups, hidden, false, false, false};
+  p.shape.projected = output;
   if (has_mask) p.forward.controls.mask = some<float>();
   p.projection.input_size = input_size;
   return workspace_floats(p);
 }
 
 std::int64_t cpu_prepacked_words(const std::string& cell, const std::string& dtype,
-                                 std::int64_t groups, std::int64_t hidden, std::int64_t input_size,
-                                 bool int8) {
+                                 std::int64_t groups, std::int64_t hidden, std::int64_t output,
+                                 std::int64_t input_size, bool int8) {
   Problem p{};
   p.cell = cell_of(cell);
   p.dtype = dtype_of(dtype);
   p.shape = {1, 1, groups, hidden, false, false, false};
+  p.shape.projected = output;
   p.projection.input_size = input_size;
   p.weights = int8 ? WeightFormat::kInt8 : WeightFormat::kAsGiven;
   return prepacked_words(p);
@@ -91,9 +93,9 @@ std::int64_t cuda_workspace_bytes(const std::string& cell, const std::string& dt
 
 void bind_workspaces(nb::module_& m) {
   m.def("cpu_workspace_floats", cpu_workspace_floats, "cell"_a, "dtype"_a, "time"_a, "batch"_a,
-        "groups"_a, "hidden"_a, "backward"_a, "has_mask"_a, "input_size"_a);
+        "groups"_a, "hidden"_a, "output"_a, "backward"_a, "has_mask"_a, "input_size"_a);
   m.def("cpu_prepacked_words", cpu_prepacked_words, "cell"_a, "dtype"_a, "groups"_a, "hidden"_a,
-        "input_size"_a, "int8"_a);
+        "output"_a, "input_size"_a, "int8"_a);
   m.def("products_workspace_floats", products_workspace_floats, "products"_a);
   m.def("cuda_workspace_bytes", cuda_workspace_bytes, "cell"_a, "dtype"_a, "time"_a, "batch"_a,
         "groups"_a, "hidden"_a, "backward"_a, "has_lengths"_a, "is_reversed"_a, "changes_input"_a);

@@ -19,7 +19,7 @@ class Layout:
     """The sizes of a call, and how the engines see its arrays; hashable.
 
     Attributes:
-      state_count: how many arrays the state is.
+      widths: of each state, what it is as wide as in the words of messages.
       directions: 2 if bidirectional.
       heads: blocks on the diagonal of the recurrent weights, None where w_hh has no
         such axis.
@@ -27,15 +27,17 @@ class Layout:
       time: steps.
       order: leading sizes of a sequence as the engines see it: all batch axes are one.
       hidden: hidden units of a group.
+      output: values of h and y of a group; hidden where nothing projects.
     """
 
-    state_count: int
+    widths: tuple[str, ...]
     directions: int
     heads: int | None
     batch: tuple[int, ...]
     time: int
     order: tuple[int, int]
     hidden: int
+    output: int
 
     @property
     def is_empty(self) -> bool:
@@ -53,31 +55,51 @@ class Layout:
         return (self.heads or 1) * self.hidden
 
     @property
-    def state_shape(self) -> tuple[int, ...]:
-        """Of each state, as the caller sees it."""
+    def state_count(self) -> int:
+        """How many arrays the state is."""
+        return len(self.widths)
+
+    @property
+    def state_axes(self) -> tuple[tuple[str, ...], ...]:
+        """Of each state, as the caller sees it, in the words of messages."""
+        lead = ("2",) * (self.directions - 1)
+        heads = "" if self.heads is None else "heads*"
+        return tuple((*lead, "*batch", f"{heads}{name}") for name in self.widths)
+
+    @property
+    def state_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The same in numbers."""
         lead = (2,) * (self.directions - 1)
-        return (*lead, *self.batch, self.features)
+        others = (self.hidden,) * (self.state_count - 1)
+        return tuple(
+            (*lead, *self.batch, (self.heads or 1) * width)
+            for width in (self.output, *others)
+        )
 
     def state_to_native(self, state: Array) -> Array:
-        """`[rows, groups, hidden]`: a row's directions side by side, then its heads."""
+        """`[rows, groups, width]`: a row's directions side by side, then its heads."""
         rows, heads = math.prod(self.batch), self.heads or 1
+        features = state.shape[-1]
+        width = features // heads
         if self.directions == 1:
-            return state.reshape(rows, self.features).reshape(rows, heads, self.hidden)
-        state = state.reshape(2, rows, self.features)  # one axis at a time, too
-        state = state.reshape(2, rows, heads, self.hidden)
-        return jnp.moveaxis(state, 0, 1).reshape(rows, self.groups, self.hidden)
+            return state.reshape(rows, features).reshape(rows, heads, width)
+        state = state.reshape(2, rows, features)  # one axis at a time, too
+        state = state.reshape(2, rows, heads, width)
+        return jnp.moveaxis(state, 0, 1).reshape(rows, self.groups, width)
 
     def state_from_native(self, state: Array) -> Array:
         """The inverse of `state_to_native`."""
         rows, heads = math.prod(self.batch), self.heads or 1
+        width = state.shape[-1]
+        features = heads * width
         if self.directions == 1:
-            return state.reshape(rows, self.features).reshape(self.state_shape)
-        state = state.reshape(rows, 2, heads, self.hidden)
-        state = jnp.moveaxis(state, 1, 0).reshape(2, rows, self.features)
-        return state.reshape(self.state_shape)
+            return state.reshape(rows, features).reshape(*self.batch, features)
+        state = state.reshape(rows, 2, heads, width)
+        state = jnp.moveaxis(state, 1, 0).reshape(2, rows, features)
+        return state.reshape(2, *self.batch, features)
 
 
-_OPTIONAL = "w_ih", "b_ih", "b_hh", "peepholes"
+_OPTIONAL = "w_ih", "b_ih", "b_hh", "peepholes", "w_hr"
 
 
 class Arrays(NamedTuple):
@@ -86,11 +108,12 @@ class Arrays(NamedTuple):
     Attributes:
       x: `[*batch, time, features]`, or `[time, *batch, features]` if time-major: the
         input, or, where w_ih is None, the pre-activations.
-      w_ih: this and the next three as in `prnn_jax.Params`.
+      w_ih: this and the next five as in `prnn_jax.Params`.
       w_hh: see there.
       b_ih: see there.
       b_hh: see there.
       peepholes: see there.
+      w_hr: see there.
       states: the initial state, or None.
     """
 
@@ -100,6 +123,7 @@ class Arrays(NamedTuple):
     b_ih: Array | None
     b_hh: Array | None
     peepholes: Array | None
+    w_hr: Array | None
     states: State | None
 
     def or_zeros(self, layout: Layout) -> Any:
@@ -108,8 +132,8 @@ class Arrays(NamedTuple):
         if b_hh is None:
             b_hh = jnp.zeros_like(self.w_hh[..., 0, :])
         if states is None:
-            zeros = jnp.zeros(layout.state_shape, self.x.dtype)
-            states = (zeros,) * layout.state_count
+            of_all = layout.state_shapes
+            states = tuple(jnp.zeros(shape, self.x.dtype) for shape in of_all)
         return self._replace(b_hh=b_hh, states=states)
 
 
@@ -121,13 +145,13 @@ def check_arguments(
     Args:
       params: the fields of `Params`; with w_ih None, x is a_x.
     """
-    w_ih, w_hh, b_ih, b_hh, peepholes = params
+    w_ih, w_hh, b_ih, b_hh, peepholes, w_hr = params
     gates, directions = call.table.gates, 2 if call.bidirectional else 1
     x_name = "a_x" if w_ih is None else "x"
     states = as_states(op, call, state_0)
     names = state_names(call)
     given = {x_name: x, "w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
-    given["peepholes"] = peepholes
+    given |= {"peepholes": peepholes, "w_hr": w_hr}
     absent = {name for name in given if name in _OPTIONAL and given[name] is None}
     given |= dict(zip(names, states or (), strict=False))
     arrays = {
@@ -137,7 +161,7 @@ def check_arguments(
     }
     _checks.same_dtype(op, arrays)
     x, w_hh = arrays[x_name], arrays["w_hh"]
-    w_ih, b_ih, b_hh, peepholes = (arrays.get(name) for name in _OPTIONAL)
+    w_ih, b_ih, b_hh, peepholes, w_hr = (arrays.get(name) for name in _OPTIONAL)
     if states is not None:
         states = tuple(arrays[name] for name in names)
 
@@ -145,15 +169,23 @@ def check_arguments(
     # head, where there are such.
     has_heads = w_hh.ndim == 2 + directions
     lead = ("2",) * (directions - 1) + ("heads",) * has_heads
-    wide = f"{gates}*hidden"
+    wide, of_h = f"{gates}*hidden", call.table.widths[0]
     check(
         w_hh.ndim in (1 + directions, 2 + directions)
         and w_hh.shape[-2] >= 1
         and (not has_heads or w_hh.shape[-3] >= 1),
-        f"{op}: w_hh must be [{', '.join((*lead, 'hidden', wide))}] with hidden >= 1, "
+        f"{op}: w_hh must be [{', '.join((*lead, of_h, wide))}] with {of_h} >= 1, "
         f"got {list(w_hh.shape)}.",
     )
-    hidden = _hidden_size(w_hh.shape, gates)
+    if w_hr is None:
+        output = hidden = _hidden_size(w_hh.shape, gates)
+    else:
+        hidden, output = projected_sizes(w_hh.shape, w_hr.shape, gates)
+        check(
+            hidden >= 1,
+            f"{op}: w_hr must be [{', '.join((*lead, 'hidden', of_h))}] with "
+            f"hidden >= 1, got {list(w_hr.shape)}.",
+        )
     heads = w_hh.shape[-3] if has_heads else None
     lead_sizes = (2,) * (directions - 1) + ((heads,) if has_heads else ())
     groups = directions * (heads or 1)
@@ -168,15 +200,21 @@ def check_arguments(
     time = x.shape[0] if call.time_major else x.shape[-2]
 
     columns, rows = gates * hidden, math.prod(batch)
-    one_way = directions - 1  # axes of a state before those of the batch
-    state = (
-        (*lead[:one_way], "*batch", "heads*hidden" if has_heads else "hidden"),
-        (*lead_sizes[:one_way], *batch, (heads or 1) * hidden),
+    layout = Layout(
+        widths=call.table.widths,
+        directions=directions,
+        heads=heads,
+        batch=batch,
+        time=time,
+        order=(time, rows) if call.time_major else (rows, time),
+        hidden=hidden,
+        output=output,
     )
+    of_states = zip(layout.state_axes, layout.state_shapes, strict=True)
     bias = (*lead, wide), (*lead_sizes, columns)
     a_x_axes = (*steps, "*".join((*lead, wide)))
     expected = {
-        "w_hh": ((*lead, "hidden", wide), (*lead_sizes, hidden, columns)),
+        "w_hh": ((*lead, of_h, wide), (*lead_sizes, output, columns)),
         "w_ih": ((*lead, "input", wide), (*lead_sizes, x.shape[-1], columns)),
         "a_x": (a_x_axes, (*x.shape[:-1], groups * columns)),
         "b_ih": bias,
@@ -185,26 +223,28 @@ def check_arguments(
             (*lead, f"{call.table.per_unit}*hidden"),
             (*lead_sizes, call.table.per_unit * hidden),
         ),
-        **dict.fromkeys(names, state),
+        "w_hr": ((*lead, "hidden", of_h), (*lead_sizes, hidden, output)),
+        **dict(zip(names, of_states, strict=True)),
     }
     for name in [name for name in expected if name in arrays]:
         _checks.shape(op, name, arrays[name], *expected[name])
-    layout = Layout(
-        state_count=call.table.states,
-        directions=directions,
-        heads=heads,
-        batch=batch,
-        time=time,
-        order=(time, rows) if call.time_major else (rows, time),
-        hidden=hidden,
-    )
-    return layout, Arrays(x, w_ih, w_hh, b_ih, b_hh, peepholes, states)
+    return layout, Arrays(x, w_ih, w_hh, b_ih, b_hh, peepholes, w_hr, states)
 
 
 def _hidden_size(shape: tuple[int, ...], gates: int) -> int:
     """hidden, from the shape of w_hh; if that is transposed, its shorter side."""
     rows, columns = shape[-2:]
     return columns if rows == gates * columns else rows
+
+
+def projected_sizes(
+    w_hh: tuple[int, ...], w_hr: tuple[int, ...], gates: int
+) -> tuple[int, int]:
+    """hidden and projection, from both shapes; one of them may be transposed."""
+    rows, columns = w_hh[-2:]
+    if w_hr[-2:] == (rows // gates, columns) and rows % gates == 0:
+        return rows // gates, columns
+    return columns // gates, rows
 
 
 def state_names(call: Call) -> tuple[str, ...]:

@@ -52,7 +52,8 @@ def batched(run, call: Call):
             return _no_rows(rule, mapped, (primals, *rest))
         is_mapped, *of_rest = mapped
         source = primals.source
-        over_groups = is_mapped.w_hh or is_mapped.b_hh or bool(is_mapped.per_unit)
+        of_weights = is_mapped.w_hh, is_mapped.b_hh, is_mapped.per_unit, is_mapped.w_hr
+        over_groups = any(of_weights)
         if isinstance(source, Input):
             of_source = is_mapped.source
             over_groups = over_groups or of_source.w or bool(of_source.b)
@@ -127,9 +128,8 @@ class _Axes:
             b_hh=self.fold_weights(primals.b_hh, bool(is_mapped.b_hh)),
             state_0=of_state,
             controls=of_controls,
-            per_unit=None
-            if primals.per_unit is None
-            else self.fold_weights(primals.per_unit, bool(is_mapped.per_unit)),
+            per_unit=self.fold_optional(primals.per_unit, is_mapped.per_unit),
+            w_hr=self.fold_optional(primals.w_hr, is_mapped.w_hr),
         )
 
     def fold_source(self, source: Array | Input, is_mapped: Any) -> Array | Input:
@@ -144,8 +144,10 @@ class _Axes:
             return Input(self.fold(x, self.call.batch_axis), w, b, prepared)
         if not is_mapped.w:
             w = jnp.broadcast_to(w, (self.size, *w.shape))
-        b = None if b is None else self.fold_weights(b, bool(is_mapped.b))
-        return Input(x, self.fold(w, 1), b)
+        return Input(x, self.fold(w, 1), self.fold_optional(b, is_mapped.b))
+
+    def fold_optional(self, w: Array | None, is_mapped: Any) -> Array | None:
+        return None if w is None else self.fold_weights(w, bool(is_mapped))
 
     def fold_weights(self, w: Array, is_mapped: bool) -> Array:
         if not self.over_groups:

@@ -5,9 +5,11 @@ which the native engines need to know only whether it is `exact`.
 
 Arrays of a call, with G gates, N groups (independent recurrences: directions, heads):
 
-- sequences `[batch, time, N, n*hidden]`, or `[time, batch, N, n*hidden]` if time_major:
-  a_x (n = G), y (n = 1)
-- `w_hh [N, hidden, G*hidden]`, `b_hh [N, G*hidden]`, states `[batch, N, hidden]`
+- sequences `[batch, time, N, n]`, or `[time, batch, N, n]` if time_major: a_x
+  (n = G*hidden), y (n = output)
+- `w_hh [N, output, G*hidden]`, `b_hh [N, G*hidden]`, states `[batch, N, output]` (h)
+  and `[batch, N, hidden]` (others)
+- output is what h is wide: hidden, or with `w_hr [N, hidden, output]` what that gives
 - what else a call may have: `_controls.Controls`
 """
 
@@ -107,7 +109,7 @@ class Call:
         """
         return {
             "cell": self.cell,
-            "activations": self._activations(dtype),
+            "activations": activations_attribute(self.f, dtype),
             "projects": projects,
             "prepared": prepared,
             "time_major": self.time_major,
@@ -124,51 +126,73 @@ class Call:
             "max_sms": self.max_sms,
         }
 
-    def _activations(self, dtype) -> str:
-        """Of the gates, the candidate, the output: "kind alpha beta low high", in bits.
-
-        A string, for an array inside of a dictionary is no attribute that JAX takes.
-        """
-        words = []
-        for kind, *scale, low, high in self.f:
-            ends = np.asarray([low, high], dtype).astype(np.float32)
-            bits = np.concatenate([np.asarray(scale, np.float32), ends]).view(np.uint32)
-            words += [kind, *(f"{word:08x}" for word in bits)]
-        return " ".join(words)
-
     def reversed_groups(self, groups: int) -> np.ndarray:
         """For each group, whether it runs from the last step to the first."""
         second = np.arange(groups) >= groups // 2
         return np.asarray(self.reverse) != (self.bidirectional & second)
 
 
+def activations_attribute(f: Activations, dtype) -> str:
+    """Of the gates, the candidate, the output: "kind alpha beta low high", in bits.
+
+    A string, for an array inside of a dictionary is no attribute that JAX takes.
+    """
+    words = []
+    for kind, *scale, low, high in f:
+        ends = np.asarray([low, high], dtype).astype(np.float32)
+        bits = np.concatenate([np.asarray(scale, np.float32), ends]).view(np.uint32)
+        words += [kind, *(f"{word:08x}" for word in bits)]
+    return " ".join(words)
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of a call, read off a_x."""
+    """Sizes of a call.
+
+    Attributes:
+      time: steps.
+      batch: rows.
+      groups: independent recurrences.
+      hidden: units of a group.
+      output: values of h and y; hidden where nothing projects.
+    """
 
     time: int
     batch: int
     groups: int
     hidden: int
+    output: int
 
     @classmethod
-    def of(cls, call: Call, sequence: Array, values: int) -> "Sizes":
-        """From a sequence with `values` values per hidden unit."""
-        shape = sequence.shape
+    def of(cls, call: Call, sequence: Array, w_hh: Array) -> "Sizes":
+        """Of a call with these weights, whose sequences are as long as this one."""
+        groups, output, columns = w_hh.shape
         return cls(
-            time=shape[call.time_axis],
-            batch=shape[call.batch_axis],
-            groups=shape[2],
-            hidden=shape[3] // values,
+            time=sequence.shape[call.time_axis],
+            batch=sequence.shape[call.batch_axis],
+            groups=groups,
+            hidden=columns // call.table.gates,
+            output=output,
         )
 
     def sequence(self, call: Call, values: int) -> tuple[int, ...]:
         """Shape of a sequence with `values` values per hidden unit."""
+        return self._sequence(call, values * self.hidden)
+
+    def y(self, call: Call) -> tuple[int, ...]:
+        """Shape of y."""
+        return self._sequence(call, self.output)
+
+    def states(self, call: Call) -> tuple[tuple[int, int, int], ...]:
+        """Shapes of the states."""
+        others = (self.hidden,) * (call.table.states - 1)
+        return tuple((self.batch, self.groups, n) for n in (self.output, *others))
+
+    def projection(self, call: Call) -> int:
+        """The output, as the native engines are told it: 0 where nothing projects."""
+        return self.output if call.table.projects else 0
+
+    def _sequence(self, call: Call, width: int) -> tuple[int, ...]:
         rows = (self.batch, self.time)
         rows = rows[::-1] if call.time_major else rows
-        return (*rows, self.groups, values * self.hidden)
-
-    @property
-    def state(self) -> tuple[int, int, int]:
-        """Shape of a state."""
-        return self.batch, self.groups, self.hidden
+        return (*rows, self.groups, width)

@@ -52,7 +52,8 @@ class Cell:
       name: as the native engines know it.
       function: the function that runs it, perhaps by an option.
       gate_names: of the products per hidden unit, in the order of their columns: `w_hh`
-        is `[hidden, gates*hidden]`.
+        is `[output, gates*hidden]`, output being what h is wide: hidden, or where the
+        cell projects, the projection.
       state_names: of the values carried per unit; the first is h.
       reserve: gate values kept per unit and step for the backward pass. The states
         besides h are kept too; h itself is y.
@@ -62,16 +63,21 @@ class Cell:
       step: `(call, a_x, state, product) -> (state', reserve)`, with a_x
         `[..., gates*hidden]` and `product(h, first, last)` the pre-activations
         `h w_hh + b_hh` of those gates; and one argument more, `[per_unit*hidden]`, if
-        there are such.
+        there are such; and where the cell projects, by name, `project(m)`, which is
+        `m w_hr`, the h that follows.
       product_inputs: what each gate's product multiplies, where that is not h for all:
         `(h, saved) -> (gate 0's, gate 1's, ...)`.
       per_unit_gates: of the numbers that each unit has for itself, the gates whose
         pre-activations they are a part of, each times something.
       per_unit_inputs: what: `(states before, reserve) -> (of number 0, of 1, ...)`.
       with_per_unit: the cell that this one is with such numbers.
+      project_input: what `w_hr` `[hidden, projection]` multiplies, where that makes h:
+        `(call, reserve, states besides h after the step) -> m`.
+      with_projection: the cell that this one is with such a product.
       has_zoneout: whether zoneout is defined for its states.
       engines: the platforms that have a native engine for it; none of a cell that
         `define_cell` has made.
+      described: what messages call it, of a cell that lacks what others have.
     """
 
     name: str
@@ -86,8 +92,11 @@ class Cell:
     per_unit_gates: tuple[int, ...] = ()
     per_unit_inputs: Callable | None = None
     with_per_unit: str | None = None
+    project_input: Callable | None = None
+    with_projection: str | None = None
     has_zoneout: bool = True
     engines: frozenset[str] = frozenset({"cpu", "cuda"})
+    described: str = ""
 
     @property
     def gates(self) -> int:
@@ -103,6 +112,17 @@ class Cell:
     def per_unit(self) -> int:
         """Numbers that each unit has for itself."""
         return len(self.per_unit_gates)
+
+    @property
+    def projects(self) -> bool:
+        """Whether h is a product of what the units give, and has a width of its own."""
+        return self.project_input is not None
+
+    @property
+    def widths(self) -> tuple[str, ...]:
+        """What each state is as wide as, in the words of messages."""
+        of_h = "projection" if self.projects else "hidden"
+        return (of_h, *("hidden",) * (self.states - 1))
 
 
 def _split(a: Array, gates: int) -> list[Array]:
@@ -124,7 +144,7 @@ def _rnn_relu(call, a_x, state, product):
     return (jnp.where(h >= call.cap, jnp.asarray(call.cap, h.dtype), h),), ()
 
 
-def _lstm(call, a_x, state, product, peepholes=None):
+def _lstm(call, a_x, state, product, peepholes=None, project=None):
     h, c = state
     f = call.f
     i, forget, g, o = _split(a_x + product(h, 0, 4), 4)
@@ -134,7 +154,13 @@ def _lstm(call, a_x, state, product, peepholes=None):
     i, forget, g = f.gate(i), f.gate(forget), f.candidate(g)
     c = forget * c + i * g
     o = f.gate(o if peepholes is None else o + p_o * c)
-    return (o * f.output(c), c), (i, forget, g, o)
+    h = o * f.output(c)
+    return (h if project is None else project(h), c), (i, forget, g, o)
+
+
+def _lstm_project_input(call, reserve, states):
+    (*_, o), (c,) = reserve, states
+    return o * call.f.output(c)
 
 
 def _peephole_inputs(states, reserve):
@@ -185,7 +211,16 @@ CELLS = {
         Cell("rnn_tanh", "rnn", "h", "h", 0, _rnn, keeps_made=True),
         Cell("rnn_relu", "rnn", "h", "h", 0, _rnn_relu, keeps_made=True),
         Cell("rnn_general", "rnn", "h", "h", 0, _rnn, keeps_made=True),
-        Cell("lstm", "lstm", "ifgo", "hc", 4, _lstm, with_per_unit="lstm_peephole"),
+        Cell(
+            "lstm",
+            "lstm",
+            "ifgo",
+            "hc",
+            4,
+            _lstm,
+            with_per_unit="lstm_peephole",
+            with_projection="lstm_projected",
+        ),
         Cell(
             "lstm_general",
             "lstm",
@@ -194,6 +229,7 @@ CELLS = {
             4,
             _lstm,
             with_per_unit="lstm_peephole",
+            with_projection="lstm_projected_general",
         ),
         Cell(
             "lstm_peephole",
@@ -204,8 +240,56 @@ CELLS = {
             _lstm,
             per_unit_gates=(0, 1, 3),
             per_unit_inputs=_peephole_inputs,
+            with_projection="lstm_projected_peephole",
         ),
-        Cell("slstm", "slstm", "ifzo", "hcnm", 5, _slstm, has_zoneout=False),
+        Cell(
+            "lstm_projected",
+            "lstm",
+            "ifgo",
+            "hc",
+            4,
+            _lstm,
+            project_input=_lstm_project_input,
+            has_zoneout=False,
+            engines=frozenset({"cpu"}),
+            described="the LSTM with a projection",
+        ),
+        Cell(
+            "lstm_projected_general",
+            "lstm",
+            "ifgo",
+            "hc",
+            4,
+            _lstm,
+            project_input=_lstm_project_input,
+            has_zoneout=False,
+            engines=frozenset(),
+            described="the LSTM with a projection and activations of your choice",
+        ),
+        Cell(
+            "lstm_projected_peephole",
+            "lstm",
+            "ifgo",
+            "hc",
+            4,
+            _lstm,
+            per_unit_gates=(0, 1, 3),
+            per_unit_inputs=_peephole_inputs,
+            project_input=_lstm_project_input,
+            has_zoneout=False,
+            engines=frozenset(),
+            described="the LSTM with a projection and peepholes",
+        ),
+        Cell(
+            "slstm",
+            "slstm",
+            "ifzo",
+            "hcnm",
+            5,
+            _slstm,
+            has_zoneout=False,
+            described="the sLSTM",
+        ),
         Cell("gru", "gru", "rzn", "h", 4, _gru, same_gradient=False),
         Cell("gru_general", "gru", "rzn", "h", 4, _gru, same_gradient=False),
         Cell(
@@ -217,6 +301,7 @@ CELLS = {
             _gru_reset_before,
             product_inputs=_reset_inputs,
             engines=frozenset({"cpu"}),
+            described="the GRU with reset_after=False",
         ),
     )
 }

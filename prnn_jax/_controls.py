@@ -29,7 +29,7 @@ class Controls(NamedTuple):
       resets: bool, a sequence of one value per group: whether the state is replaced
         before the step.
       reset_to: what it is replaced with: states.
-      mask: `[batch, N, hidden]`: multiplies h where it enters the product with w_hh.
+      mask: `[batch, N, output]`: multiplies h where it enters the product with w_hh.
       zoneout: sequence of one value per unit and state: how much of the old state
         stays, from 0 to 1.
     """
@@ -149,18 +149,25 @@ class _Native:
         given = self.given
         states = as_states(self.op, self.call, states, name)
         if states is None:
-            zeros = jnp.zeros((self.rows, given.groups, given.hidden), self.dtype)
-            return (zeros,) * given.state_count
-        states = tuple(self._as_state(name, state) for state in states)
+            widths = given.output, *(given.hidden,) * (given.state_count - 1)
+            return tuple(
+                jnp.zeros((self.rows, given.groups, n), self.dtype) for n in widths
+            )
+        states = tuple(self._as_state(name, n, x) for n, x in enumerate(states))
         return tuple(given.state_to_native(state) for state in states)
 
     def mask(self, mask) -> Array:
         mask = as_array(self.op, "recurrent_mask", mask)
-        mask = self._as_state("recurrent_mask", mask)
+        mask = self._as_state("recurrent_mask", 0, mask)
         return lax.stop_gradient(self.given.state_to_native(mask))
 
     def zoneout(self, zoneout) -> Array:
-        given, op = self.given, self.op
+        given, op, cell = self.given, self.op, self.call.table
+        check(
+            not cell.projects,  # its states are not of one width
+            f"{op}: zoneout must be None for {cell.described}, which has none, got "
+            f"{type(zoneout).__name__}.",
+        )
         count = given.state_count
         parts = zoneout if isinstance(zoneout, (tuple, list)) else (zoneout,) * count
         check(
@@ -189,11 +196,10 @@ class _Native:
             values.append(part.reshape(*given.order, given.groups, given.hidden))
         return lax.stop_gradient(jnp.concatenate(values, -1))
 
-    def _as_state(self, name: str, value: Any) -> Array:
+    def _as_state(self, name: str, state: int, value: Any) -> Array:
         value = _checks.jax_array(self.op, name, value)
-        lead = ("2",) * (self.given.directions - 1)
-        names = (*lead, "*batch", "hidden")
-        _checks.shape(self.op, name, value, names, self.given.state_shape)
+        names, sizes = self.given.state_axes[state], self.given.state_shapes[state]
+        _checks.shape(self.op, name, value, names, sizes)
         _checks.same_dtype(self.op, {"x": self.x, name: value})
         return value
 

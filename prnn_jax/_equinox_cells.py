@@ -34,6 +34,12 @@ class WithCell(Layer):
           ValueError: another kind of cell; says which was expected.
         """
         name, wanted = f"{cls.__name__}.from_cell", f"eqx.nn.{cls._cell.__name__}"
+        proj_size = options.get("proj_size")
+        check(
+            proj_size is None,
+            f"{name}: proj_size must be None, because no cell has a projection, got "
+            f"{proj_size}.",
+        )
         cells = cell if isinstance(cell, tuple) else (cell,)
         check(
             len(cells) in (1, 2),

@@ -17,7 +17,12 @@ from prnn_jax._call import Call
 from prnn_jax._cell_options import GATED, cell_of
 from prnn_jax._cells import CELLS
 from prnn_jax._checks import check
-from prnn_jax._layer_arrays import check_kept, has_peepholes, layer_arrays
+from prnn_jax._layer_arrays import (
+    check_kept,
+    checked_proj_size,
+    has_peepholes,
+    layer_arrays,
+)
 from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._params import Params, typed
 from prnn_jax._run import (
@@ -80,6 +85,7 @@ class CommonOptions(TypedDict, total=False):
     activation: GivenActivations
     gate_activation: GivenActivation
     peepholes: bool
+    proj_size: int | None
 
 
 class LayerOptions(CommonOptions, total=False):
@@ -110,6 +116,7 @@ class Layer(eqx.Module):
     b_ih: Array | None
     b_hn: Array | None
     peepholes: Array | None
+    w_hr: Array | None
     training: Training | None
     input_size: int = eqx.field(static=True)
     hidden_size: int = eqx.field(static=True)
@@ -123,6 +130,7 @@ class Layer(eqx.Module):
     implementation: Implementation | None = eqx.field(static=True)
     activation: GivenActivations = eqx.field(static=True)
     gate_activation: GivenActivation = eqx.field(static=True)
+    proj_size: int | None = eqx.field(static=True)
 
     _function: ClassVar[Callable]
     _cell_name: ClassVar[str]  # in `_cells.CELLS`
@@ -149,6 +157,7 @@ class Layer(eqx.Module):
         activation: GivenActivations = "tanh",
         gate_activation: GivenActivation = "sigmoid",
         peepholes: bool = False,
+        proj_size: int | None = None,
         key: Array,
     ):
         name = type(self).__name__
@@ -184,11 +193,12 @@ class Layer(eqx.Module):
         self.activation = _options.static(activation)
         self.gate_activation = gate_activation
         of_all = {option: getattr(self, option) for option in GATED}
-        function = CELLS[self._cell_name].function
-        cell_of(name, function, of_all | self._options())
+        table = CELLS[self._cell_name]
+        self.proj_size = checked_proj_size(name, table, proj_size, heads)
+        cell_of(name, table.function, of_all | self._options())
         noise = check_noise(
             name,
-            Call(self._cell_name),
+            self._call(),
             recurrent_dropout=recurrent_dropout,
             zoneout=zoneout,
         )
@@ -200,8 +210,8 @@ class Layer(eqx.Module):
             draw = _drawn_apart(draw, heads)
         if bidirectional:
             draw = _drawn_apart(draw, 2)
-        self.w_ih, self.w_hh, self.b_ih, self.b_hn = draw(key)
-        has_own = has_peepholes(name, CELLS[self._cell_name], peepholes)
+        self.w_ih, self.w_hh, self.b_ih, self.b_hn, self.w_hr = draw(key)
+        has_own = has_peepholes(name, table, peepholes)
         lead = self.w_hh.shape[:-2]
         own = (*lead, 3 * hidden_size // heads)
         self.peepholes = jnp.zeros(own, dtype) if has_own else None
@@ -228,6 +238,7 @@ class Layer(eqx.Module):
             "heads": given.heads or 1,
             "dtype": given.w_hh.dtype,
             **({} if given.peepholes is None else {"peepholes": True}),
+            "proj_size": given.proj_size,
             **options,
         }
         make: Any = functools.partial(cls, given.input_size, given.hidden_size)
@@ -238,17 +249,18 @@ class Layer(eqx.Module):
         if layer.b_hn is not None and b_hn is None:
             b_hn = jnp.zeros(layer.b_hn.shape, layer.b_hn.dtype)
         own = given.peepholes
-        check_kept(name, own, layer.peepholes)
+        check_kept(name, given, layer.peepholes, layer.proj_size)
         if layer.peepholes is not None and own is None:
             own = jnp.zeros(layer.peepholes.shape, layer.peepholes.dtype)
-        arrays = (given.w_ih, given.w_hh, b_ih, b_hn, own)
+        arrays = (given.w_ih, given.w_hh, b_ih, b_hn, own, given.w_hr)
         check(
             layer.b_ih is not None or (b_ih is None and b_hn is None),
             f"{name}: use_bias must be True for params with a bias, got False.",
         )
 
         def where(layer):
-            return layer.w_ih, layer.w_hh, layer.b_ih, layer.b_hn, layer.peepholes
+            of_biases = layer.b_ih, layer.b_hn
+            return layer.w_ih, layer.w_hh, *of_biases, layer.peepholes, layer.w_hr
 
         arrays = jax.tree.map(jnp.asarray, arrays)
         return eqx.tree_at(where, layer, arrays, is_leaf=lambda x: x is None)
@@ -256,8 +268,8 @@ class Layer(eqx.Module):
     @property
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm` and the others."""
-        biases = self.b_ih, self.b_hn
-        params = _weights.join_biases(self.w_ih, self.w_hh, *biases, self.peepholes)
+        own = self.b_ih, self.b_hn, self.peepholes, self.w_hr
+        params = _weights.join_biases(self.w_ih, self.w_hh, *own)
         heads = self.heads > 1
         return typed(params, bidirectional=self.bidirectional, heads=heads)
 
@@ -265,7 +277,12 @@ class Layer(eqx.Module):
     def output_size(self) -> int:
         """Features of ys."""
         both = self.bidirectional and self.merge == "concat"
-        return (2 if both else 1) * self.hidden_size
+        return (2 if both else 1) * self._output
+
+    @property
+    def _output(self) -> int:
+        """Values of h."""
+        return self.hidden_size if self.proj_size is None else self.proj_size
 
     def __call__(
         self,
@@ -285,7 +302,8 @@ class Layer(eqx.Module):
         Args:
           xs: `[time, input_size]`, or `[*batch, time, input_size]`.
           state: before the first step: h for GRU and RNN, `(h, c)` for LSTM,
-            `(h, c, n, m)` for SLSTM, each `[*batch, hidden_size]`; if bidirectional,
+            `(h, c, n, m)` for SLSTM, each `[*batch, hidden_size]` (h `[*batch,
+            proj_size]` if the layer has one); if bidirectional,
             `[2, *batch, hidden_size]`, forward before backward. Zeros if not given.
           lengths: whole numbers `[*batch]`, how many steps of each row count, as in
             `prnn_jax.lstm`. Without batch axes it is one number.
@@ -301,9 +319,9 @@ class Layer(eqx.Module):
           inference: overrides the layer's own.
 
         Returns:
-          ys `[*batch, time, hidden_size]`, every h (twice as wide if bidirectional and
-          merged by "concat"), and the last state. With arrays of several dtypes, both
-          are in that to which JAX promotes them.
+          ys `[*batch, time, hidden_size]` (or proj_size), every h (twice as wide if
+          bidirectional and merged by "concat"), and the last state. With arrays of
+          several dtypes, both are in that to which JAX promotes them.
 
         Raises:
           ValueError: shapes, dtypes or options do not fit; says what was expected.
@@ -316,9 +334,7 @@ class Layer(eqx.Module):
         masks = {}
         if self.training is not None:
             key = self.training.key(name, key, inference)
-            call = Call(
-                self._cell_name, bidirectional=self.bidirectional, time_major=time_major
-            )
+            call = self._call(time_major=time_major)
             masks = self.training.noise.controls(key, 0, call, xs, params.w_hh)
             masks = {k: mask for k, mask in masks.items() if mask is not None}
         return type(self)._function(
@@ -342,10 +358,13 @@ class Layer(eqx.Module):
 
     def zeros(self, *batch: int) -> Any:
         """A state of zeros, in the dtype of the parameters."""
-        count = Call(self._cell_name).table.states
-        shape = (*(2,) * self.bidirectional, *batch, self.hidden_size)
-        states = (jnp.zeros(shape, self.w_hh.dtype),) * count
-        return states if count > 1 else states[0]
+        others = (self.hidden_size,) * (self._call().table.states - 1)
+        lead = (2,) * self.bidirectional
+        states = tuple(
+            jnp.zeros((*lead, *batch, width), self.w_hh.dtype)
+            for width in (self._output, *others)
+        )
+        return states if others else states[0]
 
     # ---- what a layer may say differently --------------------------------------------
 
@@ -353,10 +372,19 @@ class Layer(eqx.Module):
         """Arguments of the function that not all functions have."""
         return {name: getattr(self, name) for name in self._option_names}
 
+    def _call(self, *, time_major: bool = False) -> Call:
+        """As what is dropped knows it."""
+        table = CELLS[self._cell_name]
+        name = self._cell_name if self.proj_size is None else table.with_projection
+        assert name is not None
+        return Call(name, bidirectional=self.bidirectional, time_major=time_major)
+
     def _draw(self, key: Array, dtype: Any) -> tuple[Any, ...]:
-        """w_ih, w_hh, b_ih, b_hn of one direction and head, drawn as by Equinox."""
+        """Of one direction and head, drawn as by Equinox, in the order of fields."""
         gates, hidden = CELLS[self._cell_name].gates, self.hidden_size // self.heads
+        output = self._output // self.heads
         keys = jax.random.split(key, 4 if self._has_b_hn() is not None else 3)
+        last = jax.random.fold_in(key, 4)
         lim = math.sqrt(1 / hidden)
 
         def uniform(key, *shape):
@@ -364,9 +392,10 @@ class Layer(eqx.Module):
 
         return (
             uniform(keys[0], gates * hidden, self.input_size).T,
-            uniform(keys[1], gates * hidden, hidden).T,
+            uniform(keys[1], gates * hidden, output).T,
             uniform(keys[2], gates * hidden) if self.use_bias else None,
             uniform(keys[3], hidden) if self.use_bias and self._has_b_hn() else None,
+            None if self.proj_size is None else uniform(last, output, hidden).T,
         )
 
     def _has_b_hn(self) -> bool | None:

@@ -12,7 +12,6 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax import _checks, _options, _stack
-from prnn_jax._call import Call
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._equinox_layer import (
@@ -22,7 +21,7 @@ from prnn_jax._equinox_layer import (
     check_sequence,
     promoted,
 )
-from prnn_jax._layer_arrays import any_peepholes
+from prnn_jax._layer_arrays import any_peepholes, check_alike
 from prnn_jax._noise import check_noise
 from prnn_jax._params import Params
 from prnn_jax._run import Lengths, Resets, State
@@ -118,7 +117,7 @@ class Stack(eqx.Module):
         if norm and num_layers > 1:
             shape = num_layers - 1, width
             self.rest_norm = _begins(shape, dtype)
-        call = Call(kind._cell_name)
+        call = self.first._call()
         noise = check_noise("Stack", call, dropout, recurrent_dropout, zoneout)
         self.training = Training.of(noise, inference)
         self.num_layers = num_layers
@@ -146,6 +145,7 @@ class Stack(eqx.Module):
         own = {n: options.pop(n) for n in _OWN if n in options}
         has_bias = any(p.b_ih is not None or p.b_hh is not None for p in layers)
         options = {"use_bias": has_bias, **any_peepholes(layers), **options}
+        check_alike("Stack.from_params", layers)
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0]
@@ -155,7 +155,9 @@ class Stack(eqx.Module):
                 f"Stack.from_params: layer {n} must be for an input of "
                 f"{first.output_size} features, got w_ih {list(one.w_ih.shape)}.",
             )
-        options |= {n: getattr(first, n) for n in ("bidirectional", "heads")}
+        options |= {
+            n: getattr(first, n) for n in ("bidirectional", "heads", "proj_size")
+        }
         draw: Any = functools.partial(
             cls, make, first.input_size, first.hidden_size, len(made), **own, **options
         )

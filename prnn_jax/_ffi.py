@@ -50,8 +50,11 @@ def backward(
     primals: Primals,
     kept: tuple[Array, tuple[Array, ...]],
     cotangents: tuple[Array, State],
-) -> tuple[Array, Array, State, State | None]:
-    """Gradients of a_x, a_h, the initial state and `reset_to`.
+) -> tuple[Array, Array, State, State | None, Array | None]:
+    """Gradients of a_x, a_h, the initial state, `reset_to`, and h at every step.
+
+    The last, where the cell projects, is all of it, with what comes back through w_hh;
+    zero at steps that do not count.
 
     Args:
       call: as of the forward pass.
@@ -130,9 +133,10 @@ def _platforms(call: Call, w_hh: Array, *, backward: bool) -> list[str]:
     """Those whose engine can run the call, and may."""
     if call.implementation == "scan":
         return []
-    groups, hidden, _ = w_hh.shape
-    able = ["cpu"] if "cpu" in PLATFORMS and w_hh.dtype.name in CPU_DTYPES else []
-    if "cuda" in PLATFORMS and not _cuda.refusal(
+    there = [name for name in PLATFORMS if name in call.table.engines]
+    able = ["cpu"] if "cpu" in there and w_hh.dtype.name in CPU_DTYPES else []
+    groups, hidden = w_hh.shape[0], w_hh.shape[2] // call.table.gates
+    if "cuda" in there and not _cuda.refusal(
         call, w_hh.dtype, groups, hidden, backward=backward
     ):
         able.append("cuda")
@@ -145,38 +149,30 @@ def _platforms(call: Call, w_hh: Array, *, backward: bool) -> list[str]:
 def _forward_results(call: Call, primals: Primals):
     """The types of y, the last state and the saved values."""
     like, *_ = jax.tree.leaves(primals.source)
-    sizes = _sizes(call, like, primals.w_hh)
-    y = _result(like, sizes.sequence(call, 1))
-    state_n = tuple(_result(like, sizes.state) for _ in primals.state_0)
+    sizes = Sizes.of(call, like, primals.w_hh)
+    y = _result(like, sizes.y(call))
+    state_n = tuple(_result(like, shape) for shape in sizes.states(call))
     values = call.saved(zoneout=primals.controls.zoneout is not None)
     saved = (_result(like, sizes.sequence(call, values)),) if values else ()
     return y, state_n, saved
 
 
 def _backward_results(call: Call, primals: Primals, kept):
-    """The types of the gradients of a_x, a_h, the initial state and `reset_to`."""
+    """The types of the gradients of a_x, a_h, the initial state, `reset_to`, and h."""
     y, _ = kept
-    sizes = Sizes.of(call, y, 1)
+    sizes = Sizes.of(call, y, primals.w_hh)
     da = _result(y, sizes.sequence(call, call.table.gates))
-    dstate_0 = tuple(_result(y, sizes.state) for _ in primals.state_0)
-    return da, da, dstate_0, None if primals.controls.reset_to is None else dstate_0
-
-
-def _sizes(call: Call, like: Array, w_hh: Array) -> Sizes:
-    """Of a call whose sequences are as long as this one."""
-    return Sizes(
-        time=like.shape[call.time_axis],
-        batch=like.shape[call.batch_axis],
-        groups=w_hh.shape[0],
-        hidden=w_hh.shape[1],
-    )
+    dstate_0 = tuple(_result(y, shape) for shape in sizes.states(call))
+    dreset_to = None if primals.controls.reset_to is None else dstate_0
+    dh = _result(y, sizes.y(call)) if call.table.projects else None
+    return da, da, dstate_0, dreset_to, dh
 
 
 # ---- the calls -----------------------------------------------------------------------
 
 
 def _forward_native(call: Call, primals: Primals, *, platform="cpu"):
-    source, w_hh, b_hh, state_0, controls, per_unit = primals
+    source, w_hh, b_hh, state_0, controls, *own = primals
     if isinstance(source, Input) and not _is_prepared_for(call, source, w_hh):
         source = source._replace(prepared=None)
     given = jax.tree.leaves(source)
@@ -184,7 +180,7 @@ def _forward_native(call: Call, primals: Primals, *, platform="cpu"):
     projects = isinstance(source, Input)
     workspace = _workspace_of(
         call,
-        _sizes(call, like, w_hh),
+        Sizes.of(call, like, w_hh),
         controls,
         like,
         platform,
@@ -196,27 +192,28 @@ def _forward_native(call: Call, primals: Primals, *, platform="cpu"):
     results = *_forward_results(call, primals), workspace
     is_prepared = isinstance(source, Input) and source.prepared is not None
     run = _ffi_call("prnn_forward", platform, results, projects, is_prepared)
-    weights = w_hh, b_hh, *jax.tree.leaves(per_unit)
+    weights = w_hh, b_hh, *jax.tree.leaves(own)
     y, state_n, saved, _ = run(call, controls, *given, *weights, *state_0)
     return y, state_n, saved
 
 
 def _backward_native(call: Call, primals: Primals, kept, cotangents, *, platform="cpu"):
-    _, w_hh, _, state_0, controls, per_unit = primals
+    _, w_hh, _, state_0, controls, *own = primals
     y, saved = kept
     dy, dstate_n = cotangents
-    sizes = Sizes.of(call, y, 1)
-    da, _, dstate_0, dreset_to = _backward_results(call, primals, kept)
+    sizes = Sizes.of(call, y, w_hh)
+    da, _, dstate_0, dreset_to, dh = _backward_results(call, primals, kept)
     da_h = () if call.table.same_gradient else (da,)
     # Summed over resets: in float32 whatever the dtype.
     dreset_to = tuple(_result(y, d.shape, jnp.float32) for d in dreset_to or ())
     workspace = _workspace_of(call, sizes, controls, y, platform, backward=True)
-    results = da, da_h, dstate_0, dreset_to, workspace
-    da_x, da_h, dstate_0, dreset_to, _ = _ffi_call("prnn_backward", platform, results)(
+    results = da, da_h, dh, dstate_0, dreset_to, workspace
+    run = _ffi_call("prnn_backward", platform, results)
+    da_x, da_h, dh, dstate_0, dreset_to, _ = run(
         call,
         controls,
         w_hh,
-        *jax.tree.leaves(per_unit),
+        *jax.tree.leaves(own),
         y,
         *saved,
         *state_0,
@@ -224,7 +221,7 @@ def _backward_native(call: Call, primals: Primals, kept, cotangents, *, platform
         *dstate_n,
     )
     dreset_to = tuple(d.astype(y.dtype) for d in dreset_to) or None
-    return da_x, da_h[0] if da_h else da_x, dstate_0, dreset_to
+    return da_x, da_h[0] if da_h else da_x, dstate_0, dreset_to, dh
 
 
 def prepare(
@@ -232,6 +229,7 @@ def prepare(
     source: Input,
     w_hh: Array,
     b_hh: Array,
+    w_hr: Array | None,
     batch: int,
     time: int,
     *,
@@ -249,7 +247,8 @@ def prepare(
     functions = {"cpu": _prepare_native, DEFAULT: _prepare_nowhere}
     static = call, words, batch, time, int8
     run = functools.partial(by_platform, functions, static, result)
-    return sequential_vmap(run)(_flat(w_ih), b_ih, w_hh, b_hh)
+    own = jax.tree.leaves(w_hr)
+    return sequential_vmap(run)(_flat(w_ih), b_ih, w_hh, b_hh, *own)
 
 
 def _prepare_native(call: Call, words: int, batch: int, time: int, int8: bool, *arrays):

@@ -18,6 +18,7 @@ from prnn_jax._cells import CELLS, Cell, CellName
 from prnn_jax._checks import check
 from prnn_jax._controls import counted
 from prnn_jax._flax_carry import Carry, Form
+from prnn_jax._layer_arrays import checked_proj_size
 from prnn_jax._noise import Noise
 from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
 from prnn_jax._params import Params
@@ -100,6 +101,7 @@ class Options:
     implementation: Implementation | None
     activation: GivenActivations
     gate_activation: GivenActivation
+    proj_size: int | None
     cell_options: Mapping[str, Any]
 
     @classmethod
@@ -153,6 +155,8 @@ class Options:
             f"{name}: carry_init must be None, because its states are not independent "
             "numbers; pass an initial_carry.",
         )
+        proj_size = checked_proj_size(name, self.kind.cell, self.proj_size, heads)
+        object.__setattr__(self, "proj_size", proj_size)
         self._check_rates()
 
     def _rate(self, option: str) -> Any:
@@ -175,10 +179,12 @@ class Options:
                 f"{self.name}: zoneout_rate must be of numbers from 0 to 1, got "
                 f"{rate!r}.",
             )
+        projects, cell = self.proj_size is not None, self.kind.cell.function
         check(
-            self.kind.cell.has_zoneout or not any(self.zoneout_rates),
+            (self.kind.cell.has_zoneout and not projects)
+            or not any(self.zoneout_rates),
             f"{self.name}: zoneout_rate must be 0, got {self.zoneout_rate}; "
-            f"{self.kind.function.__name__} has no zoneout.",
+            f"{cell}{' with proj_size' if projects else ''} has no zoneout.",
         )
 
     @property
@@ -207,9 +213,19 @@ class Options:
     # ---- parameters ------------------------------------------------------------------
 
     @property
+    def output(self) -> int:
+        """Values of h, of all heads."""
+        return self.features if self.proj_size is None else self.proj_size
+
+    @property
     def width(self) -> int:
-        """Hidden units of a head, or all: rows of w_hh."""
+        """Hidden units of a head, or all."""
         return self.features // (self.heads or 1)
+
+    @property
+    def output_width(self) -> int:
+        """Values of h of a head, or all: rows of w_hh."""
+        return self.output // (self.heads or 1)
 
     @property
     def lead(self) -> tuple[int, ...]:
@@ -218,16 +234,26 @@ class Options:
         return directions if self.heads is None else (*directions, self.heads)
 
     def draw(
-        self, init: Initializer, key: Array, rows: tuple[int, ...], gates: int
+        self,
+        init: Initializer,
+        key: Array,
+        rows: tuple[int, ...],
+        gates: int,
+        width: int | None = None,
     ) -> Array:
         """A parameter `[*lead, *rows, gates*width]`, each gate drawn by itself."""
+        width = self.width if width is None else width
         keys = jax.random.split(key, math.prod(self.lead) * gates)
-        drawn = [init(key, (*rows, self.width), self.param_dtype) for key in keys]
+        drawn = [init(key, (*rows, width), self.param_dtype) for key in keys]
         groups = [
             jnp.concatenate(drawn[first : first + gates], -1)
             for first in range(0, len(drawn), gates)
         ]
-        return jnp.stack(groups).reshape(*self.lead, *rows, gates * self.width)
+        return jnp.stack(groups).reshape(*self.lead, *rows, gates * width)
+
+    def draw_w_hr(self, init: Initializer, key: Array) -> Array:
+        """`[*lead, width, output_width]`."""
+        return self.draw(init, key, (self.width,), 1, self.output_width)
 
     def typed(self, params: Params) -> Params:
         """The same by the type that says what `lead` is."""
@@ -250,10 +276,22 @@ class Options:
           input_shape: of one time step, `[*batch, in_features]`.
           key: makes one key after the other, for carry_init.
         """
-        shape, init = (*input_shape[:-1], self.features), self.carry_init
+        shapes, init = self._shapes(input_shape[:-1]), self.carry_init
         if init is None or key is None:
-            return self.carries.make(lambda: jnp.zeros(shape, self.param_dtype))
-        return self.carries.make(lambda: init(key(), shape, self.param_dtype))
+            return self.carries.make(lambda s: jnp.zeros(shapes[s], self.param_dtype))
+        return self.carries.make(lambda s: init(key(), shapes[s], self.param_dtype))
+
+    def state_of(self, name: str, carry: Carry, batch: tuple[int, ...], dtype) -> Any:
+        """A carry as the function takes it; messages begin with the name."""
+        axes = dict.fromkeys(self.kind.carry, f"[*batch, {self.features_name}]")
+        if self.proj_size is not None:
+            axes["h"] = "[*batch, proj_size]"
+        return self.carries.to_state(name, carry, self._shapes(batch), axes, dtype)
+
+    def _shapes(self, batch: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """Of a carry's arrays, by name."""
+        shapes = dict.fromkeys(self.kind.carry, (*batch, self.features))
+        return shapes | {"h": (*batch, self.output)}
 
     # ---- a call ----------------------------------------------------------------------
 
@@ -313,9 +351,7 @@ class Options:
         def state_of(name: str, carry: Carry | None) -> Any:
             if carry is None:
                 return None
-            shape, axes = (*batch, self.features), f"[*batch, {self.features_name}]"
-            name = f"{self.name}: {name}"
-            return self.carries.to_state(name, carry, shape, axes, x.dtype)
+            return self.state_of(f"{self.name}: {name}", carry, batch, x.dtype)
 
         call = Call(
             self.kind.cell.name,

@@ -1,6 +1,6 @@
 """Carries as Flax has them, and states as the functions of `prnn_jax` do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,12 +27,12 @@ class Form:
     order: str
     bidirectional: bool
 
-    def make(self, one: Callable[[], Any]) -> Carry:
-        """A carry of what `one()` returns for each array."""
+    def make(self, one: Callable[[str], Any]) -> Carry:
+        """A carry of what `one(name)` returns for each array."""
 
         def side():
-            count = len(self.order)
-            return tuple(one() for _ in range(count)) if count > 1 else one()
+            made: Any = tuple(map(one, self.order))
+            return made if len(made) > 1 else made[0]
 
         return (side(), side()) if self.bidirectional else side()
 
@@ -52,22 +52,43 @@ class Form:
         return tuple(values[self.order.index(s)] for s in _STATES[: len(values)])
 
     def to_state(
-        self, name: str, carry: Carry, shape: tuple[int, ...], axes: str, dtype: Any
+        self,
+        name: str,
+        carry: Carry,
+        shapes: Mapping[str, tuple[int, ...]],
+        axes: Mapping[str, str],
+        dtype: Any,
     ) -> Any:
         """A carry as a function takes it: in its order, directions stacked.
 
+        Args:
+          name: with which messages begin.
+          carry: see there.
+          shapes: of its arrays, by name.
+          axes: what theirs are called.
+          dtype: of the state.
+
         Raises:
-          ValueError: it has another structure, or its arrays not this shape, whose axes
-            are called `axes`; the message begins with the name.
+          ValueError: it has another structure, or its arrays other shapes.
         """
+        *_, last = self.order.replace("h", "") or "h"
+        each, of_h = list(shapes[last]), f", h {axes['h']} = {list(shapes['h'])}"
+        but = "" if axes["h"] == axes[last] else of_h
         one = f"({', '.join(self.order)})" if len(self.order) > 1 else self.order
         wanted = (
             f"a pair {one}, {one} (forward, backward)" if self.bidirectional else one
         )
         check(
-            jax.tree.structure(carry) == jax.tree.structure(self.make(lambda: 0))
-            and all(jnp.shape(x) == shape for x in jax.tree.leaves(carry)),
-            f"{name} must be {wanted}, each {axes} = {list(shape)}, got "
+            jax.tree.structure(carry) == jax.tree.structure(self.make(str))
+            and all(
+                jnp.shape(x) == shapes[s]
+                for x, s in zip(
+                    jax.tree.leaves(carry),
+                    self.order * (1 + self.bidirectional),
+                    strict=True,
+                )
+            ),
+            f"{name} must be {wanted}, each {axes[last]} = {each}{but}, got "
             f"{jax.tree.map(lambda x: list(jnp.shape(x)), carry)}.",
         )
         leaves = [jnp.asarray(x, dtype) for x in jax.tree.leaves(carry)]

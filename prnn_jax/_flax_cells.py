@@ -58,6 +58,12 @@ class Convertible:
             f"{name}: heads must be None, because a cell of Flax has one matrix for "
             f"all of its state, got {heads}.",
         )
+        proj_size = options.get("proj_size")
+        check(
+            proj_size is None,
+            f"{name}: proj_size must be None, because no cell has a projection, got "
+            f"{proj_size}.",
+        )
         cells = cell if isinstance(cell, tuple) else (cell,)
         check(
             len(cells) in (1, 2),

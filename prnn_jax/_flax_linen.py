@@ -64,6 +64,7 @@ class Layer(nn.Module):
     activation: GivenActivations = "tanh"
     gate_activation: GivenActivation = "sigmoid"
     peepholes: bool = False
+    proj_size: int | None = None
 
     _kind: ClassVar[_flax.Kind]
 
@@ -118,9 +119,9 @@ class Layer(nn.Module):
             zoneout; whose random numbers are those of `dropout`.
 
         Returns:
-          `[*batch, time, features]`, every h (twice as wide if bidirectional and merged
-          by "concat"), or `(carry, outputs)` with return_carry. Both are in the dtype
-          of the computation.
+          `[*batch, time, features]` (or proj_size), every h (twice as wide if
+          bidirectional and merged by "concat"), or `(carry, outputs)` with
+          return_carry. Both are in the dtype of the computation.
 
         Raises:
           ValueError: shapes, dtypes or options do not fit; says what was expected.
@@ -175,6 +176,7 @@ class Layer(nn.Module):
             options.setdefault("recurrent_bias", given.b_hn is not None)
         if given.peepholes is not None:
             options.setdefault("peepholes", True)
+        options.setdefault("proj_size", given.proj_size)
         make: Any = cls
         layer = make(
             given.hidden_size,
@@ -189,7 +191,7 @@ class Layer(nn.Module):
             given.b_hn is None or layer._has_b_hn(),
             f"{name}: recurrent_bias must be True for params with b_hh, got False.",
         )
-        check_kept(name, given.peepholes, layer.peepholes or None)
+        check_kept(name, given, layer.peepholes or None, layer.proj_size)
         arrays = {"w_ih": given.w_ih, "w_hh": given.w_hh, "b_ih": given.b_ih}
         if given.b_ih is None:
             arrays["b_ih"] = jnp.zeros_like(given.w_hh[..., 0, :])
@@ -197,9 +199,11 @@ class Layer(nn.Module):
             zeros = jnp.zeros_like(given.w_hh[..., :, 0])
             arrays["b_hn"] = zeros if given.b_hn is None else given.b_hn
         if layer.peepholes:
-            zeros = jnp.zeros((*given.w_hh.shape[:-1], 3), given.w_hh.dtype)
-            zeros = zeros.reshape(*given.w_hh.shape[:-2], -1)
+            own = 3 * given.w_hh.shape[-1] // cls._kind.cell.gates
+            zeros = jnp.zeros((*given.w_hh.shape[:-2], own), given.w_hh.dtype)
             arrays["peepholes"] = zeros if given.peepholes is None else given.peepholes
+        if given.w_hr is not None:
+            arrays["w_hr"] = given.w_hr
         return layer, {"params": arrays}
 
     @nn.nowrap
@@ -210,7 +214,7 @@ class Layer(nn.Module):
           variables: of the layer, as `init` gives them.
         """
         arrays = variables["params"]
-        names = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes"
+        names = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes", "w_hr"
         return self._options().typed(_weights.join_biases(*map(arrays.get, names)))
 
     @nn.nowrap
@@ -237,12 +241,16 @@ class Layer(nn.Module):
         def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
             return make(name, lambda key: options.draw(init, key, rows, gates))
 
+        def draw_w_hr(key: Array) -> Array:
+            return options.draw_w_hr(self.recurrent_kernel_init, key)
+
         return _weights.join_biases(
             param("w_ih", self.kernel_init, (in_features,), gates),
-            param("w_hh", self.recurrent_kernel_init, (options.width,), gates),
+            param("w_hh", self.recurrent_kernel_init, (options.output_width,), gates),
             param("b_ih", self.bias_init, (), gates),
             param("b_hn", self.bias_init, (), 1) if self._has_b_hn() else None,
             param("peepholes", zeros, (), 3) if has_own else None,
+            make("w_hr", draw_w_hr) if options.proj_size is not None else None,
         )
 
     @nn.nowrap

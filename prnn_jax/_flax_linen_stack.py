@@ -14,7 +14,7 @@ from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._flax_carry import Carry
 from prnn_jax._flax_linen import Layer, make_hashable
-from prnn_jax._layer_arrays import any_peepholes
+from prnn_jax._layer_arrays import any_peepholes, check_alike
 from prnn_jax._ops import Lengths, Resets
 from prnn_jax._params import Params
 
@@ -190,10 +190,12 @@ class Stack(nn.Module):
         if name == "gru" and "recurrent_bias" not in options:
             options["recurrent_bias"] = any(p.b_hh is not None for p in layers)
         options = any_peepholes(layers) | options
+        check_alike("Stack.from_params", layers)
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0][0]
-        known = {n: getattr(first, n) for n in ("bidirectional", "heads")}
+        names = "bidirectional", "heads", "proj_size"
+        known = {n: getattr(first, n) for n in names}
         options = {**options, **known, "param_dtype": first.param_dtype}
         stack = cls(cell, first.features, len(made), options=options, **attributes)
         arrays = {f"layers_{n}": of["params"] for n, (_, of) in enumerate(made)}

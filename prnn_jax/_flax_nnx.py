@@ -25,7 +25,7 @@ from prnn_jax._params import Params
 
 Rngs = nnx.Rngs | nnx.RngStream
 
-_ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes"
+_ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes", "w_hr"
 _zeros = jax.nn.initializers.zeros
 
 
@@ -48,6 +48,7 @@ class CommonOptions(TypedDict, total=False):
     activation: GivenActivations
     gate_activation: GivenActivation
     peepholes: bool
+    proj_size: int | None
 
 
 class LayerOptions(CommonOptions, total=False):
@@ -114,6 +115,7 @@ class Layer(nnx.Module):
         activation: GivenActivations = "tanh",
         gate_activation: GivenActivation = "sigmoid",
         peepholes: bool = False,
+        proj_size: int | None = None,
         rngs: nnx.Rngs,
     ):
         name, static = type(self).__name__, _options.static
@@ -137,6 +139,7 @@ class Layer(nnx.Module):
         self.implementation = implementation
         self.activation = static(activation)
         self.gate_activation = gate_activation
+        self.proj_size = static(proj_size)
         options = self._options()
         # A random stream only for who needs it: it is state, and splits graph and jit.
         self.rngs = nnx.data(None) if carry_init is None else rngs.carry.fork()
@@ -147,11 +150,15 @@ class Layer(nnx.Module):
 
         gates = self._kind.cell.gates
         self.w_ih = draw(kernel_init, (in_features,), gates)
-        self.w_hh = draw(recurrent_kernel_init, (options.width,), gates)
+        self.w_hh = draw(recurrent_kernel_init, (options.output_width,), gates)
         self.b_ih = draw(bias_init, (), gates)
         self.b_hn = draw(bias_init, (), 1) if self.recurrent_bias else nnx.data(None)
         has_own = has_peepholes(name, self._kind.cell, peepholes)
         self.peepholes = draw(_zeros, (), 3) if has_own else nnx.data(None)
+        self.w_hr = nnx.data(None)
+        if options.proj_size is not None:
+            w_hr = options.draw_w_hr(recurrent_kernel_init, rngs.params())
+            self.w_hr = nnx.Param(w_hr)
 
     @classmethod
     def from_params(
@@ -176,6 +183,7 @@ class Layer(nnx.Module):
             options.setdefault("recurrent_bias", True)
         if given.peepholes is not None:
             options.setdefault("peepholes", True)
+        options.setdefault("proj_size", given.proj_size)
         make: Any = cls
         layer = make(
             given.input_size,
@@ -194,7 +202,7 @@ class Layer(nnx.Module):
             given.b_hn is None or layer.b_hn is not None,
             f"{name}: recurrent_bias must be True for params with b_hh, got False.",
         )
-        check_kept(name, given.peepholes, layer.peepholes)
+        check_kept(name, given, layer.peepholes, layer.proj_size)
         for of_layer, array in zip(_ARRAYS, given, strict=False):
             if array is not None:
                 getattr(layer, of_layer)[...] = array
@@ -262,9 +270,9 @@ class Layer(nnx.Module):
             `dropout` for dropout and zoneout; a single stream is for carry_init.
 
         Returns:
-          `[*batch, time, hidden_features]`, every h (twice as wide if bidirectional and
-          merged by "concat"), or `(carry, outputs)` with return_carry. Both are in the
-          dtype of the computation.
+          `[*batch, time, hidden_features]` (or proj_size), every h (twice as wide if
+          bidirectional and merged by "concat"), or `(carry, outputs)` with
+          return_carry. Both are in the dtype of the computation.
 
         Raises:
           ValueError: shapes, dtypes or options do not fit; says what was expected.

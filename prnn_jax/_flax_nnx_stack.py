@@ -12,7 +12,7 @@ from prnn_jax._cells import CellName
 from prnn_jax._checks import check
 from prnn_jax._flax_carry import Carry
 from prnn_jax._flax_nnx import Layer, Rngs, StackOptions, rngs_with_params
-from prnn_jax._layer_arrays import any_peepholes
+from prnn_jax._layer_arrays import any_peepholes, check_alike
 from prnn_jax._ops import Lengths, Resets
 from prnn_jax._params import Params
 
@@ -137,10 +137,13 @@ class Stack(nnx.Module):
         make = cell if isinstance(cell, type) else cls._layers[name]
         own = {n: options.pop(n) for n in _OWN if n in options}
         options = any_peepholes(layers) | options
+        check_alike("Stack.from_params", layers)
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0]
-        options |= {n: getattr(first, n) for n in ("bidirectional", "heads")}
+        options |= {
+            n: getattr(first, n) for n in ("bidirectional", "heads", "proj_size")
+        }
         if name == "gru":
             options["recurrent_bias"] = any(layer.recurrent_bias for layer in made)
         sizes = _flax_stack.widths(first._options(), first.in_features, len(made))

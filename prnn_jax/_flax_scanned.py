@@ -18,6 +18,7 @@ def initialize_carry(
     hidden_size: int,
     cell: CellName = "gru",
     dtype: Any = jnp.float32,
+    proj_size: int | None = None,
 ) -> Carry:
     """The carry before the first step: zeros.
 
@@ -26,6 +27,7 @@ def initialize_carry(
       hidden_size: size of the state.
       cell: that of the module.
       dtype: of the carry.
+      proj_size: size of h, of an "lstm" with that option.
 
     Returns:
       h `[*batch, hidden_size]` for "gru" and "rnn", `(c, h)` for "lstm", `(h, c, n,
@@ -37,7 +39,10 @@ def initialize_carry(
     check_cell(cell)
     batch = batch_size if isinstance(batch_size, (tuple, list)) else (batch_size,)
     form = Form(_flax.KINDS[cell].carry, bidirectional=False)
-    return form.make(lambda: jnp.zeros((*batch, hidden_size), dtype))
+    of_h = hidden_size if proj_size is None else proj_size
+    return form.make(
+        lambda s: jnp.zeros((*batch, of_h if s == "h" else hidden_size), dtype)
+    )
 
 
 def check_cell(cell: str) -> None:

@@ -54,7 +54,7 @@ def widths(options: Options, in_features: int, num_layers: int) -> list[int]:
         "bidirectional=True.",
     )
     both = options.bidirectional and options.merge == "concat"
-    return [in_features] + [(1 + both) * options.features] * (num_layers - 1)
+    return [in_features] + [(1 + both) * options.output] * (num_layers - 1)
 
 
 def check_width(n: int, size: int, w_ih: Any) -> None:
@@ -118,9 +118,8 @@ def run(
             f"Stack: {name} must be of {len(layers)} carries, one for each layer, got "
             f"{type(carries).__name__} of {len(jax.tree.leaves(carries))} arrays.",
         )
-        shape, axes = (*batch, options.features), f"[*batch, {options.features_name}]"
         return [
-            options.carries.to_state(f"Stack: {name}[{n}]", carry, shape, axes, x.dtype)
+            options.state_of(f"Stack: {name}[{n}]", carry, batch, x.dtype)
             for n, carry in enumerate(carries)
         ]
 

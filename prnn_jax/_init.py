@@ -32,14 +32,15 @@ def init(
     chrono: float | None = None,
     bias: bool = True,
     peepholes: bool = False,
+    proj_size: int | None = None,
     heads: int | None = None,
     bidirectional: bool = False,
     dtype: Any = jnp.float32,
 ) -> Params:
     r"""Draws the parameters of a layer.
 
-    - "orthogonal": each gate's w_hh orthogonal (Saxe et al. 2014, arXiv:1312.6120),
-      each gate's w_ih uniform after Glorot & Bengio (2010, AISTATS), biases zero.
+    - "orthogonal": each gate's w_hh orthogonal (Saxe et al. 2014, arXiv:1312.6120), so
+      w_hr, each gate's w_ih uniform after Glorot & Bengio (2010, AISTATS), biases zero.
     - "keras": the same of the gates' matrices side by side, as `keras.layers` has it.
     - "pytorch": everything uniform between :math:`±1/\sqrt{hidden}`, and two biases, as
       `torch.nn` has it.
@@ -59,8 +60,10 @@ def init(
       bias: whether there are biases.
       peepholes: whether the LSTM has peepholes; they begin with zero ("pytorch": like
         all else).
+      proj_size: of h and y, all heads together, of an LSTM with the projection w_hr;
+        None for one without.
       heads: into how many independent recurrences the state is divided; a divisor of
-        hidden_size.
+        hidden_size and proj_size.
       bidirectional: two directions, drawn apart.
       dtype: of the arrays.
 
@@ -85,16 +88,28 @@ def init(
         not peepholes or cell == "lstm",
         f"init: peepholes must be False, which only the lstm has, got True for {cell}.",
     )
+    if proj_size is not None:
+        proj_size = size("init", "proj_size", proj_size)
+        check(
+            cell == "lstm",
+            f"init: proj_size must be None, for only the lstm has a projection, got "
+            f"{proj_size} for {cell}.",
+        )
+        check(
+            proj_size % (heads or 1) == 0,
+            f"init: heads must divide proj_size={proj_size}, got {heads}.",
+        )
     names = {"rnn": "rnn_tanh"}
     row = cell.row if isinstance(cell, Defined) else names.get(cell, cell)
     table = Call(row).table
     own = 3 if peepholes else table.per_unit
     first_bias = _first_bias(table, scheme, forget_bias, chrono, bias)
     hidden = hidden_size // (heads or 1)
+    projection = None if proj_size is None else proj_size // (heads or 1)
     dtype = _checks.dtype("init", dtype)
 
     def draw(key: Array) -> Params:
-        sizes = input_size, hidden
+        sizes = input_size, hidden, projection
         return _draw(key, table, scheme, first_bias, *sizes, bias, own)
 
     lead = (2,) * bidirectional + (() if heads is None else (heads,))
@@ -166,11 +181,13 @@ def _draw(
     first_bias: FirstBias | None,
     input_size: int,
     hidden: int,
+    projection: int | None,
     bias: bool,
     own: int,
 ) -> Params:
     """Of one direction and head, in float32."""
-    keys = jax.random.split(key, 6)
+    keys = [*jax.random.split(key, 6), jax.random.fold_in(key, 6)]
+    output = hidden if projection is None else projection
     gates, wide = table.gates, table.gates * hidden
     if scheme == "pytorch":
         bound = 1 / math.sqrt(hidden)
@@ -183,10 +200,11 @@ def _draw(
             b_ih, b_hh = first_bias(keys[4], hidden), jnp.zeros(wide)
         return Params(
             uniform(0, input_size, wide),
-            uniform(1, hidden, wide),
+            uniform(1, output, wide),
             b_ih if bias else None,
             b_hh if bias else None,
             uniform(5, own * hidden) if own else None,
+            None if projection is None else uniform(6, hidden, projection),
         )
 
     def matrix(n: int, rows: int, of_gate: Callable) -> Array:
@@ -196,10 +214,12 @@ def _draw(
         return jnp.concatenate([of_gate(k, (rows, hidden)) for k in parts], -1)
 
     b_ih = jnp.zeros(wide) if first_bias is None else first_bias(keys[4], hidden)
+    orthogonal = jax.nn.initializers.orthogonal()
     return Params(
         matrix(0, input_size, jax.nn.initializers.glorot_uniform()),
-        matrix(1, hidden, jax.nn.initializers.orthogonal()),
+        matrix(1, output, orthogonal),
         b_ih if bias else None,
         None,
         jnp.zeros(own * hidden) if own else None,
+        None if projection is None else orthogonal(keys[6], (hidden, projection)),
     )

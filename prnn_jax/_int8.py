@@ -15,10 +15,14 @@ MOST, MOST_INPUTS = 127, 16384
 
 def rounded(params: Params) -> Params:
     """The layer whose matrices are s q: s is the largest of a column by 127."""
-    return params._replace(w_ih=_rounded(params.w_ih), w_hh=_rounded(params.w_hh))
+    names = "w_ih", "w_hh", "w_hr"
+    matrices = {name: _rounded(getattr(params, name)) for name in names}
+    return params._replace(**matrices)
 
 
-def _rounded(weights: Array) -> Array:
+def _rounded(weights: Array | None) -> Array | None:
+    if weights is None:
+        return None
     w = jnp.asarray(weights).astype(jnp.float32)
     scale = jnp.max(jnp.abs(w), axis=-2, keepdims=True) / MOST
     q = jnp.round(w / jnp.where(scale > 0, scale, 1))

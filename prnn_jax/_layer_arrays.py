@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 from jax import Array
 
 from prnn_jax import _checks, _weights
+from prnn_jax._arguments import projected_sizes
 from prnn_jax._cells import Cell
 from prnn_jax._checks import check
-from prnn_jax._options import flag
+from prnn_jax._options import flag, size
 from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params, described
 
 
@@ -22,8 +23,10 @@ class LayerArrays(NamedTuple):
       b_hn: `[hidden]`, of a GRU with reset_after, the part of b_hh that is inside the
         product with r; None for zero. With the leading axes of the others.
       peepholes: as in `Params`.
+      w_hr: as in `Params`.
       input_size: of x.
       hidden_size: of the state, of all heads.
+      proj_size: of h where there is a w_hr, of all heads; or None.
       heads: how many there are, or None.
       bidirectional: whether there are two directions.
     """
@@ -33,8 +36,10 @@ class LayerArrays(NamedTuple):
     b_ih: Array | None
     b_hn: Array | None
     peepholes: Array | None
+    w_hr: Array | None
     input_size: int
     hidden_size: int
+    proj_size: int | None
     heads: int | None
     bidirectional: bool
 
@@ -58,6 +63,8 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
             _checks.array(op, name, array)
     if cell.with_per_unit is None:
         _weights.check_no_peepholes(op, params)
+    if cell.with_projection is None:
+        _weights.check_no_projection(op, params)
     bidirectional = isinstance(params, BidirectionalParams)
     if "bidirectional" in options:
         bidirectional = flag(op, "bidirectional", options["bidirectional"])
@@ -75,14 +82,19 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
         f"{op}: the leading axis of {shape} may be directions or heads; pass prnn_jax."
         "BidirectionalParams(*params) or prnn_jax.MultiHeadParams(*params).",
     )
-    hidden = params.w_hh.shape[-2]
+    hidden = output = params.w_hh.shape[-2]
+    if params.w_hr is not None:
+        hidden, output = projected_sizes(
+            params.w_hh.shape, params.w_hr.shape, cell.gates
+        )
     inputs = params.w_ih.shape[-2] if params.w_ih.ndim > 1 else 0
     expected = {
         "w_ih": (*lead, inputs, cell.gates * hidden),
-        "w_hh": (*lead, hidden, cell.gates * hidden),
+        "w_hh": (*lead, output, cell.gates * hidden),
         "b_ih": (*lead, cell.gates * hidden),
         "b_hh": (*lead, cell.gates * hidden),
         "peepholes": (*lead, 3 * hidden),
+        "w_hr": (*lead, hidden, output),
     }
     for name, shape in expected.items():
         array = getattr(params, name)
@@ -93,9 +105,11 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
         )
     of_reset = cell.function == "gru" and options.get("reset_after", True)
     kind = "gru" if of_reset else "lstm"
-    arrays = *_weights.separate_biases(kind, params), params.peepholes
+    own = params.peepholes, params.w_hr
+    arrays = *_weights.separate_biases(kind, params), *own
     heads = of_heads[0] if of_heads else None
-    sizes = inputs, hidden * (heads or 1), heads
+    proj_size = None if params.w_hr is None else output * (heads or 1)
+    sizes = inputs, hidden * (heads or 1), proj_size, heads
     return LayerArrays(*arrays, *sizes, bidirectional)
 
 
@@ -105,11 +119,28 @@ def any_peepholes(layers: Sequence[Any]) -> dict[str, bool]:
     return {"peepholes": True} if has_own else {}
 
 
-def check_kept(op: str, given: Any, kept: Any) -> None:
-    """A layer made of parameters must keep their peepholes."""
+def check_alike(op: str, layers: Sequence[Any]) -> None:
+    """The layers of a stack have one projection size, or none."""
+    arrays = [getattr(params, "w_hr", None) for params in layers]
+    widths = [None if w is None else w.shape[-1] for w in arrays]
     check(
-        given is None or kept is not None,
+        len(set(widths)) <= 1,
+        f"{op}: w_hr must be as wide in all layers, or None in all, got {widths}.",
+    )
+
+
+def check_kept(
+    op: str, given: LayerArrays, peepholes: Any, proj_size: int | None
+) -> None:
+    """A layer made of parameters must keep their peepholes and projection."""
+    check(
+        given.peepholes is None or peepholes is not None,
         f"{op}: peepholes must be True for params with such, got False.",
+    )
+    check(
+        given.proj_size == proj_size,
+        f"{op}: proj_size must be {given.proj_size}, which params have, or left out, "
+        f"got {proj_size}.",
     )
 
 
@@ -125,3 +156,23 @@ def has_peepholes(op: str, cell: Cell, peepholes: Any) -> bool:
         f"{op}: peepholes must be False, which only LSTM has, got True.",
     )
     return known
+
+
+def checked_proj_size(op: str, cell: Cell, proj_size: Any, heads: Any) -> int | None:
+    """The option of a layer, checked.
+
+    Raises:
+      ValueError: it is no size, or the cell has none; in the words of `op`.
+    """
+    if proj_size is None:
+        return None
+    proj_size = size(op, "proj_size", proj_size)
+    check(
+        cell.with_projection is not None,
+        f"{op}: proj_size must be None, which only LSTM has, got {proj_size}.",
+    )
+    check(
+        proj_size % (heads or 1) == 0,
+        f"{op}: heads must divide proj_size={proj_size}, got {heads}.",
+    )
+    return proj_size

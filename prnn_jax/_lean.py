@@ -22,6 +22,7 @@ from prnn_jax._controls import Controls, valid_steps
 from prnn_jax._input import Input, pre_activations
 from prnn_jax._per_unit import sum_over_steps
 from prnn_jax._primals import Primals
+from prnn_jax._projected import projected
 from prnn_jax._scan import grouped_product
 from prnn_jax._sharding import aligned
 
@@ -35,20 +36,22 @@ def backward(call: Call, primals, kept, cotangents):
 
     Returns:
       The gradients; the reserve that a forward pass with save="all" would have kept,
-      where the gradient of w_hh needs it; and the gradient of `Primals.per_unit`.
+      where the gradient of w_hh needs it; what `projected` makes of that; and the
+      gradient of `Primals.per_unit`.
     """
-    controls = primals.controls
+    cell, controls = call.table, primals.controls
     dy, dstate_n = cotangents
-    gates = call.table.gates
     all_saved = replace(call, save="all").saved(zoneout=controls.zoneout is not None)
+    hidden = primals.w_hh.shape[2] // cell.gates
 
     def buffers(values: int) -> Array:
         # To be overwritten. As zeros it would exist from the beginning of the program.
-        return jnp.concatenate([dy] * values, -1)
+        return jnp.broadcast_to(dy[..., :1], (*dy.shape[:-1], values * hidden))
 
-    da_x = buffers(gates)
-    da_h = () if call.table.same_gradient else (buffers(gates),)
-    reserve = (buffers(all_saved),) if call.table.product_inputs else ()
+    da_x = buffers(cell.gates)
+    da_h = None if cell.same_gradient else buffers(cell.gates)
+    reserve = buffers(all_saved) if cell.product_inputs else None
+    m, dh = (buffers(1), dy) if cell.projects else (None, None)
     dreset_to = jax.tree.map(jnp.zeros_like, controls.reset_to)
     dstate = aligned(call, dy, dstate_n)
 
@@ -60,15 +63,18 @@ def backward(call: Call, primals, kept, cotangents):
     def advance(chunk: _Chunk, carry):
         dstate, sequences, dreset_to, dper_unit = carry
         out = _backward_of_chunk(call, chunk, primals, kept, (dy, dstate))
-        (da_x, da_h, dstate, more), saved, of_units = out
-        parts = da_x, (da_h,) * len(sequences[1]), saved[: len(sequences[2])]
-        sequences = jax.tree.map(chunk.put, sequences, parts)
+        (da_x, da_h, dstate, more, dh), saved, m, of_units = out
+        parts: Any = da_x, da_h, *(saved or (None,)), m, dh
+        sequences = tuple(
+            None if whole is None else chunk.put(whole, part)
+            for whole, part in zip(sequences, parts, strict=True)
+        )
         sums = jax.tree.map(jnp.add, (dreset_to, dper_unit), (more, of_units))
         return dstate, sequences, *sums
 
     time = dy.shape[call.time_axis]
     count, size, rest = _cutting(time)
-    carry = dstate, (da_x, da_h, reserve), dreset_to, dper_unit
+    carry = dstate, (da_x, da_h, reserve, m, dh), dreset_to, dper_unit
     if count:
 
         def body(n, carry):
@@ -80,15 +86,16 @@ def backward(call: Call, primals, kept, cotangents):
     if not count or rest:  # the forward pass begins with the rest
         first = count * size if call.reverse else 0
         carry = advance(_Chunk(call, time, first, rest), carry)
-    dstate, (da_x, da_h, reserve), dreset_to, dper_unit = carry
+    dstate, (da_x, da_h, reserve, m, dh), dreset_to, dper_unit = carry
     if own is not None:
         dper_unit = dper_unit.astype(own.dtype)
-    return (da_x, da_h[0] if da_h else da_x, dstate, dreset_to), reserve, dper_unit
+    gradients = da_x, da_x if da_h is None else da_h, dstate, dreset_to, dh
+    return gradients, () if reserve is None else (reserve,), m, dper_unit
 
 
 def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
-    """The gradients that the chunk gives, its reserve, and that of the units."""
-    source, w_hh, b_hh, state_0, controls, per_unit = primals
+    """The gradients that the chunk gives, its reserve, its m, and that of the units."""
+    source, state_0, controls = primals.source, primals.state_0, primals.controls
     y, saved = kept
     dy, dstate = cotangents
     fast = replace(call, lean=False, save="all")
@@ -104,7 +111,7 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
         for n, (x, x_0) in enumerate(zip(after, begins, strict=True))
     )
     a_x = chunk.a_x(source, bent)
-    primals = Primals(a_x, w_hh, b_hh, begins, bent, per_unit)
+    primals = primals._replace(source=a_x, state_0=begins, controls=bent)
     gates = _gates(fast, primals, befores)
     reserve = *gates, *after[1:]
     chunk_saved = (jnp.concatenate(reserve, -1),) if reserve else ()
@@ -115,16 +122,16 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
         (chunk.cut(dy), dstate),
     )
     of_units = None
-    if per_unit is not None:
+    if primals.per_unit is not None:
         of_units = sum_over_steps(fast, befores, gates, gradients[0], bent)
-    return gradients, chunk_saved, of_units
+    return gradients, chunk_saved, projected(fast, chunk_saved, bent), of_units
 
 
 def _gates(call: Call, primals: Primals, befores: State):
     """The reserve of all steps of a chunk."""
-    source, w_hh, b_hh, _, controls, per_unit = primals
+    source, w_hh, b_hh, _, controls, per_unit, w_hr = primals
     a_x: Any = source
-    hidden = w_hh.shape[1]
+    hidden = w_hh.shape[2] // call.table.gates
     axis, time = call.time_axis, a_x.shape[call.time_axis]
     mask = controls.mask
     mask = None if mask is None else jnp.expand_dims(mask, axis)
@@ -135,8 +142,13 @@ def _gates(call: Call, primals: Primals, befores: State):
         a = grouped_product(h, w_hh[..., columns], call.precision)
         return a + b_hh[None, None, :, columns]
 
+    def project(m):
+        assert w_hr is not None
+        return grouped_product(m, w_hr, call.precision)
+
     own = () if per_unit is None else (per_unit[None, None],)
-    made, reserve = call.table.step(call, a_x, befores, product, *own)
+    by_name = {"project": project} if call.table.projects else {}
+    made, reserve = call.table.step(call, a_x, befores, product, *own, **by_name)
     if call.table.keeps_made and controls.zoneout is not None:
         reserve = made[:1]
     if controls.lengths is not None:

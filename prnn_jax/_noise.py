@@ -108,7 +108,8 @@ def check_noise(
         check(0 <= rate <= 1, f"{op}: zoneout must be from 0 to 1, got {rate}.")
     check(
         call.table.has_zoneout or not any(each),
-        f"{op}: zoneout must be 0 for the sLSTM, which has none, got {zoneout}.",
+        f"{op}: zoneout must be 0 for {call.table.described}, which has none, got "
+        f"{zoneout}.",
     )
     check(
         len(each) == states,

@@ -89,12 +89,16 @@ def lstm(
     with :math:`a = x W_{ih} + b_{ih} + h W_{hh} + b_{hh}` (Hochreiter & Schmidhuber
     1997, Neural Computation 9(8); Gers et al. 2000, ibid. 12(10)). With
     `params.peepholes` (Gers & Schmidhuber 2000, IJCNN), :math:`a_i` and :math:`a_f`
-    have :math:`p_i c` and :math:`p_f c` added, and :math:`a_o` has :math:`p_o c'`.
+    have :math:`p_i c` and :math:`p_f c` added, and :math:`a_o` has :math:`p_o c'`. With
+    `params.w_hr`, the recurrent projection (LSTMP, Sak et al. 2014, arXiv:1402.1128),
+    :math:`h' = (o \tanh(c')) W_{hr}`: then h and y are not hidden wide but as wide as
+    w_hr, and there is no zoneout.
 
     Args:
       x: `[*batch, time, input]`, any number of batch axes, also none.
       params: `Params`, gate order i f g o; or what `prepare` makes of them.
-      state_0: `(h_0, c_0)`, each `[*batch, hidden]`; zeros if not given.
+      state_0: `(h_0, c_0)`, each `[*batch, hidden]`; zeros if not given. Here and below
+        h and what is shaped like it is `[*batch, projection]` with w_hr.
       activation: in place of tanh: a name, or an `Activation` with numbers; or two, of
         the candidate :math:`a_g` and of :math:`c'`.
       gate_activation: in place of σ, as "hard_sigmoid" in old models of Keras.
@@ -346,6 +350,7 @@ def recurrence(
     b_hh: ArrayLike | None = None,
     *,
     peepholes: ArrayLike | None = None,
+    w_hr: ArrayLike | None = None,
     heads: int | None = None,
     reset_after: bool = True,
     activation: GivenActivations = "tanh",
@@ -376,10 +381,12 @@ def recurrence(
         `define_cell` has made.
       a_x: `[*batch, time, G*hidden]`; with heads or directions, theirs side by side:
         `2*heads*G*hidden`, forward before backward, head by head, gate by gate.
-      w_hh: `[hidden, G*hidden]`, with leading axes as in `Params`.
+      w_hh: `[hidden, G*hidden]`, with leading axes as in `Params`; with w_hr
+        `[projection, G*hidden]`.
       state_0: as for the cell's own function.
       b_hh: `[G*hidden]`, with leading axes as in `Params`, or None for zero.
       peepholes: `[3*hidden]`, likewise, of an "lstm" with such.
+      w_hr: `[hidden, projection]`, likewise, of an "lstm" with such.
       heads: how many w_hh has, for which it then has an axis; None for as many as there
         are. Says that an axis of 2 is heads and not directions.
       reset_after: as in `gru`.
@@ -412,7 +419,7 @@ def recurrence(
     check_cell_name("recurrence", cell)
     call = call_of("recurrence", cell, arguments)
     _check_heads(call, w_hh, heads)
-    params: Any = Params(None, w_hh, None, b_hh, peepholes)  # pyright: ignore[reportArgumentType]
+    params: Any = Params(None, w_hh, None, b_hh, peepholes, w_hr)  # pyright: ignore[reportArgumentType]
     return run("recurrence", call, a_x, params, arguments)
 
 

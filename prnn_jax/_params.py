@@ -18,12 +18,15 @@ class Params(NamedTuple):
     Attributes:
       w_ih: `[input, G*hidden]`, gates in the order i f g o (LSTM), i f z o (sLSTM) or
         r z n (GRU).
-      w_hh: `[hidden, G*hidden]`.
+      w_hh: `[hidden, G*hidden]`; with w_hr `[projection, G*hidden]`.
       b_ih: `[G*hidden]`, or None for zero.
       b_hh: `[G*hidden]`, or None for zero. It differs from b_ih only in the GRU with
         reset_after, where its last third is inside the product with r.
       peepholes: `[3*hidden]`, of an LSTM whose gates i, f and o see c, in that order
         (Gers & Schmidhuber 2000); None for one without.
+      w_hr: `[hidden, projection]`, of an LSTM whose h is the product of what its units
+        give with this matrix (LSTMP, Sak et al. 2014, arXiv:1402.1128; PyTorch's
+        proj_size); None for one without.
 
     With heads each has a leading axis `heads` (`MultiHeadParams`); of a bidirectional
     layer each has a leading axis of 2 (`BidirectionalParams`), before that of heads.
@@ -36,6 +39,7 @@ class Params(NamedTuple):
     b_ih: Array | None = None
     b_hh: Array | None = None
     peepholes: Array | None = None
+    w_hr: Array | None = None
 
 
 class BidirectionalParams(Params):
@@ -52,7 +56,8 @@ class MultiHeadParams(Params):
 
     So `w_ih [heads, input, G*hidden]`, `w_hh [heads, hidden, G*hidden]`, and biases
     `[heads, G*hidden]`, with hidden that of a head. The layer's state and output are
-    `heads*hidden` wide, head by head; every head reads all of the input.
+    `heads*hidden` wide, head by head (h and output `heads*projection`, with w_hr);
+    every head reads all of the input.
     """
 
     __slots__ = ()

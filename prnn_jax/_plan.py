@@ -1,7 +1,7 @@
 """Which engine runs a call, and why."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -36,7 +36,10 @@ def engine_for(
     if call.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
     if not call.table.engines:
-        return "scan", f"{call.table.function} is a cell of your own"
+        described = call.table.described
+        if not described:
+            return "scan", f"{call.table.function} is a cell of your own"
+        return "scan", f"{described} has no native engine"
     if missing:
         return "scan", missing
     lowered = _lowered(platform)
@@ -52,7 +55,7 @@ def engine_for(
     if lowered not in _ffi.PLATFORMS:
         return "scan", f"there is no native engine for the platform {platform!r}"
     if lowered == "cuda" and lowered not in call.table.engines:
-        return "scan", "the GRU with reset_after=False has no CUDA kernel yet"
+        return "scan", f"{call.table.described} has no CUDA kernel yet"
     if lowered == "cuda":
         refusal = _cuda.refusal(call, dtype, groups, hidden, backward=False)
         if refusal:
@@ -186,6 +189,7 @@ def explain(
     reset_after: bool = True,
     activation: GivenActivations = "tanh",
     gate_activation: GivenActivation = "sigmoid",
+    proj_size: int | None = None,
     training: bool = False,
     platform: str | None = None,
     device: str | None = None,
@@ -205,6 +209,7 @@ def explain(
       reset_after: of the GRU.
       activation: as in the cell's own function.
       gate_activation: as in `lstm` and `gru`.
+      proj_size: columns of `Params.w_hr`, of an LSTM that has a projection.
       training: plan the backward pass instead of the forward pass.
       platform: "cpu", "gpu", ...; by default JAX's, or the device's.
       device: a GPU that need not be here, such as "NVIDIA H200"; by default the one
@@ -223,6 +228,8 @@ def explain(
     sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
     if input_size is not None:
         sizes["input_size"] = input_size
+    if proj_size is not None:
+        sizes["proj_size"] = proj_size
     sizes = {name: _options.size("explain", name, n) for name, n in sizes.items()}
     if max_sms is not None:
         max_sms = _options.size("explain", "max_sms", max_sms)
@@ -232,6 +239,14 @@ def explain(
         precision=_options.precision("explain", precision),
         max_sms=_cuda.max_sms() if max_sms is None else max_sms,
     )
+    if proj_size is not None:
+        projected = call.table.with_projection
+        _checks.check(
+            projected is not None,
+            f"explain: proj_size must be None, for only the lstm has a projection, got "
+            f"{proj_size}.",
+        )
+        call = replace(call, cell=projected)
     dtype = _checks.dtype("explain", dtype)
     for name, given in (("platform", platform), ("device", device)):
         _checks.check(
@@ -281,6 +296,7 @@ def _on_cpu(
         batch,
         groups,
         sizes["hidden_size"],
+        sizes.get("proj_size", 0),
         training,
         _threads(),
         jnp.dtype(dtype).name,

@@ -14,7 +14,7 @@ from prnn_jax._eager import compiled_once
 from prnn_jax._options import flag, size
 from prnn_jax._params import Params, Prepared, check_lead, described
 from prnn_jax._plan import engine_for, target_platform
-from prnn_jax._run import layer_input, with_per_unit
+from prnn_jax._run import layer_input, with_own
 
 
 def prepare(
@@ -88,10 +88,10 @@ def prepare(
     )
     check_lead("prepare", params, params.w_hh, bidirectional=bidirectional)
     x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
-    call = with_per_unit("prepare", call, params.peepholes)
+    call = with_own("prepare", call, params)
     layout, arrays = check_arguments("prepare", call, x, params, None)
     is_int8 = weights == "int8"
-    deepest = max(layout.hidden, w_ih.shape[-2])
+    deepest = max(layout.hidden, layout.output, w_ih.shape[-2])
     _checks.check(
         not is_int8 or deepest <= _int8.MOST_INPUTS,
         f'prepare: weights="int8" takes up to {_int8.MOST_INPUTS} inputs and hidden '
@@ -111,15 +111,17 @@ def _packed(
     call: Call, layout: Layout, batch: int, time: int, int8: bool, arrays: Arrays
 ) -> Array:
     w_ih: Any = arrays.w_ih
-    x, _, w_hh, b_ih, b_hh, *_ = arrays.or_zeros(layout)
+    x, _, w_hh, b_ih, b_hh, _, w_hr, _ = arrays.or_zeros(layout)
     if b_ih is None:
         b_ih = jnp.zeros_like(b_hh)
-    columns = call.table.gates * layout.hidden
+    groups, hidden, output = layout.groups, layout.hidden, layout.output
+    columns = call.table.gates * hidden
     return _ffi.prepare(
         call,
         layer_input(layout, x, w_ih, b_ih),
-        w_hh.reshape(layout.groups, layout.hidden, columns),
-        b_hh.reshape(layout.groups, columns),
+        w_hh.reshape(groups, output, columns),
+        b_hh.reshape(groups, columns),
+        None if w_hr is None else w_hr.reshape(groups, hidden, output),
         batch,
         time,
         int8=int8,

@@ -20,11 +20,13 @@ class Primals(NamedTuple):
 
     Attributes:
       source: a_x, a sequence; or what it is made of.
-      w_hh: `[N, hidden, G*hidden]`.
+      w_hh: `[N, output, G*hidden]`.
       b_hh: `[N, G*hidden]`.
-      state_0: one array `[batch, N, hidden]` for each state.
+      state_0: one array for each state, `[batch, N, output]` of h, `[batch, N, hidden]`
+        of the others.
       controls: see there.
       per_unit: `[N, U*hidden]`, of cells whose units have numbers of their own.
+      w_hr: `[N, hidden, output]`, of cells that project; elsewhere output is hidden.
     """
 
     source: Array | Input
@@ -33,6 +35,7 @@ class Primals(NamedTuple):
     state_0: State
     controls: Controls
     per_unit: Array | None = None
+    w_hr: Array | None = None
 
 
 def axes_of(call: Call, primals: Primals, *rest) -> list[Axes]:
@@ -58,5 +61,6 @@ def axes_of(call: Call, primals: Primals, *rest) -> list[Axes]:
         state_0=by_rank(primals.state_0),
         controls=by_rank(primals.controls),
         per_unit=None if primals.per_unit is None else "gx",
+        w_hr=None if primals.w_hr is None else "gxx",
     )
     return jax.tree.leaves((table, by_rank(rest)))

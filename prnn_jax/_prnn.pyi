@@ -13,6 +13,7 @@ def cpu_plan(
     batch: int,
     groups: int,
     hidden: int,
+    output: int,
     backward: bool,
     threads: int,
     dtype: str = "float32",
@@ -28,12 +29,19 @@ def cpu_workspace_floats(
     batch: int,
     groups: int,
     hidden: int,
+    output: int,
     backward: bool,
     has_mask: bool,
     input_size: int,
 ) -> int: ...
 def cpu_prepacked_words(
-    cell: str, dtype: str, groups: int, hidden: int, input_size: int, int8: bool
+    cell: str,
+    dtype: str,
+    groups: int,
+    hidden: int,
+    output: int,
+    input_size: int,
+    int8: bool,
 ) -> int: ...
 def products_workspace_floats(
     products: list[tuple[bool, int, int, int, int]],

@@ -28,10 +28,10 @@ MAX_MULTIPLY_ADDS = math.inf if cores() <= 16 else 1e9
 
 
 class Weights(NamedTuple):
-    """Weights [N, hidden, n], or some of their columns, and what they multiplied.
+    """Weights [N, k, n], or some of their columns, and what they multiplied.
 
     Attributes:
-      h: a sequence [hidden].
+      h: a sequence [k].
       da: of what they gave, a sequence [n].
     """
 
@@ -54,7 +54,7 @@ class Projection(NamedTuple):
 
 
 class OfWeights(NamedTuple):
-    """Gradients of `Weights`, and of a bias: `[N, hidden, n]`, `[N, n]`."""
+    """Gradients of `Weights`, and of a bias: `[N, k, n]`, `[N, n]`."""
 
     dw: Array
     db: Array

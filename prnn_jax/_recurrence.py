@@ -23,6 +23,7 @@ from prnn_jax._forward_mode import reverse_mode_only
 from prnn_jax._input import Input, pre_activations
 from prnn_jax._primals import Primals
 from prnn_jax._products import Weights
+from prnn_jax._projected import projected
 from prnn_jax._sharding import aligned
 
 #: Name, for `jax.checkpoint` policies, of all that a forward pass keeps for its
@@ -96,21 +97,24 @@ def _backward(call: Call, primals, kept, cotangents):
 
 
 def _backward_of(call: Call, primals, kept, cotangents):
+    gradients: Any
     y, saved = kept
     if call.lean:
-        gradients, saved, dper_unit = _lean.backward(call, primals, kept, cotangents)
+        made_again = _lean.backward(call, primals, kept, cotangents)
+        gradients, saved, m, dper_unit = made_again
     else:
         gradients = _ffi.backward(call, primals, kept, cotangents)
+        m = projected(call, saved, primals.controls)
         dper_unit = _per_unit.gradient(call, primals, y, saved, gradients[0])
-    da_x, da_h, dstate_0, dreset_to = gradients
+    da_x, da_h, dstate_0, dreset_to, dh = gradients
     # Parallel in time: one large product instead of `time` small ones.
     weights = _multiplied(call, primals, y, saved, da_h)
+    given = weights if m is None else [*weights, Weights(m, dh)]
     source, w_hh, controls = primals.source, primals.w_hh, primals.controls
     projection = _input.projection(call, source, controls, da_x)
-    of_weights, of_source = _products.gradients(call, w_hh, weights, projection)
-    dw_hh, db_hh = (
-        jnp.concatenate(parts, -1) for parts in zip(*of_weights, strict=True)
-    )
+    of_weights, of_source = _products.gradients(call, w_hh, given, projection)
+    of_w_hh, of_w_hr = of_weights[: len(weights)], of_weights[len(weights) :]
+    dw_hh, db_hh = (jnp.concatenate(parts, -1) for parts in zip(*of_w_hh, strict=True))
     dsource = da_x if of_source is None else _input.gradients(source, of_source)
     return Primals(
         dsource,
@@ -119,6 +123,7 @@ def _backward_of(call: Call, primals, kept, cotangents):
         dstate_0,
         Controls(reset_to=dreset_to),
         dper_unit,
+        of_w_hr[0].dw if of_w_hr else None,
     )
 
 

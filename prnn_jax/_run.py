@@ -54,7 +54,7 @@ def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, A
     is_several = is_several and not isinstance(params, Mapping)
     values: Any = tuple(params) if is_several else ()
     check(
-        len(values) in (4, 5),
+        len(values) in (4, 5, 6),
         f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
         f"{described(params)}.",
     )
@@ -92,8 +92,24 @@ def call_of(op: str, function: AnyCell, arguments: dict) -> Call:
     return Call(**cell, **options(op, arguments))
 
 
-def with_per_unit(op: str, call: Call, peepholes: Any) -> Call:
-    """The call of the cell that has peepholes, if there are some."""
+def with_own(op: str, call: Call, params: Params) -> Call:
+    """The call of the cell that has peepholes or a projection, if there are such."""
+    return _with_projection(op, _with_per_unit(op, call, params.peepholes), params.w_hr)
+
+
+def _with_projection(op: str, call: Call, w_hr: Any) -> Call:
+    if w_hr is None:
+        return call
+    cell = call.table.with_projection
+    check(
+        cell is not None,
+        f"{op}: w_hr must be None, which only prnn_jax.lstm has, got "
+        f"{type(w_hr).__name__}.",
+    )
+    return replace(call, cell=cell)
+
+
+def _with_per_unit(op: str, call: Call, peepholes: Any) -> Call:
     if not call.table.engines and call.table.per_unit:
         check(
             peepholes is not None,
@@ -117,7 +133,7 @@ def run(
 ) -> tuple[Array, Any]:
     """The way of every call; with w_ih None, x is a_x already."""
     state_0 = arguments["state_0"]
-    call = with_per_unit(op, call, params.peepholes)
+    call = with_own(op, call, params)
     layout, arrays = check_arguments(op, call, x, params, state_0)
     x = arrays.x
     given = {name: arguments[name] for name in _CONTROLS}
@@ -174,8 +190,8 @@ def _projected_recurrence(
     controls: Controls,
     steps: StepMask | None,
 ) -> tuple[Array, tuple[Array, ...]]:
-    x, w_ih, w_hh, b_ih, b_hh, peepholes, states = arrays
-    groups, hidden = given.groups, given.hidden
+    x, w_ih, w_hh, b_ih, b_hh, peepholes, w_hr, states = arrays
+    groups, hidden, output = given.groups, given.hidden, given.output
     columns = call.table.gates * hidden
     if steps is not None:
         x = steps.together(call, x)
@@ -186,17 +202,18 @@ def _projected_recurrence(
         source = layer_input(given, x, w_ih, b_ih)._replace(prepared=packed)
     primals = Primals(
         source,
-        w_hh=w_hh.reshape(groups, hidden, columns),
+        w_hh=w_hh.reshape(groups, output, columns),
         b_hh=b_hh.reshape(groups, columns),
         state_0=tuple(given.state_to_native(state) for state in states),
         controls=controls,
         per_unit=None if peepholes is None else peepholes.reshape(groups, -1),
+        w_hr=None if w_hr is None else w_hr.reshape(groups, hidden, output),
     )
     y, states = recurrence(call, primals)
     if steps is not None:
         y = steps.apart(call, given, y, primals.state_0[0], masked_y)
-    y = y.reshape(*given.order, groups * hidden)  # one axis at a time: the mesh's wish
-    y = y.reshape(*x.shape[:-1], groups * hidden)
+    y = y.reshape(*given.order, groups * output)  # one axis at a time: the mesh's wish
+    y = y.reshape(*x.shape[:-1], groups * output)
     return y, tuple(given.state_from_native(state) for state in states)
 
 

@@ -24,19 +24,22 @@ def forward(
     state_0: State,
     controls: Controls = NONE,
     per_unit: Array | None = None,
+    w_hr: Array | None = None,
     a_h: Array | None = None,
+    h_more: Array | None = None,
 ) -> tuple[Array, State, tuple[Array, ...]]:
     """Runs the cell over time; shapes as in `_call`.
 
     Args:
       a_h: as a_x; added to the products, one number to each.
+      h_more: as y; added to the products that are h.
 
     Returns:
       y, the last state, and what `call.save` says of the saved values (a tuple of one
       array; else empty).
     """
     cell = call.table
-    sizes = Sizes.of(call, a_x, cell.gates)
+    sizes = Sizes.of(call, a_x, w_hh)
     hidden = sizes.hidden
     lengths = aligned(call, a_x, controls.lengths)
     mask, reset_to = controls.mask, controls.reset_to
@@ -45,7 +48,7 @@ def forward(
         a_x = jnp.where(counts, a_x, 0)
 
     def step(state, inputs):
-        n, a_x_t, a_h_t, reset, zoneout = inputs
+        n, a_x_t, a_h_t, h_more_t, reset, zoneout = inputs
         before, mask_t = state, mask
         if reset is not None:
             state = _select(reset, reset_to, state)
@@ -62,8 +65,14 @@ def forward(
             a = a + b_hh[None, :, gates]
             return a if a_h_t is None else a + a_h_t[..., gates]
 
+        def project(m):
+            assert w_hr is not None
+            h = grouped_product(m, w_hr, call.precision)
+            return h if h_more_t is None else h + h_more_t
+
         own = () if per_unit is None else (per_unit[None],)
-        after, reserve = cell.step(call, a_x_t, state, product, *own)
+        by_name = {"project": project} if cell.projects else {}
+        after, reserve = cell.step(call, a_x_t, state, product, *own, **by_name)
         if zoneout is not None:
             if cell.keeps_made:
                 reserve = after[:1]
@@ -99,7 +108,7 @@ def forward(
     steps = jnp.arange(sizes.time, dtype=jnp.int32)
     sequences = jax.tree.map(
         lambda x: oriented(jnp.moveaxis(x, call.time_axis, 0)),
-        (a_x, a_h, controls.resets, controls.zoneout),
+        (a_x, a_h, h_more, controls.resets, controls.zoneout),
     )
     state_n, outputs = lax.scan(step, state_0, (steps, *sequences), reverse=in_reverse)
     y, saved = jax.tree.map(
@@ -112,17 +121,23 @@ def backward(
     call: Call,
     primals: Primals,
     cotangents: tuple[Array, State],
-) -> tuple[Array, Array, State, State | None]:
-    """Gradients of a_x, of a_h (one number for each product), state_0 and reset_to."""
-    source, w_hh, b_hh, state_0, controls, own = primals
-    a_x: Any = source
+) -> tuple[Array, Array, State, State | None, Array | None]:
+    """Gradients of a_x, of a_h (one number for each product), state_0 and reset_to.
 
-    def run(a_x, a_h, state_0, reset_to):
-        bent = controls._replace(reset_to=reset_to)
-        y, state_n, _ = forward(call, a_x, w_hh, b_hh, state_0, bent, own, a_h)
+    And of h, all that each step's has, where the cell projects.
+    """
+    dy, _ = cotangents
+
+    def run(a_x, a_h, state_0, reset_to, h_more):
+        bent = primals.controls._replace(reset_to=reset_to)
+        given = primals._replace(state_0=state_0, controls=bent)
+        y, state_n, _ = forward(call, a_x, *given[1:], a_h=a_h, h_more=h_more)
         return y, state_n
 
-    _, vjp = jax.vjp(run, a_x, jnp.zeros_like(a_x), state_0, controls.reset_to)
+    a_x: Any = primals.source
+    h_more = jnp.zeros_like(dy) if call.table.projects else None
+    state_0, reset_to = primals.state_0, primals.controls.reset_to
+    _, vjp = jax.vjp(run, a_x, jnp.zeros_like(a_x), state_0, reset_to, h_more)
     return vjp(cotangents)
 
 
@@ -150,7 +165,7 @@ def _select(condition: Array, yes, no):
 
 
 def grouped_product(h: Array, w: Array, precision) -> Array:
-    """h [..., groups, hidden] times w [groups, hidden, n], group by group."""
+    """h [..., groups, k] times w [groups, k, n], group by group."""
     if w.shape[0] == 1:  # one product, which XLA runs faster than a batch of one
         return jnp.matmul(h[..., 0, :], w[0], precision=precision)[..., None, :]
     return jnp.einsum("...gh,ghn->...gn", h, w, precision=precision)

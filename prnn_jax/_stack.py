@@ -127,7 +127,8 @@ def stack(
       layers: `Params` each, or what `prepare` makes of them, or `Layer` with a norm, or
         for several layers in one.
         The input of the second and later layers is as wide as the y of the one before:
-        hidden, or 2*hidden for bidirectional layers with "concat".
+        hidden (or the projection), or twice that for bidirectional layers with
+        "concat".
       state_0: one for each of `layers`, shaped as for the cell's own function; for
         stacked layers one whose arrays have the axis of these, too. Zeros where None.
       lengths: `[*batch]`, as in `lstm`. The result is zero at steps that do not count.

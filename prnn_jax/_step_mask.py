@@ -66,7 +66,7 @@ class StepMask(NamedTuple):
         """The inverse of `together`, of y as a sequence of the engines.
 
         Args:
-          h_0: `[batch, N, hidden]`, what is held where nothing came before.
+          h_0: `[batch, N, output]`, what is held where nothing came before.
         """
         axis = call.time_axis
         counts = self.counts.reshape(*given.order, 1, 1)

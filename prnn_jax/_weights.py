@@ -49,6 +49,7 @@ class Layout:
         is 1 minus ours.
       forget_bias: what the layer adds to f's bias when it runs.
       optional_bias: whether the layer may be without biases.
+      w_hr: as w_ih, of a layer with a projection.
     """
 
     cell: str
@@ -62,11 +63,12 @@ class Layout:
     negated: str = ""
     forget_bias: float = 0.0
     optional_bias: bool = False
+    w_hr: tuple[str, ...] = ()
 
     @property
     def weights(self) -> tuple[str, ...]:
         """Names of the arrays that are always there."""
-        return tuple(dict.fromkeys((*self.w_ih, *self.w_hh)))
+        return tuple(dict.fromkeys((*self.w_ih, *self.w_hh, *self.w_hr)))
 
     @property
     def biases(self) -> tuple[str, ...]:
@@ -97,6 +99,7 @@ class Layout:
             bias=longer(self.bias),
             bias_n=None if self.bias_n is None else longer((self.bias_n,))[0],
             bias_hh=longer(self.bias_hh),
+            w_hr=longer(self.w_hr),
         )
 
 
@@ -158,10 +161,11 @@ def to_params(layout: Layout, arrays: Arrays) -> Params:
     )
     if layout.forget_bias:
         bias = _with_forget_bias(bias, layout.forget_bias)
+    w_hr = _beside(arrays, layout.w_hr, layout.transposed)
     if layout.bias_hh:
-        return Params(w_ih, w_hh, bias, b_hh)
+        return Params(w_ih, w_hh, bias, b_hh, w_hr=w_hr)
     bias_n = None if layout.bias_n is None else arrays.get(layout.bias_n)
-    return join_biases(w_ih, w_hh, bias, bias_n)
+    return join_biases(w_ih, w_hh, bias, bias_n, w_hr=w_hr)
 
 
 def from_params(layout: Layout, params: Params, op: str = "from_params") -> Arrays:
@@ -182,8 +186,10 @@ def from_params(layout: Layout, params: Params, op: str = "from_params") -> Arra
         "got an array; if its last third is zero, add it to b_ih.",
     )
     check_no_peepholes(op, params)
+    if not layout.w_hr:
+        check_no_projection(op, params)
     if layout.bias_hh:
-        w_ih, w_hh, bias, b_hh, _ = params
+        w_ih, w_hh, bias, b_hh, *_ = params
         bias_n = None
     else:
         w_ih, w_hh, bias, bias_n = separate_biases(layout.cell, params)
@@ -210,6 +216,7 @@ def from_params(layout: Layout, params: Params, op: str = "from_params") -> Arra
     parts = zip(_parts(layout), (w_ih, w_hh, bias, b_hh), strict=True)
     for (names, transposed), array in parts:
         arrays |= _apart(array, names, transposed)
+    arrays |= _apart(params.w_hr, layout.w_hr, layout.transposed)
     return arrays if layout.bias_n is None else arrays | {layout.bias_n: bias_n}
 
 
@@ -218,6 +225,15 @@ def check_no_peepholes(op: str, params: Params) -> None:
     check(
         params.peepholes is None,
         f"{op}: the layer has no peepholes, so params.peepholes must be None, got an "
+        "array; prnn_jax.lstm takes it.",
+    )
+
+
+def check_no_projection(op: str, params: Params) -> None:
+    """Raises ValueError where a layer would lose it."""
+    check(
+        params.w_hr is None,
+        f"{op}: the layer has no projection, so params.w_hr must be None, got an "
         "array; prnn_jax.lstm takes it.",
     )
 
@@ -270,13 +286,14 @@ def join_biases(
     bias: Array | None,
     bias_n: Array | None,
     peepholes: Array | None = None,
+    w_hr: Array | None = None,
 ) -> Params:
     """`Params` of a layer that keeps of b_hh only the last third, `bias_n`."""
     b_hh = None
     if bias_n is not None:
         zeros = _zeros_like(bias_n)
         b_hh = _joined([zeros, zeros, bias_n])
-    return Params(w_ih, w_hh, bias, b_hh, peepholes)
+    return Params(w_ih, w_hh, bias, b_hh, peepholes, w_hr)
 
 
 def separate_biases(
@@ -289,7 +306,7 @@ def separate_biases(
         has a bias_n.
       params: with any b_ih and b_hh.
     """
-    w_ih, w_hh, b_ih, b_hh, _ = params
+    w_ih, w_hh, b_ih, b_hh, *_ = params
     if b_hh is None:
         return w_ih, w_hh, b_ih, None
     bias_n = None

@@ -33,7 +33,7 @@ def cpu_floats(
     has_mask = controls.mask is not None
 
     def floats(time: int, batch: int) -> int:
-        shape = time, batch, sizes.groups, sizes.hidden
+        shape = time, batch, sizes.groups, sizes.hidden, sizes.projection(call)
         of = call.cell, jnp.dtype(dtype).name, *shape
         return native.cpu_workspace_floats(*of, backward, has_mask, input_size)
 
@@ -61,9 +61,10 @@ def cuda_bytes(
 
 def prepacked_words(call: Call, w_hh: Array, input_size: int, *, int8: bool) -> int:
     """Of the array that `prnn_jax.prepare` gives a layer of these weights."""
-    groups, hidden, _ = w_hh.shape
-    of = call.cell, jnp.dtype(w_hh.dtype).name, groups, hidden
-    return native.cpu_prepacked_words(*of, input_size, int8)
+    groups, output, columns = w_hh.shape
+    sizes = Sizes(0, 0, groups, columns // call.table.gates, output)
+    of = call.cell, jnp.dtype(w_hh.dtype).name, groups, sizes.hidden
+    return native.cpu_prepacked_words(*of, sizes.projection(call), input_size, int8)
 
 
 def products_floats(over_rows: Pairs, over_columns: Pairs) -> int:

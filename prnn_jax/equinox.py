@@ -37,6 +37,8 @@ class LSTM(WithCell):
       b_ih: `[4*hidden_size]`, the one bias of each gate, or None.
       b_hn: None; only the GRU has one.
       peepholes: `[3*hidden_size]`, or None.
+      w_hr: `[hidden_size, proj_size]`, or None; w_hh is then
+        `[proj_size, 4*hidden_size]`.
       training: what is dropped, and whether it is; None if nothing ever is.
 
     With heads, each array has a leading axis of that many, and hidden_size in the
@@ -64,6 +66,9 @@ class LSTM(WithCell):
       activation: in place of tanh, as in `prnn_jax.lstm`.
       gate_activation: in place of σ, likewise.
       peepholes: whether the gates see c, as in `prnn_jax.Params`; they begin with zero.
+      proj_size: of h, as in PyTorch: h is the product of what the units give with one
+        more matrix, `prnn_jax.Params.w_hr`, and y as wide as that; then there is no
+        zoneout. With heads, of all of them. None for none.
       key: for the parameters, uniform between ±1/sqrt(hidden_size) (of a head).
 
     Raises:

@@ -47,6 +47,8 @@ class LSTM(Layer):
     - w_hh `[features, 4*features]`
     - b_ih `[4*features]`, the one bias of each gate
     - peepholes `[3*features]`, where the layer has some
+    - w_hr `[features, proj_size]`, where it has a projection; w_hh is then
+      `[proj_size, 4*features]`
 
     With heads, each has a leading axis for them, and features is here that of a head.
     If bidirectional, each has a leading axis of 2: forward, backward.
@@ -86,6 +88,9 @@ class LSTM(Layer):
       activation: in place of tanh, as in `prnn_jax.lstm`.
       gate_activation: in place of σ, likewise.
       peepholes: whether the gates see c, as in `prnn_jax.Params`; they begin with zero.
+      proj_size: of h, as in PyTorch: h is the product of what the units give with one
+        more matrix, `prnn_jax.Params.w_hr`, and y as wide as that; then there is no
+        zoneout. With heads, of all of them. None for none.
 
     Raises:
       ValueError: options do not fit, said by the first call.

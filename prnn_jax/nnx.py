@@ -47,6 +47,8 @@ class LSTM(LikeLSTM, Layer):
       b_ih: `nnx.Param` `[4*hidden_features]`, the one bias of each gate.
       b_hn: None; only the GRU may have one.
       peepholes: `nnx.Param` `[3*hidden_features]`, or None.
+      w_hr: `nnx.Param` `[hidden_features, proj_size]`, or None; w_hh is then
+        `[proj_size, 4*hidden_features]`.
 
     With heads, each has a leading axis for them, and hidden_features is here that of a
     head. If bidirectional, each has a leading axis of 2: forward, backward.
@@ -88,6 +90,9 @@ class LSTM(LikeLSTM, Layer):
       activation: in place of tanh, as in `prnn_jax.lstm`.
       gate_activation: in place of σ, likewise.
       peepholes: whether the gates see c, as in `prnn_jax.Params`; they begin with zero.
+      proj_size: of h, as in PyTorch: h is the product of what the units give with one
+        more matrix, `prnn_jax.Params.w_hr`, and y as wide as that; then there is no
+        zoneout. With heads, of all of them. None for none.
       rngs: for the parameters, and the streams `carry` for carry_init and `dropout`.
 
     Raises:

@@ -143,7 +143,7 @@ REFUSED = {
     # PyTorch
     "projection": (
         lambda: convert.from_pytorch("LSTM", {**TORCH, "weight_hr_l0": np.zeros(1)}),
-        "must have proj_size=0, got arrays weight_hr",
+        r"weight_hr_l0 must have 2 axes, none of size 0, got \[1\]",
     ),
     "prefix": (
         lambda: convert.from_pytorch("LSTM", renamed(TORCH, "w", "rnn.w")),

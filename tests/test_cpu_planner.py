@@ -28,7 +28,7 @@ def plan(
     own: int = MIB,
     shared: int = 32 * MIB,
 ) -> dict:
-    sizes = time, batch, groups, hidden
+    sizes = time, batch, groups, hidden, 0
     return _ffi.native.cpu_plan(
         *(cell, *sizes, backward, threads, dtype, inputs, processor, own, shared)
     )

@@ -60,6 +60,7 @@ def test_the_table_covers_both_partitions(cell, partition, backward):
             case.rows,
             case.groups,
             case.hidden,
+            0,
             backward,
             2,  # threads
         )

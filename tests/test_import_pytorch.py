@@ -222,8 +222,6 @@ def test_dynamically_quantized(name, dtype):
         (lambda: {"weight": np.zeros((3, 4))}, "it has none"),
         (lambda: {}, "it has none"),
         (lambda: 7, "must be a torch.nn.Module, TorchScript, a state_dict, or a path"),
-        (lambda: nn.LSTM(IN, HIDDEN, proj_size=3), "proj_size=0"),
-        (lambda: nn.LSTM(IN, HIDDEN, proj_size=3).state_dict(), "proj_size=0"),
         (lambda: nn.LSTM(IN, HIDDEN).double(), "weight_ih_l0 is float64"),
         (lambda: nn.RNN(IN, HIDDEN).state_dict(), "nonlinearity must be 'tanh' or"),
         (lambda: {"a.weight_hh": np.zeros((8, 3))}, "G = 1, 3 or 4"),

@@ -40,7 +40,7 @@ def test_is_as_accurate_as_the_scan(case):
 
 def pieces(time: int, batch: int, hidden: int, input_size: int = 8) -> int:
     """Steps that are projected at a time, by one thread."""
-    sizes = time, batch, 1, hidden
+    sizes = time, batch, 1, hidden, 0
     plan = _ffi.native.cpu_plan("lstm", *sizes, False, 1, "float32", input_size)
     return plan["projected_steps"]
 

@@ -21,7 +21,7 @@ def most_steps(
     engine = Case(cell, 1, (rows,), hidden).table.engine
 
     def is_unpacked(steps: int) -> bool:
-        sizes = steps, rows, groups, hidden
+        sizes = steps, rows, groups, hidden, 0
         plan = _ffi.native.cpu_plan(engine, *sizes, False, 2, dtype, 0)
         return plan["weights"] == "unpacked"
 

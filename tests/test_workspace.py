@@ -25,8 +25,8 @@ def test_an_expression_has_the_value_of_the_formula(cell, dtype, backward):
         NONE._replace(lengths=jnp.ones(1)),
     )
     for time, batch, groups, hidden in SIZES:
-        known = Sizes(time, batch, groups, hidden)
-        symbolic = Sizes(Fraction(time), Fraction(batch), groups, hidden)
+        known = Sizes(time, batch, groups, hidden, hidden)
+        symbolic = Sizes(Fraction(time), Fraction(batch), groups, hidden, hidden)
         for of in controls:
             for size in (_workspace.cpu_floats, _workspace.cuda_bytes):
                 options = {"backward": backward}
@@ -38,10 +38,10 @@ def test_an_expression_has_the_value_of_the_formula(cell, dtype, backward):
 def test_it_is_enough_for_the_packed_weights():
     call, hidden = Call("lstm"), 129
     floats = _workspace.cpu_floats(
-        call, Sizes(5, 2, 2, hidden), NONE, "float32", backward=False
+        call, Sizes(5, 2, 2, hidden, hidden), NONE, "float32", backward=False
     )
     assert floats >= 2 * 4 * hidden * (hidden + 1)
     half = _workspace.cpu_floats(
-        call, Sizes(5, 2, 2, hidden), NONE, "bfloat16", backward=False
+        call, Sizes(5, 2, 2, hidden, hidden), NONE, "bfloat16", backward=False
     )
     assert half < 0.7 * floats

@@ -42,7 +42,7 @@ std::int64_t words_of_sums(const Isa& isa, const Blocking& blocking, std::int64_
 }
 
 // Of weights that are not packed. The sums lie where packed weights would.
-Blocking unpacked(const Isa& isa, const Problem& problem, Blocking blocking, std::int64_t rows,
+Blocking unpacked(const Isa& isa, Blocking blocking, std::int64_t rows,
                   Partition partition) {
   blocking.source = WeightSource::kUnpacked;
   blocking.partition = partition;
@@ -50,7 +50,7 @@ Blocking unpacked(const Isa& isa, const Problem& problem, Blocking blocking, std
   blocking.rows = kUnpackedRows;
   for (int phase = 0; phase < blocking.phases; ++phase) {
     blocking.vectors[phase] = 1;
-    blocking.panels[phase] = ceil_div(problem.shape.hidden, isa.width);
+    blocking.panels[phase] = ceil_div(blocking.units[phase], isa.width);
   }
   return blocking;
 }
@@ -87,7 +87,7 @@ Amounts amounts_of(const Problem& problem, const Blocking& whole) {
           .weight_bytes = 4 * words,
           .multiply_adds = words * whole.weights_per_word,
           .gates = static_cast<double>(gates * shape.hidden),
-          .published = static_cast<double>((is_backward ? gates : 1) * shape.hidden),
+          .published = static_cast<double>(is_backward ? gates * shape.hidden : shape.output()),
           .is_backward = is_backward,
           .dtype = problem.dtype};
 }
@@ -152,7 +152,7 @@ void plan_projection(const Machine& machine, const Isa& isa, const Problem& prob
         shape.groups * words > projection_room(problem))
       continue;
     least = time;
-    out.projection = unpacked(isa, projection, whole, rows, partition);
+    out.projection = unpacked(isa, whole, rows, partition);
   }
 }
 
@@ -205,7 +205,7 @@ CpuPlan plan_of(const Machine& machine, const Isa& isa, const Problem& problem,
   out.weight_bytes = 4 * out.blocking.group_words;
   out.cost = cost_of(machine, amounts_of(problem, out.blocking), choice);
   if (choice.source == WeightSource::kUnpacked)
-    out.blocking = unpacked(isa, problem, out.blocking, choice.rows, choice.partition);
+    out.blocking = unpacked(isa, out.blocking, choice.rows, choice.partition);
   if (projects(problem)) plan_projection(machine, isa, problem, given, out);
   return out;
 }
@@ -277,6 +277,7 @@ Problem projection_of(const Problem& problem) {
   Problem out = problem;
   out.kind = Kind::kProjection;
   out.shape.hidden *= numbers(problem.cell).gates;
+  out.shape.projected = 0;
   return out;
 }
 

@@ -14,9 +14,10 @@ import numpy as np
 from jax import Array
 
 from prnn_jax import _checks
+from prnn_jax._arguments import projected_sizes
 from prnn_jax._checks import check
 from prnn_jax._params import MultiHeadParams, Params, described
-from prnn_jax._weights import Layout, from_params, to_params
+from prnn_jax._weights import Layout, check_no_projection, from_params, to_params
 
 Tree = Mapping[str, Any]
 
@@ -121,10 +122,13 @@ def check_params(
         f"{list(params.w_hh.shape)}; split_directions makes two of a bidirectional "
         "layer, and jax.vmap takes an ensemble.",
     )
+    if not layout.w_hr:
+        check_no_projection(op, params)
     arrays = {
         name: value for name, value in params._asdict().items() if value is not None
     }
-    _check_shapes(op, replace(_OURS, cell=layout.cell), arrays, lead)
+    ours = replace(_OURS, cell=layout.cell, w_hr=("w_hr",) if layout.w_hr else ())
+    _check_shapes(op, ours, arrays, lead)
 
 
 def check_is_params(op: str, params: Params) -> None:
@@ -213,8 +217,8 @@ def _check_shapes(
         _checks.shape(op, name, arrays[name], (*lead_axes, *axes), (*lead, *sizes))
 
 
-def _sizes(layout: Layout, arrays: Mapping[str, Any]) -> tuple[int, int]:
-    """Inputs and hidden units, also where a matrix is transposed by mistake."""
+def _sizes(layout: Layout, arrays: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Inputs, hidden units, values of h; also of a matrix transposed by mistake."""
 
     def rows(name: str, columns: int) -> int:
         sides = arrays[name].shape[-2:]
@@ -224,14 +228,18 @@ def _sizes(layout: Layout, arrays: Mapping[str, Any]) -> tuple[int, int]:
     if layout.w_ih == layout.w_hh:
         columns = arrays[layout.bias[0]].shape[-1]
         hidden = columns // layout.gates
-        return max(rows(layout.w_hh[0], columns) - hidden, 1), hidden
-    hidden = min(arrays[layout.w_hh[0]].shape[-2:])
+        return max(rows(layout.w_hh[0], columns) - hidden, 1), hidden, hidden
+    hidden = output = min(arrays[layout.w_hh[0]].shape[-2:])
+    if layout.w_hr:
+        shapes = [arrays[name].shape[-2:] for name in (*layout.w_hh, *layout.w_hr)]
+        w_hh, w_hr = (s[::-1] if layout.transposed else s for s in shapes)
+        hidden, output = projected_sizes(w_hh, w_hr, layout.gates)
     columns = layout.gates * hidden // len(layout.w_ih)
-    return rows(layout.w_ih[0], columns), hidden
+    return rows(layout.w_ih[0], columns), hidden, output
 
 
 def _expected(
-    layout: Layout, input_size: int, hidden: int
+    layout: Layout, input_size: int, hidden: int, output: int
 ) -> dict[str, tuple[tuple[str, ...], tuple[int, ...]]]:
     """Axes of all arrays, by name and by size; w_hh comes first."""
 
@@ -239,13 +247,13 @@ def _expected(
         count = (2 if joined else 1) * layout.gates // len(names)
         return f"{count}*hidden" if count > 1 else "hidden", count * hidden
 
-    rows = {"w_hh": ("hidden", hidden), "w_ih": ("input", input_size)}
+    of_h = "projection" if layout.w_hr else "hidden", output
+    rows = {"w_hh": of_h, "w_ih": ("input", input_size)}
     if layout.w_ih == layout.w_hh:
         rows = {"w_hh": ("input+hidden", input_size + hidden)}
     shapes = {}
-    for part, (axis, size) in rows.items():
-        names = getattr(layout, part)
-        sides = (axis, size), columns(names)
+    parts = [(getattr(layout, n), rows[n], columns(getattr(layout, n))) for n in rows]
+    for names, *sides in [*parts, (layout.w_hr, ("hidden", hidden), of_h)]:
         axes, sizes = zip(*(sides[::-1] if layout.transposed else sides), strict=True)
         shapes |= dict.fromkeys(names, (axes, sizes))
     for names in (layout.bias, layout.bias_hh):

@@ -13,6 +13,8 @@ from prnn_jax._weights import Layout, split_directions
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._directions import joined
 
+_PROJECTED = "weight_hr"
+
 # Without the `_l0` or `_l0_reverse` after each name.
 _LAYOUTS = {
     name: Layout(
@@ -48,26 +50,24 @@ def from_pytorch(cell: str, state_dict: Mapping[str, Any]) -> tuple[Params, ...]
       cell: "LSTM", "GRU" or "RNN".
       state_dict: of the module itself, tensors or arrays: `weight_ih_l0`
         `[G*hidden, input]`, `weight_hh_l0` `[G*hidden, hidden]`, `bias_ih_l0` and
-        `bias_hh_l0` `[G*hidden]`; the same with `_l0_reverse` if bidirectional, and
-        with `_l1` and so on for more layers.
+        `bias_hh_l0` `[G*hidden]`; of an LSTM with a proj_size `weight_hr_l0`
+        `[proj_size, hidden]`, which is `Params.w_hr`, and `weight_hh_l0`
+        `[4*hidden, proj_size]`; the same with `_l0_reverse` if bidirectional, and with
+        `_l1` and so on for more layers.
 
     Returns:
       `Params` of the first layer to the last, with two biases or none;
       `BidirectionalParams` of a bidirectional module.
 
     Raises:
-      ValueError: arrays are missing, unknown, or of wrong shapes; the layer has a
-        proj_size.
+      ValueError: arrays are missing, unknown, or of wrong shapes.
     """
     op = "from_pytorch"
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
     _arrays.check_mapping(op, "state_dict", state_dict, "module.state_dict()")
     state_dict = {str(name): value for name, value in state_dict.items()}
-    check(
-        not any("weight_hr_l" in name for name in state_dict),
-        f"{op}: the layer must have proj_size=0, got arrays weight_hr_*; prnn_jax has "
-        "no projection of h.",
-    )
+    if cell == "LSTM" and any(name.startswith(_PROJECTED) for name in state_dict):
+        layout = replace(layout, w_hr=(_PROJECTED,))
     layers = max(sum(bool(re.search(r"^weight_hh_l\d+$", n)) for n in state_dict), 1)
     directions = 2 if any(name.endswith("_reverse") for name in state_dict) else 1
     sides = _sides(layout, layers, directions)
@@ -95,7 +95,8 @@ def to_pytorch(cell: str, layers: Sequence[Params]) -> dict[str, np.ndarray]:
         arrays = to_pytorch("LSTM", layers)
         module.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()})
 
-    The module must have `bias=False` if no layer has a bias. If some have, then those
+    The module must have the `proj_size` that `w_hr` is wide, if there is one, and
+    `bias=False` if no layer has a bias. If some have, then those
     that are missing are zeros, because PyTorch has all or none.
 
     Args:
@@ -120,6 +121,9 @@ def to_pytorch(cell: str, layers: Sequence[Params]) -> dict[str, np.ndarray]:
     layers = tuple(layers)
     check(len(layers) > 0, f"{op}: layers must have at least one Params, got none.")
     leads = [_arrays.lead_of(op, params) for params in layers]
+    if cell == "LSTM" and any(params.w_hr is not None for params in layers):
+        layout = replace(layout, w_hr=(_PROJECTED,))
+        _check_projections(op, layers)
     for params, lead in zip(layers, leads, strict=True):
         _arrays.check_params(op, layout, params, lead)
     _check_stack(op, layers)
@@ -141,6 +145,18 @@ def _sides(layout: Layout, layers: int, directions: int) -> list[Layout]:
         for layer in range(layers)
         for direction in ("", "_reverse")[:directions]
     ]
+
+
+def _check_projections(op: str, layers: Sequence[Params]) -> None:
+    """PyTorch has one proj_size of all layers, less than hidden_size."""
+    for number, params in enumerate(layers):
+        shape = getattr(params.w_hr, "shape", ())
+        check(
+            len(shape) >= 2 and shape[-1] < shape[-2],
+            f"{op}: w_hr must be [hidden, projection] in all layers, with projection < "
+            f"hidden as in PyTorch, or None in all, got {list(shape) or None} in layer "
+            f"{number}.",
+        )
 
 
 def _check_stack(op: str, layers: Sequence[Params]) -> None:

@@ -66,9 +66,9 @@ def import_pytorch(
 
     Raises:
       ValueError: there is no recurrent network, or there are several and `name` says
-        none of them; it has a proj_size, or float64 without `jax_enable_x64`; arrays do
-        not fit together; of arrays of an RNN, the nonlinearity is not given. Says what
-        was found, and where.
+        none of them; it has float64 without `jax_enable_x64`; arrays do not fit
+        together; of arrays of an RNN, the nonlinearity is not given. Says what was
+        found, and where.
       FileNotFoundError: there is no such file.
     """
     if isinstance(model, (str, Path)):
@@ -98,7 +98,6 @@ def _of_modules(model: Any, name: str | None) -> Imported:
     library_name, cell = _MODULES[_kind(module)]
     is_quantized = "quantized" in type(module).__module__
     own = _dequantized(module) if is_quantized else dict(module.state_dict())
-    arrays = _without_projection(own, where)
     options: dict[str, Any] = {}
     if not _kind(module).endswith("Cell"):
         options["time_major"] = not _attribute(module, "batch_first", where)
@@ -112,7 +111,7 @@ def _of_modules(model: Any, name: str | None) -> Imported:
             f"{_OP}: {where} does not tell its nonlinearity, tanh or relu; import its "
             "state_dict() with nonlinearity=.",
         )
-    return _imported(library_name, cell, arrays, path, **options)
+    return _imported(library_name, cell, own, path, **options)
 
 
 def _dequantized(module: Any) -> dict[str, Any]:
@@ -165,8 +164,6 @@ def _of_arrays(arrays: dict[str, Any], name: str | None, nonlinearity) -> Import
     options = {"activation": nonlinearity} if cell == "rnn" else {}
     of_path = networks[path]
     options["bidirectional"] = any(key.endswith("_reverse") for key in of_path)
-    where = path or "the state_dict"
-    of_path = _without_projection(of_path, where)
     return _imported(library_name, cell, of_path, path, **options)
 
 
@@ -239,15 +236,6 @@ def _chosen(name: str | None, kinds: Mapping[str, str]) -> str:
         "gates.",
     )
     return name
-
-
-def _without_projection(arrays: dict[str, Any], where: str) -> dict[str, Any]:
-    check(
-        not any(key.startswith("weight_hr") for key in arrays),
-        f"{_OP}: {where} must have proj_size=0, got arrays weight_hr_*; prnn_jax has "
-        "no projection of h.",
-    )
-    return arrays
 
 
 def _imported(

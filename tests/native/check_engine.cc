@@ -50,7 +50,10 @@ void run(const prnn::Problem& p, prnn::ThreadPool& pool, float* workspace, int w
 std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, int threads,
                         std::int64_t inputs = 7, int way = kPlanned) {
   const prnn::CellNumbers n = prnn::numbers(cell);
-  const std::int64_t rows = s.batch * s.groups, state = rows * s.hidden, sequence = state * s.time;
+  if (n.projects) s.projected = s.hidden / 2 + 3;
+  const std::int64_t rows = s.batch * s.groups, sequence = rows * s.time * s.hidden;
+  const std::int64_t of_y = rows * s.time * s.output();
+  const auto of_state = [&](int i) { return rows * (i == 0 ? s.output() : s.hidden); };
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.hidden));
   constexpr float kFrequencies[] = {2.1f, 1.7f, 1.5f, 1.1f};  // of the states
   Buffers buffers(kind.dtype);
@@ -71,9 +74,9 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
     s.lengths = lengths.data();
     controls.resets = resets.data();
     for (int i = 0; i < n.states; ++i)
-      controls.reset_to[i] = buffers.wave(state, 1.9f + i, 0.5f, i == 2 ? 1.0f : 0.0f);
-    controls.mask = buffers.wave(state, 0.3f, 1.0f);
-    if (cell.kind != CellKind::kSlstm)
+      controls.reset_to[i] = buffers.wave(of_state(i), 1.9f + i, 0.5f, i == 2 ? 1.0f : 0.0f);
+    controls.mask = buffers.wave(of_state(0), 0.3f, 1.0f);
+    if (cell.kind != CellKind::kSlstm && !n.projects)
       controls.zoneout = buffers.wave(sequence * n.states, 0.4f, 0.2f, 0.3f);
   }
   Threads pool(threads);
@@ -83,10 +86,11 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   p.dtype = kind.dtype;
   auto& forward = p.forward;
   forward.a_x = buffers.wave(sequence * n.gates, 1.3f, 1.0f);
-  forward.w_hh = buffers.wave(s.groups * s.hidden * n.gates * s.hidden, 0.7f, scale);
+  forward.w_hh = buffers.wave(s.groups * s.output() * n.gates * s.hidden, 0.7f, scale);
   forward.b_hh = buffers.wave(s.groups * n.gates * s.hidden, 0.9f, 0.3f);
   if (n.per_unit > 0) forward.per_unit = buffers.wave(s.groups * n.per_unit * s.hidden, 0.6f, 0.4f);
-  forward.y = buffers.unwritten(sequence);
+  if (n.projects) forward.w_hr = buffers.wave(s.groups * s.hidden * s.output(), 0.5f, scale);
+  forward.y = buffers.unwritten(of_y);
   const int kept = n.kept(controls.zoneout != nullptr);
   forward.saved = kept > 0 ? buffers.unwritten(sequence * kept) : nullptr;
   forward.saves_reserve = true;
@@ -95,17 +99,19 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   backward.dy = forward.y;
   backward.w_hh = forward.w_hh;
   backward.per_unit = forward.per_unit;
+  backward.w_hr = forward.w_hr;
+  if (n.projects) backward.dh = buffers.unwritten(of_y);
   backward.y = forward.y;
   backward.saved = forward.saved;
   backward.da_x = buffers.unwritten(sequence * n.gates);
   backward.da_h = n.same_gradient ? backward.da_x : buffers.unwritten(sequence * n.gates);
   backward.controls = controls;
   for (int i = 0; i < n.states; ++i) {
-    forward.state_0[i] = buffers.wave(state, kFrequencies[i], 0.5f, i == 2 ? 1.0f : 0.0f);
-    forward.state_n[i] = buffers.unwritten(state);
+    forward.state_0[i] = buffers.wave(of_state(i), kFrequencies[i], 0.5f, i == 2 ? 1.0f : 0.0f);
+    forward.state_n[i] = buffers.unwritten(of_state(i));
     backward.state_0[i] = backward.dstate_n[i] = forward.state_0[i];
-    backward.dstate_0[i] = buffers.unwritten(state);
-    if (kind.bent) backward.dreset_to[i] = buffers.unwritten_floats(state);
+    backward.dstate_0[i] = buffers.unwritten(of_state(i));
+    if (kind.bent) backward.dreset_to[i] = buffers.unwritten_floats(of_state(i));
   }
   const auto workspace = [&] { return buffers.unwritten_floats(prnn::workspace_floats(p)); };
   p.kind = prnn::Kind::kForward;
@@ -122,9 +128,9 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   layer.projection.w = buffers.wave(inputs * columns, 1.1f, 0.4f);
   layer.projection.b = buffers.wave(columns, 1.2f, 0.3f);
   layer.forward.a_x = nullptr;
-  layer.forward.y = buffers.unwritten(sequence);
+  layer.forward.y = buffers.unwritten(of_y);
   layer.forward.saved = nullptr;
-  for (int i = 0; i < n.states; ++i) layer.forward.state_n[i] = buffers.unwritten(state);
+  for (int i = 0; i < n.states; ++i) layer.forward.state_n[i] = buffers.unwritten(of_state(i));
   const auto run_layer = [&] {
     auto* const workspace = buffers.unwritten_floats(prnn::workspace_floats(layer));
     run(layer, pool, workspace, way);
@@ -141,7 +147,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
       void* const packed = buffers.unwritten_floats(layer.prepared_words);
       prnn::prepare(prnn::best_isa(), other, pool, packed);
       layer.prepared = packed;
-      layer.forward.y = buffers.unwritten(sequence);
+      layer.forward.y = buffers.unwritten(of_y);
       run_layer();
     };
     run_prepared();
@@ -162,6 +168,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   add(forward.saved, !kind.bent);  // nothing is kept of steps that do not count
   add(backward.da_x);
   add(backward.da_h);
+  add(backward.dh);
   for (int i = 0; i < n.states; ++i) {
     add(forward.state_n[i]);
     add(backward.dstate_0[i]);
@@ -315,7 +322,7 @@ int main(int argc, char**) {
                         {Dtype::kFloat16, false},  {Dtype::kFloat16, true}};
   // In place, by more threads than there are vectors of 16 units.
   const prnn::Shape crowded{2, 4, 1, 192, false, false, false};
-  for (int n = 0; n <= static_cast<int>(CellKind::kGruResetBefore); ++n) {
+  for (int n = 0; n <= static_cast<int>(CellKind::kProjectedLstm); ++n) {
     const prnn::CellSpec cell{static_cast<CellKind>(n), n < 2 ? 0.2f : 0.0f, 0.8f};
     for (const Kind kind : kinds) {
       const auto alone = run(cell, crowded, kind, 1), shared = run(cell, crowded, kind, 16);

@@ -17,21 +17,25 @@ class PrepackedLayer {
     problem_.dtype = dtype;
     problem_.cell = {cell, 0.0f, 0.8f};
     problem_.shape = {5, 3, 2, 37, false, false, true};
-    const prnn::Shape& s = problem_.shape;
     const prnn::CellNumbers n = prnn::numbers(problem_.cell);
-    const std::int64_t state = s.batch * s.groups * s.hidden;
+    if (n.projects) problem_.shape.projected = 21;
+    const prnn::Shape& s = problem_.shape;
+    const std::int64_t rows = s.batch * s.groups;
     const std::int64_t columns = s.groups * n.gates * s.hidden;
     problem_.projection.input_size = kInputs;
     problem_.projection.x = buffers_.wave(s.batch * s.time * kInputs, 0.8f, 1.0f);
     problem_.projection.w = buffers_.wave(kInputs * columns, 1.1f, 0.4f);
     problem_.projection.b = buffers_.wave(columns, 1.2f, 0.3f);
-    problem_.forward.w_hh = buffers_.wave(columns * s.hidden, 0.7f, 0.2f);
+    problem_.forward.w_hh = buffers_.wave(columns * s.output(), 0.7f, 0.2f);
+    if (n.projects)
+      problem_.forward.w_hr = buffers_.wave(s.groups * s.hidden * s.output(), 0.5f, 0.2f);
     problem_.forward.b_hh = buffers_.wave(columns, 0.9f, 0.3f);
     for (int i = 0; i < n.states; ++i) {
+      const std::int64_t state = rows * (i == 0 ? s.output() : s.hidden);
       problem_.forward.state_0[i] = buffers_.wave(state, 1.3f + i, 0.5f, i == 2 ? 1.0f : 0.0f);
       problem_.forward.state_n[i] = buffers_.unwritten(state);
     }
-    problem_.forward.y = buffers_.unwritten(state * s.time);
+    problem_.forward.y = buffers_.unwritten(rows * s.output() * s.time);
     workspace_ = buffers_.unwritten_floats(prnn::workspace_floats(problem_));
     problem_.weights = weights;
     packed_.resize(prnn::prepacked_words(problem_));
@@ -132,7 +136,8 @@ inline void check_damaged_weights(CellKind cell, Dtype dtype, prnn::WeightFormat
 }
 
 inline void check_damaged_weights() {
-  for (const CellKind cell : {CellKind::kRnnRelu, CellKind::kLstm, CellKind::kGruResetBefore})
+  for (const CellKind cell : {CellKind::kRnnRelu, CellKind::kLstm, CellKind::kGruResetBefore,
+                              CellKind::kProjectedLstm})
     for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16})
       for (const auto weights : {prnn::WeightFormat::kAsGiven, prnn::WeightFormat::kInt8})
         check_damaged_weights(cell, dtype, weights);

@@ -1,0 +1,50 @@
+// What XLA's calls into the CPU engine share.
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "core/dtype.h"
+#include "cpu/environment.h"
+#include "cpu/workers.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace prnn {
+
+class XlaThreadPool : public ThreadPool {
+ public:
+  explicit XlaThreadPool(xla::ffi::ThreadPool pool) : pool_(pool) {}
+  int threads() const override { return static_cast<int>(pool_.num_threads()); }
+  void schedule(std::function<void()> task) override { pool_.Schedule(std::move(task)); }
+
+ private:
+  xla::ffi::ThreadPool pool_;
+};
+
+// Calls f(pool) with the threads that calls share: our own, or XLA's where there are none.
+template <class F>
+void with_threads(xla::ffi::ThreadPool pool, F&& f) {
+  XlaThreadPool of_xla(pool);
+  Workers workers(std::min(of_xla.threads(), 1 + most_workers()));
+  if (most_workers() > 0)
+    f(workers);
+  else
+    f(of_xla);
+}
+
+inline std::optional<Dtype> dtype_of(xla::ffi::DataType dtype) {
+  if (dtype == xla::ffi::DataType::F32) return Dtype::kFloat32;
+  if (dtype == xla::ffi::DataType::BF16) return Dtype::kBfloat16;
+  if (dtype == xla::ffi::DataType::F16) return Dtype::kFloat16;
+  return std::nullopt;
+}
+
+// What was wrong with the environment when the first call came.
+inline xla::ffi::Error check_environment() {
+  static const std::string& wrong = *new std::string(environment_error());
+  return wrong.empty() ? xla::ffi::Error::Success() : xla::ffi::Error::InvalidArgument(wrong);
+}
+
+}  // namespace prnn
