@@ -1,7 +1,7 @@
 // The arrays of a native call, forward and backward, and the numbers of its cell. T is the type of
 // the arrays.
 #pragma once
-#include "core/cells.h"
+#include "core/cell_table.h"
 #include "core/controls.h"
 #include "core/shape.h"
 
@@ -135,8 +135,8 @@ struct CellNumbers {
 inline CellNumbers numbers(const CellSpec& cell) {
   CellNumbers out = visit(cell, [](auto c) {
     using C = decltype(c);
-    return CellNumbers{C::kGates,     C::kStates,       saved_values<C>,
-                       kPerUnitOf<C>, C::kSameGradient, C::kKeepsMade, kProjectsOf<C>};
+    return CellNumbers{C::kGates,        C::kStates,    saved_values<C>, kPerUnitOf<C>,
+                       C::kSameGradient, C::kKeepsMade, kProjectsOf<C>};
   });
   if (!cell.has_peepholes) out.per_unit = 0;
   return out;

@@ -125,15 +125,6 @@ struct Lstm {
   }
 };
 
-// A cell whose h a second product makes of what its units give, m (Sak et al. 2014, LSTMP):
-//   m = the cell's own h    h' = m w_hr
-// step() and step_grad() are the cell's, with m in place of h.
-template <class C>
-struct Projected : C {
-  static constexpr int kPhases = 2;
-  static constexpr bool kProjects = true;
-};
-
 // The same with activations of the caller's choice, φ for tanh(a_g) and ψ for tanh(c'), and with
 // peepholes (Gers & Schmidhuber 2000), if it has some: each gate sees c of its unit, scaled by the
 // unit's own numbers p, i and f the c before, o the c after.
@@ -307,6 +298,15 @@ struct GruResetBefore {
   }
 };
 
+// A cell whose h a second product makes of what its units give, m (Sak et al. 2014, LSTMP):
+//   m = the cell's own h    h' = m w_hr
+// step() and step_grad() are the cell's, with m in place of h.
+template <class C>
+struct Projected : C {
+  static constexpr int kPhases = 2;
+  static constexpr bool kProjects = true;
+};
+
 // The step of a cell and its gradient, with the numbers of a unit where the cell has some.
 template <class C, class F>
 PRNN_HD Forward<C, F> step_of(const C& cell, const PerUnit<C, F>& own, const Gates<C, F>& a_x,
@@ -381,62 +381,12 @@ static_assert(TwoPhaseCell<GruResetBefore>);
 
 // One that projects.
 template <class C>
-concept ProjectedCell = kProjectsOf<C> && C::kPhases == 2 && C::kSameGradient && !C::kKeepsMade &&
-                        kPerUnitOf<C> == 0 && requires(C cell, Gates<C, float> a,
-                                                       State<C, float> s, Vec<C::kReserve, float> r) {
-                          cell.step(a, a, s).next;
-                          cell.step_grad(s, s, s, r).da_h;
-                        };
+concept ProjectedCell =
+    kProjectsOf<C> && C::kPhases == 2 && C::kSameGradient && !C::kKeepsMade && kPerUnitOf<C> == 0 &&
+    requires(C cell, Gates<C, float> a, State<C, float> s, Vec<C::kReserve, float> r) {
+      cell.step(a, a, s).next;
+      cell.step_grad(s, s, s, r).da_h;
+    };
 static_assert(ProjectedCell<Projected<Lstm>>);
-
-enum class CellKind {
-  kRnnTanh,
-  kRnnRelu,
-  kGeneralRnn,
-  kLstm,
-  kGeneralLstm,
-  kSlstm,
-  kGru,
-  kGeneralGru,
-  kGruResetBefore,
-  kProjectedLstm
-};
-
-// The cell and its numbers, as they come from the caller.
-struct CellSpec {
-  CellKind kind;
-  float skip;                  // RNN only
-  float cap;                   // clipped ReLU only
-  ChosenActivations f = {};    // of the general cells; an RNN's is the candidate's
-  bool has_peepholes = false;  // general LSTM only
-};
-
-// Calls f(cell) for the cell chosen at run time. Of the host; inlined as PRNN_HD is.
-template <class F>
-[[gnu::always_inline]] inline decltype(auto) visit(const CellSpec& spec, F&& f) {
-  switch (spec.kind) {
-    case CellKind::kRnnTanh:
-      return f(Rnn<Tanh>{{}, spec.skip});
-    case CellKind::kRnnRelu:
-      return f(Rnn<ClippedRelu>{{spec.cap}, spec.skip});
-    case CellKind::kGeneralRnn:
-      return f(Rnn<AnyActivation>{spec.f.candidate, spec.skip});
-    case CellKind::kLstm:
-      return f(Lstm{});
-    case CellKind::kGeneralLstm:
-      return f(GeneralLstm{spec.f, spec.has_peepholes});
-    case CellKind::kSlstm:
-      return f(Slstm{});
-    case CellKind::kGru:
-      return f(Gru{});
-    case CellKind::kGeneralGru:
-      return f(GeneralGru{spec.f});
-    case CellKind::kGruResetBefore:
-      return f(GruResetBefore{spec.f});
-    case CellKind::kProjectedLstm:
-      return f(Projected<Lstm>{});
-  }
-  __builtin_unreachable();  // the handlers refuse every other value
-}
 
 }  // namespace prnn

@@ -15,9 +15,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   ForwardArrays<T> at;
 
   PRNN_HD static constexpr int products(int phase) { return phase == 0 ? C::kGates : 1; }
-  PRNN_HD std::int64_t units(int phase) const {
-    return phase == 0 ? shape.hidden : shape.output();
-  }
+  PRNN_HD std::int64_t units(int phase) const { return phase == 0 ? shape.hidden : shape.output(); }
   PRNN_HD std::int64_t depth(int phase) const { return units(1 - phase); }
   PRNN_HD std::int64_t steps() const { return shape.time; }
   PRNN_HD T weight(std::int64_t g, int phase, std::int64_t unit, int product,
@@ -74,7 +72,8 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
       return;
     }
     if (at.controls.resets_at(shape, g, s, b)) prev[1] = io.load(at.controls.reset_to[1] + state);
-    const auto a_x = Base::values(Base::template fetch_a_x<C::kGates>(at, g, s, b, unit, 0, io), io);
+    const auto a_x =
+        Base::values(Base::template fetch_a_x<C::kGates>(at, g, s, b, unit, 0, io), io);
     const auto out = cell.step(a_x, a_h, prev);
     io.store(made(g, b) + unit, io.stored(out.next[0]));
     io.store(carry, out.next[1]);
@@ -124,9 +123,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   BackwardArrays<T> at;
 
   PRNN_HD static constexpr int products(int) { return 1; }
-  PRNN_HD std::int64_t units(int phase) const {
-    return phase == 0 ? shape.output() : shape.hidden;
-  }
+  PRNN_HD std::int64_t units(int phase) const { return phase == 0 ? shape.output() : shape.hidden; }
   PRNN_HD std::int64_t depth(int phase) const {
     return phase == 0 ? C::kGates * shape.hidden : shape.output();
   }

@@ -77,8 +77,9 @@ struct Panels {
                    panel.weights);
     } else {
       const float* const b = block.b + panel.first;
-      StripPlaces places = places_of(panel.columns, units, 1, units.strip(0, lines<float>(block.depth)),
-                                     panel.weights + panel.lanes());
+      StripPlaces places =
+          places_of(panel.columns, units, 1, units.strip(0, lines<float>(block.depth)),
+                    panel.weights + panel.lanes());
       pack_rows(WeightRows<float>{b, block.stride_b}, block.depth, &places, 1);
     }
   }

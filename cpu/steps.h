@@ -84,14 +84,13 @@ template <int kPhase, bool kFast, class Pass>
   for (int r = 0; r < block.count; ++r) {
     const std::int64_t row = block.rows[r];
     if (block.multiplies) activate(pass, pending, group, step, row, first + r);
-    pending.visit(
-        first + r,
-        [&](std::int64_t unit, int lanes, const float* at) __attribute__((always_inline)) {
-          if constexpr (kCanAsk)
-            if (asks && begins_line(unit)) ask_for_step(pass, group, step + 1, row, unit);
-          const Io<typename Pass::Value> io{lanes};
-          finishing.template step<kPhase>(group, step, row, unit, pending.load<kGates>(at), io);
-        });
+    pending.visit(first + r, [&](std::int64_t unit, int lanes,
+                                 const float* at) __attribute__((always_inline)) {
+      if constexpr (kCanAsk)
+        if (asks && begins_line(unit)) ask_for_step(pass, group, step + 1, row, unit);
+      const Io<typename Pass::Value> io{lanes};
+      finishing.template step<kPhase>(group, step, row, unit, pending.load<kGates>(at), io);
+    });
   }
 }
 

@@ -226,7 +226,7 @@ struct Unpacked {
     block.is_fast = block.multiplies && are_fast(pass, group, step, block.rows, block.count);
     const std::int64_t unit = part.first_panel * kWidth;
     const int vectors = (int)(part.last_panel - part.first_panel);
-    const Pending pending{pass.units(kPhase),  unit,          vectors,       vectors,
+    const Pending pending{pass.units(kPhase), unit,          vectors,       vectors,
                           sums.totals + unit, sums.at(1, 0), sums.at(0, 1), 0};
     take_steps_of<kPhase>(pass, pending, group, step, block, 0);
   }

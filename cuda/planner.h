@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cells.h"
+#include "core/cell_table.h"
 #include "core/shape.h"
 #include "cuda/devices.h"
 #include "cuda/tile.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "core/cells.h"
+#include "core/cell_table.h"
 #include "core/dtype.h"
 #include "core/shape.h"
 #include "xla/ffi/api/ffi.h"

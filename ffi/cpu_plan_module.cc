@@ -21,8 +21,9 @@ namespace {
 // How the CPU engine would run a call with `threads` threads on this processor, or one named.
 nb::dict cpu_plan(const std::string& cell, std::int64_t time, std::int64_t batch,
                   std::int64_t groups, std::int64_t hidden, std::int64_t output, bool backward,
-                  int threads, const std::string& dtype, std::int64_t input_size, const std::string& processor,
-                  std::int64_t cache_bytes, std::int64_t shared_cache_bytes) {
+                  int threads, const std::string& dtype, std::int64_t input_size,
+                  const std::string& processor, std::int64_t cache_bytes,
+                  std::int64_t shared_cache_bytes) {
   Problem p{};
   p.cell = cell_named(cell).value();
   p.dtype = dtype_named(dtype).value();
@@ -78,8 +79,8 @@ std::map<std::string, double> to_map(const Rates& rates) {
 }  // namespace
 
 void bind_cpu_planner(nb::module_& m) {
-  m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a, "output"_a, "backward"_a,
-        "threads"_a, "dtype"_a = "float32", "input_size"_a = 0, "processor"_a = "",
+  m.def("cpu_plan", cpu_plan, "cell"_a, "time"_a, "batch"_a, "groups"_a, "hidden"_a, "output"_a,
+        "backward"_a, "threads"_a, "dtype"_a = "float32", "input_size"_a = 0, "processor"_a = "",
         "cache_bytes"_a = -1, "shared_cache_bytes"_a = -1);
   m.def("instruction_set", [] { return best_isa().name; });
   m.def("cpu_workers", most_workers);

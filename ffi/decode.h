@@ -5,7 +5,8 @@
 //   prnn_backward  w_hh, [per_unit], [w_hr], y, [saved], state_0..., dy, dstate_n..., controls
 //                        -> da_x, [da_h], [dh], dstate_0..., [dreset_to... float32], workspace
 // `per_unit` is absent where the cell has no such numbers, w_hr and dh where it does not project,
-// `saved` where nothing is kept, da_h where it equals da_x. The controls are those that the attributes name, of
+// `saved` where nothing is kept, da_h where it equals da_x. The controls are those that the
+// attributes name, of
 //   lengths int32, resets bool, reset_to..., mask, zoneout
 // Instead of a_x, a forward call that `projects` has what to make it of: x, a sequence [input] of
 // all groups, w_ih [input, groups, G·H], b_ih [groups, G·H]; then, if it is `prepared`, what
@@ -129,9 +130,7 @@ class CallBuffers : public Buffers {
   const void* matrix(std::int64_t gates) {
     return argument({shape_.groups, shape_.output(), times(gates, shape_.hidden)});
   }
-  const void* projection() {
-    return argument({shape_.groups, shape_.hidden, shape_.output()});
-  }
+  const void* projection() { return argument({shape_.groups, shape_.hidden, shape_.output()}); }
   const void* bias(std::int64_t gates) {
     return argument({shape_.groups, times(gates, shape_.hidden)});
   }

@@ -42,8 +42,7 @@ std::int64_t words_of_sums(const Isa& isa, const Blocking& blocking, std::int64_
 }
 
 // Of weights that are not packed. The sums lie where packed weights would.
-Blocking unpacked(const Isa& isa, Blocking blocking, std::int64_t rows,
-                  Partition partition) {
+Blocking unpacked(const Isa& isa, Blocking blocking, std::int64_t rows, Partition partition) {
   blocking.source = WeightSource::kUnpacked;
   blocking.partition = partition;
   blocking.group_words = words_of_sums(isa, blocking, rows, partition);

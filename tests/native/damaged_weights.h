@@ -136,8 +136,8 @@ inline void check_damaged_weights(CellKind cell, Dtype dtype, prnn::WeightFormat
 }
 
 inline void check_damaged_weights() {
-  for (const CellKind cell : {CellKind::kRnnRelu, CellKind::kLstm, CellKind::kGruResetBefore,
-                              CellKind::kProjectedLstm})
+  for (const CellKind cell :
+       {CellKind::kRnnRelu, CellKind::kLstm, CellKind::kGruResetBefore, CellKind::kProjectedLstm})
     for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16})
       for (const auto weights : {prnn::WeightFormat::kAsGiven, prnn::WeightFormat::kInt8})
         check_damaged_weights(cell, dtype, weights);

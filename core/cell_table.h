@@ -1,0 +1,57 @@
+// All cells, by a value at run time.
+#pragma once
+#include "core/cells.h"
+
+namespace prnn {
+
+enum class CellKind {
+  kRnnTanh,
+  kRnnRelu,
+  kGeneralRnn,
+  kLstm,
+  kGeneralLstm,
+  kSlstm,
+  kGru,
+  kGeneralGru,
+  kGruResetBefore,
+  kProjectedLstm
+};
+
+// The cell and its numbers, as they come from the caller.
+struct CellSpec {
+  CellKind kind;
+  float skip;                  // RNN only
+  float cap;                   // clipped ReLU only
+  ChosenActivations f = {};    // of the general cells; an RNN's is the candidate's
+  bool has_peepholes = false;  // general LSTM only
+};
+
+// Calls f(cell) for the cell chosen at run time. Of the host; inlined as PRNN_HD is.
+template <class F>
+[[gnu::always_inline]] inline decltype(auto) visit(const CellSpec& spec, F&& f) {
+  switch (spec.kind) {
+    case CellKind::kRnnTanh:
+      return f(Rnn<Tanh>{{}, spec.skip});
+    case CellKind::kRnnRelu:
+      return f(Rnn<ClippedRelu>{{spec.cap}, spec.skip});
+    case CellKind::kGeneralRnn:
+      return f(Rnn<AnyActivation>{spec.f.candidate, spec.skip});
+    case CellKind::kLstm:
+      return f(Lstm{});
+    case CellKind::kGeneralLstm:
+      return f(GeneralLstm{spec.f, spec.has_peepholes});
+    case CellKind::kSlstm:
+      return f(Slstm{});
+    case CellKind::kGru:
+      return f(Gru{});
+    case CellKind::kGeneralGru:
+      return f(GeneralGru{spec.f});
+    case CellKind::kGruResetBefore:
+      return f(GruResetBefore{spec.f});
+    case CellKind::kProjectedLstm:
+      return f(Projected<Lstm>{});
+  }
+  __builtin_unreachable();  // the handlers refuse every other value
+}
+
+}  // namespace prnn
