@@ -6,6 +6,7 @@
 #include "core/projected_passes.h"
 #include "core/two_phase_passes.h"
 #include "cpu/advance.h"
+#include "cpu/elementwise_block.h"
 #include "cpu/matrix_block.h"
 #include "cpu/problem.h"
 #include "cpu/projection.h"
@@ -204,6 +205,7 @@ const Isa kIsa{PRNN_STRING(PRNN_ISA),
                advance_all,
                transpose_rows,
                multiply_block,
+               recur_elements,
                sigmoid_all,
                tanh_all,
                log_sigmoid_all,

@@ -135,6 +135,8 @@ struct MatrixBlock {
   float* sums = nullptr;
 };
 
+struct ElementwiseRecurrence;  // cpu/elementwise.h
+
 // The engine as compiled for one instruction set.
 struct Isa {
   const char* name;
@@ -161,6 +163,9 @@ struct Isa {
   void (*transpose)(const float* from, std::int64_t stride, std::int64_t depth, std::int64_t rows,
                     float* to, std::int64_t to_stride);
   void (*multiply)(const MatrixBlock&);
+  // All steps of elements [first, end) of a row, of which there is room for some thousands.
+  void (*recur)(const ElementwiseRecurrence&, std::int64_t row, std::int64_t first,
+                std::int64_t end);
   // out[n] = sigmoid(in[n]), and so on: lets the tests measure their error.
   using Map = void (*)(const float* in, float* out, std::int64_t n);
   Map sigmoid, tanh, log_sigmoid, exp;

@@ -17,6 +17,7 @@ XLA_FFI_Error* PrnnCpuForward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCpuBackward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCpuProducts(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCpuPrepare(XLA_FFI_CallFrame*);
+XLA_FFI_Error* PrnnCpuElementwise(XLA_FFI_CallFrame*);
 // Of _prnn_cuda.
 XLA_FFI_Error* PrnnCudaPrepareForward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCudaPrepareBackward(XLA_FFI_CallFrame*);

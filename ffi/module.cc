@@ -18,17 +18,19 @@ namespace {
 
 // {name: {stage: handler}} for jax.ffi.register_ffi_target(..., platform="cpu").
 nb::dict cpu_targets() {
-  nb::dict forward, backward, products, prepare, out;
+  nb::dict forward, backward, products, prepare, elementwise, out;
   forward["instantiate"] = target(PrnnCheckCall);
   forward["execute"] = target(PrnnCpuForward);
   backward["instantiate"] = target(PrnnCheckCall);
   backward["execute"] = target(PrnnCpuBackward);
   products["execute"] = target(PrnnCpuProducts);
   prepare["execute"] = target(PrnnCpuPrepare);
+  elementwise["execute"] = target(PrnnCpuElementwise);
   out["prnn_forward"] = forward;
   out["prnn_backward"] = backward;
   out["prnn_products"] = products;
   out["prnn_prepare"] = prepare;
+  out["prnn_elementwise"] = elementwise;
   return out;
 }
 

@@ -15,6 +15,7 @@ from prnn_jax._activations import Activation
 from prnn_jax._define import DefinedCell, define_cell
 from prnn_jax._export import export_checks
 from prnn_jax._init import init
+from prnn_jax._linear import indrnn, linear_recurrence, min_gru, min_lstm, rg_lru
 from prnn_jax._ops import gru, lstm, recurrence, rnn, slstm
 from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params, Prepared
 from prnn_jax._plan import Plan, explain
@@ -42,10 +43,15 @@ __all__ = [
     "explain",
     "export_checks",
     "gru",
+    "indrnn",
     "init",
+    "linear_recurrence",
     "lstm",
+    "min_gru",
+    "min_lstm",
     "prepare",
     "recurrence",
+    "rg_lru",
     "rnn",
     "slstm",
     "stack",

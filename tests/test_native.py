@@ -113,7 +113,7 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     parts += [
         ROOT / f"cpu/{name}.cc"
         for name in (
-            *("isa", "run", "stages", "prepacked", "matrix_product"),
+            *("isa", "run", "stages", "prepacked", "matrix_product", "elementwise"),
             *("dispatch", "environment"),
             *(f"plan/{name}" for name in PLAN),
             "threads",

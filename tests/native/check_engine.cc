@@ -1,7 +1,7 @@
 // Runs the CPU engine over many shapes in buffers of exactly the right size, for the sanitizers:
 // no access out of bounds, no unwritten result, no data race. Results must not depend on the
-// number of threads, to the last bit, and the LSTM, and products of matrices, must match a plain
-// loop in double precision.
+// number of threads, to the last bit, and the LSTM, products of matrices and elementwise
+// recurrences must match a plain loop in double precision.
 // Built and run by tests/test_native.py.
 #include <cmath>
 #include <cstdio>
@@ -14,6 +14,7 @@
 
 #include "cpu/matrix_product.h"
 #include "native/damaged_weights.h"
+#include "native/elementwise_check.h"
 #include "native/engine_data.h"
 
 namespace {
@@ -309,6 +310,7 @@ void check_large_projections() {
 int main(int argc, char**) {
   const bool all = argc == 1;
   if (all) check_products();
+  if (all) check_elementwise();
   const prnn::Shape shapes[] = {
       {1, 1, 1, 1, false, false, false},  {3, 2, 1, 15, false, true, false},
       {4, 3, 2, 17, true, false, true},   {5, 9, 1, 65, false, false, false},

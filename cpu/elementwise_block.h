@@ -1,0 +1,52 @@
+// The steps of some elements of an elementwise recurrence.
+#pragma once
+#include "cpu/elementwise.h"
+#include "cpu/io.h"
+#include "cpu/pack.h"
+#include "cpu/vector_math.h"
+
+namespace prnn::PRNN_ISA {
+
+// All steps of elements [first, end) of a row.
+template <class T, class F>
+void recur(const ElementwiseRecurrence& p, std::int64_t row, std::int64_t first, std::int64_t end,
+           const F& f) {
+  alignas(64) float state[kMostElements + kWidth];
+  const auto* const a = (const T*)p.a + row * p.width * (p.is_constant ? 1 : p.steps);
+  const auto* const b = (const T*)p.b + row * p.steps * p.width;
+  auto* const y = (T*)p.y + row * p.steps * p.width;
+  const auto* const y_0 = (const T*)p.y_0 + row * p.width;
+  const auto each = [&](auto&& visit) __attribute__((always_inline)) {
+    for (std::int64_t n = first; n < end; n += kWidth) visit(n, Io<T>{(int)min(kWidth, end - n)});
+  };
+  const Io<float> whole{(int)kWidth};
+  each([&](std::int64_t n, Io<T> io) { whole.store(state + (n - first), io.load(y_0 + n)); });
+  const T* before = nullptr;  // a of the step before
+  for (std::int64_t s = 0; s < p.steps; ++s) {
+    const std::int64_t at = (p.reverse ? p.steps - 1 - s : s) * p.width;
+    const T* const here = p.is_constant ? a : a + at;
+    const T* const factors = p.is_shifted ? before : here;
+    before = here;
+    each([&](std::int64_t n, Io<T> io) __attribute__((always_inline)) {
+      Simd v = whole.load(state + (n - first));
+      const Simd added = io.load(b + at + n);
+      v = factors == nullptr ? v + added : Simd{multiply_add(io.load(factors + n).v, v.v, added.v)};
+      v = f(v);
+      whole.store(state + (n - first), v);
+      io.store(y + at + n, v);
+    });
+  }
+}
+
+inline void recur_elements(const ElementwiseRecurrence& p, std::int64_t row, std::int64_t first,
+                           std::int64_t end) {
+  visit(p.dtype, [&](auto value) {
+    using T = decltype(value);
+    if (p.is_linear)
+      recur<T>(p, row, first, end, [](Simd v) __attribute__((always_inline)) { return v; });
+    else
+      recur<T>(p, row, first, end, p.f);
+  });
+}
+
+}  // namespace prnn::PRNN_ISA
