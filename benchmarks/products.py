@@ -23,16 +23,18 @@ NAME = "products"
 HIDDEN_SIZES, BATCHES, TIME = (64, 128, 256, 512, 1024), (1, 4, 16), 128
 BUDGET_S = 0.5
 
-#: Float32 sums of up to 2048 terms in different orders.
-TOLERANCE = 1e-5
+#: Float32 sums of up to 2048 terms in different orders; in 16 bits, roundings of them.
+TOLERANCES = {"float32": 1e-5, "bfloat16": 1e-2, "float16": 2e-3}
 
 
-def candidates(cell: str, hidden: int, batch: int, time: int) -> harness.Candidates:
+def candidates(
+    cell: str, hidden: int, batch: int, time: int, dtype: str
+) -> harness.Candidates:
     """Compiled calls on the same arrays."""
     random = np.random.default_rng(0)
 
     def draw(*shape: int):
-        return jnp.asarray(random.standard_normal(shape), jnp.float32)
+        return jnp.asarray(random.standard_normal(shape), dtype)
 
     columns = CELLS[cell].gates * hidden
     h, da = draw(batch, time, 1, hidden), draw(batch, time, 1, columns)
@@ -47,15 +49,17 @@ def candidates(cell: str, hidden: int, batch: int, time: int) -> harness.Candida
     return {name: functools.partial(jax.jit(run), *given) for name, run in runs.items()}
 
 
-def measure(cell: str, hidden: int, batch: int, time: int, budget_s: float) -> dict:
+def measure(
+    cell: str, hidden: int, batch: int, time: int, dtype: str, budget_s: float
+) -> dict:
     """The point's entry in the results: checked first, then timed.
 
     Raises:
       harness.DisagreementError: the two compute different things.
     """
-    runs = candidates(cell, hidden, batch, time)
+    runs = candidates(cell, hidden, batch, time, dtype)
     what = f"{cell}-H{hidden}-B{batch}-T{time}"
-    difference = harness.check_agreement(what, runs, TOLERANCE)
+    difference = harness.check_agreement(what, runs, TOLERANCES[dtype])
     timings = harness.measure(runs, budget_s=budget_s)
     us = {name: harness.Spread.of(t.seconds, 1e6) for name, t in timings.items()}
     multiply_adds = 3 * CELLS[cell].gates * hidden**2 * batch * time
@@ -65,13 +69,14 @@ def measure(cell: str, hidden: int, batch: int, time: int, budget_s: float) -> d
         "hidden_size": hidden,
         "batch": batch,
         "time": time,
+        "dtype": dtype,
         "multiply_adds": multiply_adds,
         "is_native": multiply_adds <= _products.MAX_MULTIPLY_ADDS,
         "us": {name: dataclasses.asdict(spread) for name, spread in us.items()},
         "gflops": {n: 2 * multiply_adds / s.median / 1e3 for n, s in us.items()},
         "ratio": dataclasses.asdict(ratio),
         "difference": difference,
-        "tolerance": TOLERANCE,
+        "tolerance": TOLERANCES[dtype],
     }
 
 
@@ -100,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--hidden", **some, type=size, default=HIDDEN_SIZES)
     parser.add_argument("--batch", **some, type=size, default=BATCHES)
     parser.add_argument("--time", type=size, default=TIME, help="steps")
+    parser.add_argument("--dtype", choices=tuple(TOLERANCES), default="float32")
     options = parser.parse_args(arguments)
     with jax.default_device(jax.devices("cpu")[0]):
         results = command_line.outcome(parser, options, _measure_all)
@@ -110,7 +116,7 @@ def _measure_all(options) -> dict:
     axes = options.cells, options.hidden, options.batch
     entries = []
     for point in itertools.product(*axes):
-        entries.append(measure(*point, options.time, options.budget_s))
+        entries.append(measure(*point, options.time, options.dtype, options.budget_s))
         jax.clear_caches()  # programs and arrays of a point are not needed again
     return {"platform": "cpu", "points": entries}
 

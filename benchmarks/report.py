@@ -29,6 +29,7 @@ BENCHMARKS = (
     "cliffs",
     "scaling",
     "compile_time",
+    "cells",
     "projection",
     "products",
 )

@@ -13,6 +13,7 @@ from benchmarks import (
     _command_line,
     _limits,
     against_scan,
+    cells,
     dispatch,
     prnn_figure,
     products,
@@ -28,6 +29,7 @@ TINY = {
     roofline: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
     dispatch: ["--time", "2", "--rounds", "1"],
     products: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
+    cells: ["--kinds", "projected", "elementwise"],
 }
 MODULES = pytest.mark.parametrize("module", TINY, ids=lambda m: m.NAME)
 RECORD = "benchmark", "date", "device", "versions", "commit", "load", "platform"
@@ -50,6 +52,8 @@ def _short(monkeypatch):
     quick = functools.partial(_limits.measure_limits, **tiny)
     monkeypatch.setattr(_limits, "measure_limits", quick)
     monkeypatch.setattr(streaming, "CALLS", 3)
+    monkeypatch.setattr(cells, "PROJECTED", [(8, 4, 1, 3)])
+    monkeypatch.setattr(cells, "ELEMENTWISE", [(1, 4, 8)])
 
 
 def measured_numbers(tree) -> list[float]:

@@ -1,0 +1,206 @@
+"""How fast are the cells that few libraries have, beside those who have them?
+
+An LSTM with a projection of h: ours, `lax.scan` and PyTorch (if installed, in the same
+process with as many threads). Elementwise recurrences: ours, `lax.scan`,
+`lax.associative_scan`, and a sum of two arrays, which moves as many bytes. In turns.
+Run as `python -m benchmarks.cells`.
+"""
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import prnn_jax
+from benchmarks import _command_line as command_line
+from benchmarks import _harness as harness
+from benchmarks._points import threads
+from benchmarks._scan_points import BASELINE, MODES, OURS
+from prnn_jax import convert
+
+NAME = "cells"
+BUDGET_S = 2.0
+TORCH, ASSOCIATIVE, SUM = "torch", "associative_scan", "sum"
+
+#: (hidden, projection, batch, time); the input is as wide as h.
+PROJECTED = [
+    (hidden, hidden // 2, batch, 64 if batch < 32 else 32)
+    for hidden in (256, 1024)
+    for batch in (1, 8, 32)
+]
+#: (batch, time, features).
+ELEMENTWISE = [
+    (1, 64, 512),
+    (1, 1024, 512),
+    (1, 65536, 64),
+    (8, 1024, 512),
+    (32, 256, 1024),
+]
+
+#: Sums of float32 in other orders, over some hundred steps, of values below 1.
+TOLERANCE = 1e-4
+
+
+def projected(shape: tuple[int, int, int, int], mode: str) -> harness.Candidates:
+    """Calls of an LSTM with a projection: y; or gradients, that of x first."""
+    hidden, size, batch, time = shape
+    key = jax.random.split(jax.random.key(0), 2)
+    sizes = {"input_size": size, "hidden_size": hidden, "proj_size": size}
+    params = prnn_jax.init("lstm", key[0], **sizes)
+    x = jax.random.normal(key[1], (batch, time, size))
+
+    def ours(implementation: str) -> Callable[[], object]:
+        def y(params, x):
+            return prnn_jax.lstm(x, params, implementation=implementation)[0]
+
+        def gradients(params, x):
+            return jax.grad(lambda *args: jnp.sum(y(*args) ** 2), (1, 0))(params, x)
+
+        run = jax.jit(y if mode == "forward" else gradients)
+        return lambda: run(params, x)
+
+    runs = {OURS: ours(OURS), BASELINE: ours(BASELINE)}
+    if harness.installed(TORCH):
+        runs[TORCH] = _torch(params, np.asarray(x), mode)
+    return runs
+
+
+def _torch(params: prnn_jax.Params, x: np.ndarray, mode: str) -> Callable[[], object]:
+    import torch
+
+    torch.set_num_threads(threads())
+    hidden, size = params.w_hr.shape
+    layer = torch.nn.LSTM(x.shape[-1], hidden, proj_size=size, batch_first=True)
+    state = convert.to_pytorch("LSTM", [params])
+    layer.load_state_dict({name: torch.tensor(a) for name, a in state.items()})
+    given = torch.tensor(x).requires_grad_()
+
+    def forward():
+        with torch.inference_mode():
+            return layer(given)[0].numpy()
+
+    def train():
+        leaves = [given, *layer.parameters()]
+        dx, *others = torch.autograd.grad((layer(given)[0] ** 2).sum(), leaves)
+        return dx.numpy(), others
+
+    return forward if mode == "forward" else train
+
+
+def elementwise(shape: tuple[int, int, int], mode: str) -> harness.Candidates:
+    """Calls of a linear recurrence, or gradients of a and b."""
+    random = np.random.default_rng(0)
+    a = jnp.asarray(random.uniform(0.5, 1, shape), jnp.float32)
+    b = jnp.asarray(random.standard_normal(shape), jnp.float32)
+
+    def associative(a, b):
+        def join(first, second):
+            return first[0] * second[0], second[0] * first[1] + second[1]
+
+        return jax.lax.associative_scan(join, (a, b), axis=1)[1]
+
+    def ours(implementation: str) -> Callable:
+        options = {"implementation": implementation}
+        return lambda a, b: prnn_jax.linear_recurrence(a, b, **options)[0]
+
+    def candidate(y: Callable) -> Callable[[], object]:
+        def gradient(a, b):
+            return jax.grad(lambda *args: jnp.sum(y(*args) ** 2), (0, 1))(a, b)
+
+        run = jax.jit(y if mode == "forward" else gradient)
+        return lambda: run(a, b)
+
+    runs = {OURS: ours(OURS), BASELINE: ours(BASELINE), ASSOCIATIVE: associative}
+    return {name: candidate(y) for name, y in runs.items()}
+
+
+def measure(kind: str, shape: tuple, mode: str, budget_s: float) -> dict:
+    """An entry in the results: checked first, then timed."""
+    make = {"projected": projected, "elementwise": elementwise}[kind]
+    runs = make(shape, mode)
+    seen = runs
+    if (kind, mode) == ("projected", "train"):  # others' gradients have other shapes
+        seen = {name: functools.partial(_first, run) for name, run in runs.items()}
+    difference = harness.check_agreement(f"{kind} {shape} {mode}", seen, TOLERANCE)
+    if kind == "elementwise" and mode == "forward":
+        a, b = (jnp.ones(shape) for _ in range(2))
+        add = jax.jit(jnp.add)
+        jax.block_until_ready(add(a, b))
+        runs[SUM] = lambda: add(a, b)
+    timings = harness.measure(runs, budget_s=budget_s)
+    return {
+        "kind": kind,
+        "shape": shape,
+        "mode": mode,
+        "rounds": len(timings[OURS].seconds),
+        "us": {
+            name: dataclasses.asdict(harness.Spread.of(t.seconds, 1e6))
+            for name, t in timings.items()
+        },
+        "ratio": {
+            name: dataclasses.asdict(harness.ratio(timing, timings[OURS]))
+            for name, timing in timings.items()
+            if name != OURS
+        },
+        "difference": difference,
+        "tolerance": TOLERANCE,
+    }
+
+
+def _first(run: Callable[[], Any]) -> object:
+    return run()[0]
+
+
+def _measure_all(options: argparse.Namespace) -> dict:
+    """All points, on the CPU."""
+    shapes = {"projected": PROJECTED, "elementwise": ELEMENTWISE}
+    points = []
+    with jax.default_device(jax.devices("cpu")[0]):
+        for kind in options.kinds:
+            for shape in shapes[kind]:
+                for mode in MODES:
+                    points.append(measure(kind, shape, mode, options.budget_s))
+                    jax.clear_caches()
+    return {"points": points}
+
+
+def table(results: dict) -> str:
+    """A row for each point: ours in µs, and how many times as long the others take."""
+    names = BASELINE, TORCH, ASSOCIATIVE, SUM
+    titles = "`lax.scan`", "PyTorch", "`lax.associative_scan`", "a sum of two arrays"
+
+    def row(point: dict) -> list[str]:
+        layer = {
+            "projected": "LSTM {} to {}, batch {}, time {}",
+            "elementwise": "linear, batch {}, time {}, {} features",
+        }[point["kind"]]
+        ratios = [point["ratio"].get(name) for name in names]
+        return [
+            layer.format(*point["shape"]),
+            point["mode"],
+            harness.number(point["us"][OURS]["median"]),
+            *("" if r is None else f"{r['median']:.2f}×" for r in ratios),
+        ]
+
+    header = ["layer", "mode", "ours, µs", *titles]
+    return harness.markdown(header, map(row, results["points"]))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs what the arguments say."""
+    question = (__doc__ or "").partition("\n")[0]
+    parser = command_line.parser(NAME, question, BUDGET_S)
+    kinds = "projected", "elementwise"
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
+    options = parser.parse_args(arguments)
+    results = command_line.outcome(parser, options, _measure_all)
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()
