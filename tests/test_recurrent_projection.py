@@ -327,7 +327,7 @@ def params_of(*, size: int = OUT, **options) -> prnn_jax.Params:
         functools.partial(convert.to_linen, "LSTMCell"),
         functools.partial(convert.to_equinox, "LSTMCell"),
     ],
-    ids=str,
+    ids=lambda run: run.func.__name__,
 )
 def test_libraries_without_it_refuse(convert_it):
     with pytest.raises(ValueError, match=r"has no projection, so params\.w_hr must be"):
