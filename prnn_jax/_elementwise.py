@@ -19,7 +19,7 @@ from prnn_jax._activations import Activations, Applied
 from prnn_jax._by_platform import DEFAULT, by_platform
 from prnn_jax._call import activations_attribute
 from prnn_jax._ffi import CPU_DTYPES, PLATFORMS
-from prnn_jax._sharding import partitioned, varying_axes
+from prnn_jax._sharding import aligned, partitioned, varying_axes
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,17 @@ class Elementwise:
 
 def recur(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
     """y of all steps; y_0 `[rows, width]`."""
+    y_0 = _aligned(how, b, y_0)
+    a = _aligned(how, b, a) if a.ndim == 2 else a
     if how.implementation == "scan":
         return _by_scan(how, a, b, y_0)
     return _recur(how, a, b, y_0)
+
+
+def _aligned(how: Elementwise, b: Array, x: Array) -> Array:
+    """What has no time, sharded as b is, where the mesh is Explicit."""
+    as_call: Any = how
+    return aligned(as_call, b[..., None], x[..., None])[..., 0]
 
 
 def before(how: Elementwise, y: Array, y_0: Array) -> Array:
