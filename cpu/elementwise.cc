@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cpu/huge_pages.h"
 #include "cpu/plan/cost.h"
 
 namespace prnn {
@@ -24,6 +25,7 @@ int threads_for(const Machine& machine, const ElementwiseRecurrence& p, int most
 void run(const Isa& isa, const ElementwiseRecurrence& p, ThreadPool& pool) {
   if (p.rows * p.steps * p.width == 0) return;
   const int threads = threads_for(this_machine(isa.width), p, pool.threads());
+  prefer_huge_pages(p.y, (p.dtype == Dtype::kFloat32 ? 4 : 2) * p.rows * p.steps * p.width);
   // Threads that share a row's lines of memory would be slower than one alone.
   const std::int64_t pieces = ceil_div(p.width, kMostElements);
   parallel_for(pool, threads, p.rows * pieces, [&](std::int64_t n) {
