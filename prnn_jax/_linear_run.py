@@ -193,30 +193,27 @@ def _compiled(
     def along(state: Array) -> Array:
         return jnp.expand_dims(state, axis)
 
+    counts = True
+    if lengths is not None:
+        counts = _counts(lengths, time, time_major=time_major)
+        # At a step that does not count a linear state stays. What is there may be NaN.
+        a = jnp.where(counts, a, 1 if how.f is None else 0)
+        b = jnp.where(counts, b, 0)
     if resets is not None:
-        counts = True
-        if lengths is not None:
-            counts = _counts(lengths, time, time_major=time_major)
         is_reset = (resets != 0)[..., None] & counts
-        a = jnp.broadcast_to(a, b.shape)
         if reset_to is not None:
             b = jnp.where(is_reset, b + a * along(reset_to), b)
         a = jnp.where(is_reset, 0, a)
-    if lengths is None:
-        y = _flat(how, time_major, a, b, h_0)
-        return y, y[0 if how.reverse else -1] if time_major else _end_of(how, y)
-    counts = _counts(lengths, time, time_major=time_major)
-    a = jnp.broadcast_to(a, b.shape)
-    if how.f is None:  # at a step that does not count the state stays
-        a, b = jnp.where(counts, a, 1), jnp.where(counts, b, 0)
-    else:
-        if how.reverse:  # each row begins at the last step that counts
-            first = counts & ~jnp.roll(counts, -1, axis).at[_at(axis, -1)].set(False)
-            b = jnp.where(first, b + a * along(h_0), b)
-            a = jnp.where(first, 0, a)
-        a, b = jnp.where(counts, a, 0), jnp.where(counts, b, 0)
+    if lengths is not None and how.f is not None and how.reverse:
+        # Each row begins at the last step that counts.
+        last = jnp.arange(time, dtype=lengths.dtype).reshape(_shape_of_steps(axis, b))
+        first = along(lengths[..., None]) == last + 1
+        b = jnp.where(first, b + a * along(h_0), b)
+        a = jnp.where(first, 0, a)
     y = _flat(how, time_major, a, b, h_0)
     ends = lax.index_in_dim(y, 0 if how.reverse else time - 1, axis, keepdims=False)
+    if lengths is None:
+        return y, ends
     if how.f is not None:
         if not how.reverse:
             at = jnp.maximum(lengths - 1, 0)[..., None]
@@ -225,13 +222,9 @@ def _compiled(
     return jnp.where(counts, y, 0), ends
 
 
-def _end_of(how: Elementwise, y: Array) -> Array:
-    """The last step in the order of processing, of an array that is batch-major."""
-    return y[..., 0 if how.reverse else -1, :]
-
-
-def _at(axis: int, index: int) -> tuple:
-    return (*(slice(None),) * axis, index)
+def _shape_of_steps(axis: int, b: Array) -> tuple[int, ...]:
+    """Of numbers of steps, beside b."""
+    return tuple(size if n == axis else 1 for n, size in enumerate(b.shape))
 
 
 def _flat(how: Elementwise, time_major: bool, a: Array, b: Array, h_0: Array) -> Array:

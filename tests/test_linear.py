@@ -220,6 +220,22 @@ print(np.asarray(prnn_jax.linear_recurrence(a * 0.3, b)[0]).tobytes().hex()[::99
     assert len(several) > 100
 
 
+def test_export_of_any_batch_and_time():
+    batch, time = jax.export.symbolic_shape("b, t")
+    sequence = jax.ShapeDtypeStruct((batch, time, 5), jnp.float32)
+    checks = prnn_jax.export_checks()
+    for run in (
+        prnn_jax.linear_recurrence,
+        jax.grad(lambda a, b: prnn_jax.linear_recurrence(a, b)[0].sum()),
+    ):
+        program = jax.export.export(jax.jit(run), disabled_checks=checks)
+        made = program(sequence, sequence)
+        assert "prnn_elementwise" in made.mlir_module()
+        arrays = arrays_of(3, 7, 5, (), constant=False)
+        given = arrays["a"], arrays["b"]
+        assert_bitwise_equal(made.call(*given), jax.jit(run)(*given))
+
+
 def test_no_steps_leave_the_state():
     h_0 = jnp.ones((2, 3))
     y, h = prnn_jax.linear_recurrence(jnp.ones((2, 0, 3)), jnp.ones((2, 0, 3)), h_0)
@@ -227,8 +243,9 @@ def test_no_steps_leave_the_state():
     assert_bitwise_equal(h, h_0)
 
 
-def test_padding_may_be_nan():
-    arrays = arrays_of(3, 7, 5, ("lengths",), constant=False)
+@pytest.mark.parametrize("bent", [("lengths",), ("lengths", "resets")], ids=str)
+def test_padding_may_be_nan(bent):
+    arrays = arrays_of(3, 7, 5, bent, constant=False)
     counts = np.arange(7) < arrays["lengths"][:, None]
     nan = {k: np.where(counts[..., None], arrays[k], np.nan) for k in ("a", "b")}
     run = functools.partial(ours, reverse=True)
