@@ -16,12 +16,14 @@ from prnn_jax._define import DefinedCell, define_cell
 from prnn_jax._export import export_checks
 from prnn_jax._init import init
 from prnn_jax._linear import indrnn, linear_recurrence, min_gru, min_lstm, rg_lru
-from prnn_jax._ops import gru, lstm, recurrence, rnn, slstm
+from prnn_jax._ops import gru, lstm, rnn, slstm
+from prnn_jax._ops_recurrence import recurrence
 from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params, Prepared
 from prnn_jax._plan import Plan, explain
 from prnn_jax._prepare import prepare
 from prnn_jax._recurrence import SAVED
-from prnn_jax._stack import Layer, Norm, stack
+from prnn_jax._stack import stack
+from prnn_jax._stack_layers import Layer, Norm
 
 try:
     __version__ = _version("prnn_jax")

@@ -3,7 +3,6 @@
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -34,6 +33,14 @@ from prnn_jax._run import (
     run_layer,
 )
 from prnn_jax._sharding import match_varying
+from prnn_jax._stack_layers import (
+    Layer,
+    Norm,
+    check_form,
+    check_layers,
+    check_width,
+    size_of,
+)
 
 #: From so many equal layers on they run in a loop. Fewer compile no faster in one, and
 #: train up to a quarter slower (benchmarks/compile_time.py): XLA neither overlaps nor
@@ -41,35 +48,6 @@ from prnn_jax._sharding import match_varying
 LOOP_FROM = 8
 
 _EPSILON = 1e-5  # of layer norm's variance, as in Equinox and PyTorch
-
-
-class Norm(NamedTuple):
-    """Layer norm of a layer's input (Ba et al. 2016, arXiv:1607.06450).
-
-    Attributes:
-      scale: `[input]`.
-      bias: `[input]`, or None for zero.
-    """
-
-    scale: Array
-    bias: Array | None = None
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Layer:
-    """A layer of a stack, or several that are equal but for the numbers in them.
-
-    Attributes:
-      params: as for `prnn_jax.lstm` and the others, prepared or not.
-      norm: of the layer's input, or None for none.
-      stacked: whether this is several layers: every array of params and norm then has
-        one more axis, before all others, of as many. It is no leaf of the pytree.
-    """
-
-    params: Params | Prepared
-    norm: Norm | None = None
-    stacked: bool = field(default=False, metadata={"static": True})
 
 
 def stack(
@@ -174,9 +152,9 @@ def stack(
     call = call_of("stack", cell, arguments)
     time_major = call.time_major
     skip_connections = flag("stack", "skip_connections", skip_connections)
-    entries = _checks.canonical(_check_layers(layers))
+    entries = _checks.canonical(check_layers(layers))
     state_0, reset_to = _checks.canonical((state_0, reset_to))
-    sizes = [_size(n, entry) for n, entry in enumerate(entries)]
+    sizes = [size_of(n, entry) for n, entry in enumerate(entries)]
     x = _checks.jax_array("stack", "x", x)
     axes = "time, *batch" if time_major else "*batch, time"
     check(x.ndim >= 2, f"stack: x must be [{axes}, input], got {list(x.shape)}.")
@@ -198,8 +176,8 @@ def stack(
         resets = as_array("stack", "resets", resets)
     form = (
         entries,
-        _check_form("state_0", state_0, sizes, entries),
-        _check_form("reset_to", reset_to, sizes, entries),
+        check_form("state_0", state_0, sizes, entries),
+        check_form("reset_to", reset_to, sizes, entries),
     )
     noise = check_noise("stack", call, dropout, recurrent_dropout, zoneout)
     check_key("stack", key)
@@ -287,7 +265,7 @@ class _Tower(NamedTuple):
     def one_by_one(self, x: Array, first: int, parts: Sequence) -> tuple[Array, list]:
         states = []
         for n, part in enumerate(parts, first):
-            _check_width(n, part[0].params, x.shape[-1])
+            check_width(n, part[0].params, x.shape[-1])
             x, state = self.layer(f"stack, layer {n}", x, n, part)
             states.append(state)
         return x, states
@@ -316,9 +294,9 @@ def _loop(
     def step(x, inputs):
         n, part = inputs
         params = part[0].params
-        _check_width(first, params, x.shape[-1])
+        check_width(first, params, x.shape[-1])
         y, state = tower.layer(f"stack, layer {first}", x, n, part)
-        _check_width(first + 1, params, y.shape[-1])
+        check_width(first + 1, params, y.shape[-1])
         return y, state
 
     steps = first + jnp.arange(count, dtype=jnp.int32)
@@ -373,79 +351,3 @@ def _only_valid(x: Array, lengths: Array, *, time_major: bool) -> Array:
     steps = lax.broadcasted_iota(lengths.dtype, x.shape[:-1], time_axis)
     counts = steps < jnp.expand_dims(lengths, time_axis)
     return jnp.where(counts[..., None], x, 0)
-
-
-# ---- checks --------------------------------------------------------------------------
-
-
-def _check_layers(layers) -> list[Layer]:
-    is_one = isinstance(layers, (Params, Prepared, Layer))
-    if is_one or not isinstance(layers, (list, tuple)):
-        hint = "; put it in a list" if is_one else ""
-        raise ValueError(
-            "stack: layers must be a sequence of prnn_jax.Params or prnn_jax.Layer, "
-            f"got {type(layers).__name__}{hint}."
-        )
-    check(len(layers) > 0, "stack: layers must be at least one, got none.")
-    for n, layer in enumerate(layers):
-        inner = layer.params if isinstance(layer, Layer) else layer
-        check(
-            isinstance(inner, (Params, Prepared)),
-            f"stack: layers[{n}] must be prnn_jax.Params, or prnn_jax.Layer with such "
-            f"params, got {type(inner).__name__}.",
-        )
-        norm = layer.norm if isinstance(layer, Layer) else None
-        check(
-            norm is None or isinstance(norm, Norm),
-            f"stack: norm of layers[{n}] must be prnn_jax.Norm(scale, bias) or None, "
-            f"got {type(norm).__name__}.",
-        )
-    return [e if isinstance(e, Layer) else Layer(e) for e in layers]
-
-
-def _size(n: int, layer: Layer) -> int:
-    """How many layers it is."""
-    if not layer.stacked:
-        return 1
-    sizes = {jnp.shape(array)[:1] for array in jax.tree.leaves(layer)}
-    if len(sizes) != 1 or min(sizes, default=()) < (1,):
-        listed = ", ".join(str(list(jnp.shape(a))) for a in jax.tree.leaves(layer))
-        raise ValueError(
-            f"stack: layers[{n}] is stacked, so all its arrays must have the same "
-            f"first axis, that of the layers, at least 1 long; got {listed}."
-        )
-    return sizes.pop()[0]
-
-
-def _check_form(name: str, given, sizes: list[int], layers: list[Layer]) -> list:
-    """A state for each entry of layers, None where there is none."""
-    if given is None:
-        return [None] * len(layers)
-    came = f"{len(given)}" if isinstance(given, (list, tuple)) else type(given).__name__
-    check(
-        isinstance(given, (list, tuple)) and len(given) == len(layers),
-        f"stack: {name} must be a sequence of {len(layers)} states (or None), one for "
-        f"each of layers, got {came}.",
-    )
-    for n, (state, size, layer) in enumerate(zip(given, sizes, layers, strict=True)):
-        for array in jax.tree.leaves(state) if layer.stacked else ():
-            check(
-                jnp.shape(array)[:1] == (size,),
-                f"stack: {name}[{n}] must begin with the axis of the {size} stacked "
-                f"layers, got {list(jnp.shape(array))}.",
-            )
-    return list(given)
-
-
-def _check_width(n: int, params: Params | Prepared, width: int) -> None:
-    """The input of layer n must be as wide as what comes."""
-    shape = getattr(plain(params)[0], "shape", ())
-    if len(shape) < 2 or shape[-2] == width:
-        return  # what else is wrong, the layer itself says
-    source = "x" if n == 0 else f"the output of layer {n - 1}"
-    raise ValueError(
-        f"stack, layer {n}: w_ih must be for an input of {width} features, which is "
-        f"the width of {source}, got {list(shape)} (input {shape[-2]}). "
-        "Bidirectional layers give 2*hidden features, with "
-        'merge="sum" hidden.'
-    )
