@@ -1,6 +1,6 @@
 """The public functions whose recurrence has no product: element by element."""
 
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,17 @@ from prnn_jax._params import Params
 from prnn_jax._run import Implementation, Lengths, Precision, Resets
 
 __all__ = ["indrnn", "linear_recurrence", "min_gru", "min_lstm", "rg_lru"]
+
+
+class LinearOptions(TypedDict, total=False):
+    """The options of `linear_recurrence`, which what is made of it has too."""
+
+    lengths: Lengths | None
+    resets: Resets | None
+    reset_to: ArrayLike | None
+    reverse: bool
+    time_major: bool
+    implementation: Implementation | None
 
 
 def linear_recurrence(
@@ -127,7 +138,7 @@ def min_gru(
     *,
     activation: GivenActivation = "linear",
     precision: Precision = None,
-    **options: Any,
+    **options: Unpack[LinearOptions],
 ) -> tuple[Array, Array]:
     r"""Minimal GRU, whose gates see the input alone.
 
@@ -165,7 +176,7 @@ def min_lstm(
     *,
     activation: GivenActivation = "linear",
     precision: Precision = None,
-    **options: Any,
+    **options: Unpack[LinearOptions],
 ) -> tuple[Array, Array]:
     r"""Minimal LSTM, whose gates see the input alone and add up to 1.
 
@@ -206,7 +217,7 @@ def rg_lru(
     *,
     c: float = 8.0,
     precision: Precision = None,
-    **options: Any,
+    **options: Unpack[LinearOptions],
 ) -> tuple[Array, Array]:
     r"""Real-gated linear recurrent unit, of Griffin and RecurrentGemma.
 

@@ -1,6 +1,7 @@
 """Checks of the calls whose recurrence has no product, and what they run."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +68,12 @@ class Given:
 
 
 def gates_of(
-    op: str, x: Any, weights: dict[str, Any], gates: int, precision: Any, options: dict
+    op: str,
+    x: Any,
+    weights: dict[str, Any],
+    gates: int,
+    precision: Any,
+    options: Mapping[str, Any],
 ) -> list[Array]:
     """The pre-activations of each gate, made of the input alone.
 
