@@ -78,6 +78,15 @@ def valid_steps(lengths: Array, time: int, *, time_major: bool) -> Array:
     return steps[None, :, None, None] < lengths[:, None]
 
 
+def steps_that_count(lengths: Array, time: int, *, time_major: bool) -> Array:
+    """The same of lengths `[*batch]`: `[*batch, time, 1]`, or time-major."""
+    steps = jnp.arange(time, dtype=lengths.dtype)
+    if time_major:
+        steps = steps.reshape(time, *(1,) * lengths.ndim)
+        return (steps < lengths)[..., None]
+    return (steps < lengths[..., None])[..., None]
+
+
 def check_controls(
     op: str,
     call: Call,

@@ -10,7 +10,7 @@ from jax import Array, lax
 
 from prnn_jax import _checks, _options
 from prnn_jax._checks import check
-from prnn_jax._controls import checked_lengths
+from prnn_jax._controls import checked_lengths, steps_that_count
 from prnn_jax._eager import compiled_once
 from prnn_jax._elementwise import Elementwise, recur
 from prnn_jax._ffi import CPU_DTYPES
@@ -126,18 +126,9 @@ def projected(
         time = x.shape[0 if time_major else -2]
         batch = x.shape[1:-1] if time_major else x.shape[:-2]
         lengths = checked_lengths(op, lengths, batch, time)
-        x = jnp.where(_counts(lengths, time, time_major=time_major), x, 0)
+        x = jnp.where(steps_that_count(lengths, time, time_major=time_major), x, 0)
     a = jnp.matmul(x, w, precision=_options.precision(op, precision))
     return sum(biases, start=a)
-
-
-def _counts(lengths: Array, time: int, *, time_major: bool) -> Array:
-    """Which steps count: bool `[*batch, time, 1]`, or time-major."""
-    steps = jnp.arange(time, dtype=lengths.dtype)
-    if time_major:
-        steps = steps.reshape(time, *(1,) * lengths.ndim)
-        return (steps < lengths)[..., None]
-    return (steps < lengths[..., None])[..., None]
 
 
 # ---- the call ------------------------------------------------------------------------
@@ -201,7 +192,7 @@ def _compiled(
 
     counts = True
     if lengths is not None:
-        counts = _counts(lengths, time, time_major=time_major)
+        counts = steps_that_count(lengths, time, time_major=time_major)
         # At a step that does not count a linear state stays. What is there may be NaN.
         a = jnp.where(counts, a, 1 if how.f is None else 0)
         b = jnp.where(counts, b, 0)

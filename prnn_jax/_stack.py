@@ -15,7 +15,7 @@ from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._call import Call
 from prnn_jax._cells import AnyCell, check_cell_name
 from prnn_jax._checks import check
-from prnn_jax._controls import as_array, checked_lengths
+from prnn_jax._controls import as_array, checked_lengths, steps_that_count
 from prnn_jax._eager import compiled_once
 from prnn_jax._noise import Noise, check_key, check_noise
 from prnn_jax._options import flag
@@ -347,7 +347,5 @@ def _normalized(op: str, x: Array, norm: Norm) -> Array:
 
 def _only_valid(x: Array, lengths: Array, *, time_major: bool) -> Array:
     """x, with zeros at the steps that do not count."""
-    time_axis = 0 if time_major else x.ndim - 2
-    steps = lax.broadcasted_iota(lengths.dtype, x.shape[:-1], time_axis)
-    counts = steps < jnp.expand_dims(lengths, time_axis)
-    return jnp.where(counts[..., None], x, 0)
+    time = x.shape[0 if time_major else -2]
+    return jnp.where(steps_that_count(lengths, time, time_major=time_major), x, 0)
