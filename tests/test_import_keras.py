@@ -7,6 +7,7 @@ import pytest
 from libraries import library
 from support import assert_bitwise_equal
 
+from prnn_jax import Activation
 from prnn_jax.convert import Imported, import_keras
 
 keras = library("keras")
@@ -251,5 +252,108 @@ def test_files_that_do_not_fit(tmp_path):
         import_keras(tmp_path / "model.txt")
     with h5py.File(tmp_path / "weights.h5", "w") as file:
         file["array"] = np.zeros(3)
-    with pytest.raises(ValueError, match="it has weights alone"):
+    with pytest.raises(ValueError, match="it has none"):
         import_keras(tmp_path / "weights.h5")
+
+
+# ---- weights alone -------------------------------------------------------------------
+
+
+def test_weights_alone_of_keras_3(tmp_path):
+    inner = keras.Sequential([layers.LSTM(HIDDEN, name="deep", **Y)], name="inner")
+    model = model_of(
+        layers.SimpleRNN(HIDDEN, activation="relu", name="plain", **Y),
+        both_ways(layers.GRU(HIDDEN, **Y), name="both", merge_mode="sum"),
+        inner,
+    )
+    model.save_weights(tmp_path / "model.weights.h5")
+
+    def imported(name, **told):
+        return import_keras(tmp_path / "model.weights.h5", name, **told)
+
+    gates = {"activation": "tanh", "recurrent_activation": "sigmoid"}
+    plain = imported("plain", activation="relu")
+    both = imported("both", merge_mode="sum", **gates)
+    deep = imported("inner/deep", **gates)
+    assert deep.cell == "lstm"
+    y = X
+    for net in (plain, both, deep):
+        y, _ = net(y)
+    expected = inner(model.get_layer("both")(model.get_layer("plain")(X)))
+    np.testing.assert_allclose(y, np.asarray(expected), rtol=0, atol=1e-6)
+    with pytest.raises(ValueError, match="alone, which do not tell it: pass activ"):
+        imported("plain")
+    with pytest.raises(ValueError, match="do not tell it: pass recurrent_activation="):
+        imported("inner/deep", activation="tanh")
+    with pytest.raises(ValueError, match="do not tell it: pass merge_mode="):
+        imported("both", **gates)
+    with pytest.raises(ValueError, match="got 'x'"):
+        imported("x")
+
+
+def weights_of_keras_2(path, version: str, groups: dict) -> None:
+    """A file of save_weights as Keras 2 writes it: groups of arrays by name."""
+    with h5py.File(path, "w") as file:
+        file.attrs["layer_names"] = [name.encode() for name in groups]
+        file.attrs["keras_version"] = version
+        for name, arrays in groups.items():
+            group = file.create_group(name)
+            group.attrs["weight_names"] = [n.encode() for n in arrays]
+            for n, array in arrays.items():
+                group[n] = array
+
+
+def named(path: str, weights) -> dict:
+    names = "kernel", "recurrent_kernel", "bias"
+    return {f"{path}/{n}:0": w for n, w in zip(names, weights, strict=True)}
+
+
+def test_weights_alone_of_keras_2(tmp_path):
+    lstm, gru = built(LAYERS["LSTM"]()), built(LAYERS["GRU"]())
+    both = built(LAYERS["LSTM both ways"]())
+    before = built(LAYERS["GRU, reset before"]())
+    given = both.get_weights()
+    groups = {
+        "dense": {"dense/kernel:0": X[0], "dense/bias:0": X[0, 0]},
+        "empty": {},
+        "rnn_1": named("rnn_1", as_cudnn(lstm.get_weights(), 4)),
+        "rnn_2": named("rnn_2/gru_cell_7", gru.get_weights()),
+        "both": named("both/forward_lstm/lstm_cell", given[:3])
+        | named("both/backward_lstm/lstm_cell", given[3:]),
+        "model": {"dense_1/kernel:0": X[0]}
+        | named("a", before.get_weights())
+        | named("b", as_cudnn(gru.get_weights(), 3)),
+    }
+    path = tmp_path / "weights.hdf5"
+    weights_of_keras_2(path, "2.1.5", groups)
+    gates = {"activation": "tanh", "recurrent_activation": "sigmoid"}
+    assert_computes_the_same(import_keras(path, "rnn_1"), lstm)
+    assert_computes_the_same(import_keras(path, "rnn_2", **gates), gru)
+    net = import_keras(path, "both", merge_mode="concat", **gates)
+    assert_computes_the_same(net, both)
+    assert_computes_the_same(import_keras(path, "model/a", **gates), before)
+    assert_computes_the_same(import_keras(path, "model/b"), gru)
+    hard = import_keras(path, "rnn_2", **HARD)
+    assert hard.gate_activation == Activation("hard_sigmoid", 0.2, 0.5)
+    with pytest.raises(ValueError, match="recurrent_activation 'sigmoid', as cuDNN"):
+        import_keras(path, "rnn_1", **HARD)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ([X[0], np.zeros((3, 7))], "recurrent kernel .* got \\[3, 7\\]"),
+        ([np.zeros((2, 9)), np.zeros((3, 9))], "must have a bias, which tells"),
+    ],
+)
+def test_weights_that_tell_too_little(arrays, message, tmp_path):
+    path = tmp_path / "weights.h5"
+    names = "rnn/kernel:0", "rnn/recurrent_kernel:0"
+    weights_of_keras_2(path, "2.1.5", {"rnn": dict(zip(names, arrays, strict=True))})
+    with pytest.raises(ValueError, match=message):
+        import_keras(path, activation="tanh", recurrent_activation="sigmoid")
+
+
+def test_a_model_tells_its_own_activations(tmp_path):
+    with pytest.raises(ValueError, match="whose model tells them"):
+        import_keras(built(layers.LSTM(HIDDEN)), activation="tanh")

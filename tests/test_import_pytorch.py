@@ -149,6 +149,24 @@ def test_files(tmp_path):
         import_pytorch(tmp_path / "text.pt")
 
 
+def test_arrays_of_numpy_by_short_names(tmp_path):
+    encoder, decoder = made(lambda: nn.GRU(IN, HIDDEN)), made(lambda: nn.LSTMCell(5, 4))
+    of_cell = {n: a.detach().numpy() for n, a in decoder.state_dict().items()}
+    short = {
+        f"enc_{n[0]}_{n.split('_')[1]}": a.detach().numpy()
+        for n, a in encoder.state_dict().items()
+    }
+    more = {f"dec.{n}": a for n, a in of_cell.items()} | {"enc_emb": of_cell["bias_hh"]}
+    np.savez(tmp_path / "model.npz", **short, **more)
+    net = import_pytorch(tmp_path / "model.npz", "enc")
+    assert_bitwise_equal(net.layers, import_pytorch(encoder).layers)
+    assert net.cell == "gru"
+    net = import_pytorch(tmp_path / "model.npz", "dec")
+    assert_bitwise_equal(net.layers, import_pytorch(decoder).layers)
+    with pytest.raises(ValueError, match=r"one of 'enc' \(GRU\), 'dec' \(LSTM\)"):
+        import_pytorch(short | more)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_safetensors(dtype, tmp_path):
     pytest.importorskip("safetensors")

@@ -7,9 +7,9 @@ library is imported. Wrong names and shapes raise ValueError.
 A way there and back gives the same values, unless the docstring says what is added up.
 Arrays become JAX's, so float64 needs `jax_enable_x64`.
 
-`import_pytorch`, `import_onnx` and `import_keras` take a whole model and find the
-network in it; what they give is an `Imported`, which can be called. `export_onnx` makes
-a model of layers.
+`import_pytorch`, `import_onnx`, `import_keras` and `import_rnnoise` take a whole model
+and find the network in it; what they give is an `Imported`, which can be called.
+`export_onnx` makes a model of layers.
 
 Cells know one direction: `stack_directions` makes a bidirectional layer of two. For an
 ensemble, whose arrays have one more axis, there is `jax.vmap`. None of the libraries
@@ -27,6 +27,7 @@ from prnn_jax.convert._onnx import from_onnx, to_onnx
 from prnn_jax.convert._onnx_export import export_onnx
 from prnn_jax.convert._onnx_models import import_onnx
 from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
+from prnn_jax.convert._rnnoise import import_rnnoise
 from prnn_jax.convert._torch_models import import_pytorch
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "import_keras",
     "import_onnx",
     "import_pytorch",
+    "import_rnnoise",
     "split_directions",
     "stack_directions",
     "to_equinox",

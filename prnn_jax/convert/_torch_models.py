@@ -28,8 +28,12 @@ _MODULES: dict[str, tuple[str, CellName]] = {
     for kind in ("", "Cell")
 }
 _NAMES = ", ".join(f"torch.nn.{name}" for name in _MODULES)
-#: The arrays of a layer, or of a cell; what is before them is a name.
-_ARRAY = re.compile(r"(?:(.*)\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)")
+#: The arrays of a layer, or of a cell, whole or by a first letter, as in "enc_w_ih";
+#: what is before them is a name.
+_ARRAY = re.compile(
+    r"(?:(.*)[._])?(weight|bias|w|b)(_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)"
+)
+_WHOLE = {"w": "weight", "b": "bias"}
 
 
 def import_pytorch(
@@ -55,9 +59,12 @@ def import_pytorch(
 
     Args:
       model: a `torch.nn.Module`, a TorchScript module, a state_dict (also a checkpoint
-        with one inside), or the path of a file of TorchScript, of a state_dict, or of
-        safetensors (which needs the package of this name). In any of them an LSTM, GRU
-        or RNN, or a cell of one of these, which becomes a network of one layer.
+        with one inside), or the path of a file of TorchScript, of a state_dict, of
+        safetensors (which needs the package of this name), or of NumPy's arrays
+        (`.npz`). In any of them an LSTM, GRU or RNN, or a cell of one of these, which
+        becomes a network of one layer. Arrays that others have renamed are taken as
+        PyTorch's where they are called `w_ih`, `w_hh`, `b_ih`, `b_hh` after the
+        network's name, as in "enc_w_ih".
       name: which one, where there are several: the module's, such as "encoder.lstm".
       nonlinearity: of an RNN, where there is no module that says it.
 
@@ -152,7 +159,8 @@ def _of_arrays(arrays: dict[str, Any], name: str | None, nonlinearity) -> Import
     for key, value in arrays.items():
         match = _ARRAY.fullmatch(key)
         if match:
-            networks.setdefault(match[1] or "", {})[match[2]] = value
+            whole = _WHOLE.get(match[2], match[2]) + match[3]
+            networks.setdefault(match[1] or "", {})[whole] = value
     kinds = {path: _kind_of(of_path) for path, of_path in networks.items()}
     path = _chosen(name, {path: kind for path, (kind, _) in kinds.items()})
     library_name, cell = kinds[path]
@@ -181,6 +189,9 @@ def _kind_of(arrays: Mapping[str, Any]) -> tuple[str, CellName]:
 
 def _read(path: Path) -> Any:
     """What a file holds."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
     if path.suffix == ".safetensors":
         try:
             from safetensors.flax import load_file  # JAX's arrays, bfloat16 too

@@ -1,0 +1,183 @@
+"""A recurrent layer of Keras, of an object or of a file, as a network of ours."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from prnn_jax._cells import CellName
+from prnn_jax._checks import check
+from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._keras import activations, from_keras
+
+OP = "import_keras"
+#: By class: the layer that has its arrays in our converter's order, and its cell.
+KINDS: dict[str, tuple[str, CellName]] = {
+    "LSTM": ("LSTM", "lstm"),
+    "GRU": ("GRU", "gru"),
+    "SimpleRNN": ("SimpleRNN", "rnn"),
+    "CuDNNLSTM": ("LSTM", "lstm"),
+    "CuDNNGRU": ("GRU", "gru"),
+}
+#: What those of cuDNN have.
+CUDNN = {"activation": "tanh", "recurrent_activation": "sigmoid"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A recurrent layer, maybe in a Bidirectional one, of a file or of an object.
+
+    Attributes:
+      name: with the names of the models that it is in.
+      kind: its class, of `KINDS`.
+      config: Keras' own; of weights alone what the caller says of them.
+      weights: in the order of Keras.
+      of_keras_2: whose functions it has; None where nothing tells.
+      merge: of a Bidirectional layer; otherwise empty.
+      has_weights_alone: it is of a file that tells nothing of what it computes.
+    """
+
+    name: str
+    kind: str
+    config: Mapping[str, Any]
+    weights: Sequence[Any]
+    of_keras_2: bool | None
+    merge: str = ""
+    has_weights_alone: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name!r} ({'Bidirectional ' if self.merge else ''}{self.kind})"
+
+
+def described(
+    name: str,
+    kind: str,
+    config: Mapping,
+    weights: Sequence[Any],
+    of_keras_2: bool | None,
+) -> Iterator[Layer]:
+    """The layer that a configuration describes, if it is a recurrent one."""
+    if kind != "Bidirectional":
+        yield Layer(name, kind, config, weights, of_keras_2)
+        return
+    inner = config["layer"]
+    if inner["class_name"] in KINDS:
+        merge = str(config.get("merge_mode"))
+        kind, config = inner["class_name"], inner["config"]
+        yield Layer(name, kind, config, weights, of_keras_2, merge)
+
+
+def network(layer: Layer) -> Imported:
+    """What computes the same as the layer.
+
+    Raises:
+      ValueError: nothing does.
+    """
+    converted, cell = KINDS[layer.kind]
+    check(
+        layer.merge in ("", "concat", "sum"),
+        f"{OP}: {layer} must have merge_mode 'concat' or 'sum', got {layer.merge!r}"
+        f"{_ask(layer, 'merge_mode')}.",
+    )
+    chosen = _activations(layer)
+    weights = list(layer.weights)
+    check(len(weights) > 0, f"{OP}: {layer} must have weights, and has none yet.")
+    reset_after = cell == "gru" and bool(layer.config.get("reset_after", False))
+    if layer.kind.startswith("CuDNN"):
+        reset_after = cell == "gru"
+        weights = _from_cudnn(layer, weights, converted)
+    params = from_keras(converted, weights, reset_after=reset_after)
+    return Imported(
+        layers=(params,),
+        cell=cell,
+        name=layer.name,
+        bidirectional=bool(layer.merge),
+        merge="sum" if layer.merge == "sum" else "concat",
+        reverse=bool(layer.config.get("go_backwards", False)),
+        time_major=bool(layer.config.get("time_major", False)),
+        reset_after=reset_after or cell != "gru",
+        **chosen,
+    )
+
+
+def _activations(layer: Layer) -> dict[str, Any]:
+    """Ours, for arrays do not tell them."""
+    ours = {"activation": "activation"}
+    if layer.kind != "SimpleRNN":
+        ours["recurrent_activation"] = "gate_activation"
+    if layer.kind.startswith("CuDNN"):
+        for keras_name, its in CUDNN.items():
+            given = layer.config.get(keras_name)
+            check(
+                given in (None, its) or not layer.has_weights_alone,
+                f"{OP}: {layer} must have {keras_name} {its!r}, as cuDNN has, whose "
+                f"arrays it has, got {given!r}.",
+            )
+        return {}
+    known = activations(of_keras_2=bool(layer.of_keras_2))
+    options = {}
+    for keras_name, option in ours.items():
+        given: Any = _name_of(layer.config.get(keras_name))
+        check(
+            given in known,
+            f"{OP}: {layer} must have {keras_name} one of "
+            f"{', '.join(map(repr, known))}, got {given!r}"
+            f"{_ask(layer, keras_name)}.",
+        )
+        check(
+            given != "hard_sigmoid" or layer.of_keras_2 is not None,
+            f"{OP}: {layer} has hard_sigmoid, which Keras 2 and 3 define differently, "
+            "but the file must have the attribute keras_version to tell which; add it.",
+        )
+        options[option] = known[given]
+    return options
+
+
+def _ask(layer: Layer, option: str) -> str:
+    """What to do about an option that weights alone do not tell."""
+    if not layer.has_weights_alone:
+        return ""
+    return f"; the file has weights alone, which do not tell it: pass {option}="
+
+
+def _name_of(activation: Any) -> str | None:
+    """A name, or what Keras writes for a function of its own."""
+    if isinstance(activation, Mapping):
+        inner = activation.get("config")
+        return inner if isinstance(inner, str) else activation.get("class_name")
+    return activation
+
+
+def _from_cudnn(layer: Layer, weights: list, converted: str) -> list[np.ndarray]:
+    """The arrays of CuDNNLSTM and CuDNNGRU as those of LSTM and GRU.
+
+    Each gate's kernel is cuDNN's `[hidden, input]` under the shape of Keras', its
+    recurrent kernel transposed; there are two biases, one after the other.
+    """
+    gates = {"LSTM": 4, "GRU": 3}[converted]
+    check(
+        len(weights) in (3, 6),
+        f"{OP}: {layer} must have a kernel, a recurrent kernel and a bias for each "
+        f"direction, got {len(weights)} arrays.",
+    )
+    made: list[np.ndarray] = []
+    for first in range(0, len(weights), 3):
+        kernel, recurrent, bias = (np.asarray(w) for w in weights[first : first + 3])
+        inputs, hidden = len(kernel), len(recurrent)
+        shapes = [
+            (inputs, gates * hidden),
+            (hidden, gates * hidden),
+            (2 * gates * hidden,),
+        ]
+        check(
+            [kernel.shape, recurrent.shape, bias.shape] == shapes,
+            f"{OP}: {layer} must have arrays of the shapes {shapes}, got "
+            f"{[kernel.shape, recurrent.shape, bias.shape]}.",
+        )
+        of_gates = np.split(kernel, gates, 1)
+        made.append(np.concatenate([k.reshape(hidden, inputs).T for k in of_gates], 1))
+        made.append(np.concatenate([k.T for k in np.split(recurrent, gates, 1)], 1))
+        two = bias.reshape(2, -1)
+        made.append(two if converted == "GRU" else two.sum(0))
+    return made
