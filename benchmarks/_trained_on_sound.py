@@ -1,0 +1,154 @@
+"""Networks that others have trained on speech and music, with their own runtimes."""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks._trained import Network, spectra
+from prnn_jax import convert
+
+
+def resemblyzer(folder: Path) -> list[Network]:
+    """Speaker embeddings: three layers of LSTM, a checkpoint of PyTorch."""
+    import torch
+
+    path = folder / "resemblyzer/pretrained.pt"
+    net = convert.import_pytorch(path)
+    module = torch.nn.LSTM(40, 256, 3, batch_first=True).eval()
+    state = torch.load(path, map_location="cpu", weights_only=True)["model_state"]
+    state = {n.removeprefix("lstm."): a for n, a in state.items() if "lstm." in n}
+    module.load_state_dict(state)
+
+    def run(x: np.ndarray) -> np.ndarray:
+        with torch.no_grad():
+            return module(torch.from_numpy(x))[0].numpy()
+
+    return [Network(path.name, net, spectra(160, 40)[None], "torch", run)]
+
+
+def silero(folder: Path) -> list[Network]:
+    """Voice activity: an LSTM cell in TorchScript, called step by step."""
+    import torch
+
+    path = folder / "silero_vad/data/silero_vad.jit"
+    name = "_model.decoder.rnn"
+    net = convert.import_pytorch(path, name)
+    cell = functools.reduce(getattr, name.split("."), torch.jit.load(path))
+    steps = 100
+
+    def run(x: np.ndarray) -> np.ndarray:
+        state, out = (torch.zeros(1, 128), torch.zeros(1, 128)), []
+        with torch.no_grad():
+            for x_t in torch.from_numpy(x[0]):
+                state = cell(x_t[None], state)
+                out.append(state[0])
+        return torch.stack(out, 1).numpy()
+
+    size = net.layers[0].w_ih.shape[-2]
+    return [
+        Network(
+            f"{path.name}, {steps} steps", net, spectra(steps, size)[None], "torch", run
+        )
+    ]
+
+
+#: One of each family; the others differ in numbers alone.
+_MADMOM = (
+    *("beats/2015/beats_blstm_1", "beats/2016/beats_lstm_1"),
+    *("downbeats/2016/downbeats_blstm_1", "downbeats/2016/downbeats_bgru_harmonic_0"),
+    *("notes/2013/notes_brnn", "onsets/2013/onsets_brnn_1", "onsets/2013/onsets_rnn_1"),
+)
+
+
+def madmom(folder: Path) -> list[Network]:
+    """Music: LSTM with peepholes, GRU and RNN, directions apart, as ONNX."""
+    import onnx
+    import onnxruntime
+
+    found = []
+    for name in _MADMOM:
+        (path,) = folder.glob(f"*/madmom/models/{name}.onnx")
+        net = convert.import_onnx(path)
+        model = onnx.load(path)
+        # What the layer after the recurrent ones reads.
+        (last,) = {n.input[0] for n in model.graph.node if n.op_type == "MatMul"}
+        model.graph.output.append(onnx.helper.make_empty_tensor_value_info(last))
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        state = {
+            one.name: np.zeros([n if isinstance(n, int) else 1 for n in one.shape], "f")
+            for one in session.get_inputs()[1:]
+        }
+        first = session.get_inputs()[0].name
+
+        def run(x, session=session, state=state, first=first, last=last):
+            (y,) = session.run([last], {first: x[:, 0], **state})
+            return y[:, None]
+
+        size = net.layers[0].w_ih.shape[-2]
+        shown = f"{Path(name).name}.onnx"
+        found.append(
+            Network(shown, net, spectra(500, size)[:, None], "ONNX Runtime", run)
+        )
+    return found
+
+
+def rnnoise(folder: Path) -> list[Network]:
+    """Noise suppression: three GRUs with sparse weights, inside a C library."""
+    (path,) = folder.rglob("librnnoise.so")
+    library = ctypes.CDLL(str(path))
+    table = ctypes.c_char.in_dll(library, "rnnoise_arrays")
+    names = ["gru1", "gru2", "gru3"]
+    net = convert.import_rnnoise(_arrays_at(ctypes.addressof(table)), names)
+    size = net.layers[0].w_hh.shape[0]
+
+    def linear(of: str) -> ctypes.Array:
+        """The library's own description of a product, made by the library."""
+        layer = ctypes.create_string_buffer(7 * ctypes.sizeof(ctypes.c_void_p) + 8)
+        ends = "bias", "subias", "weights_int8", "weights_float", "weights_idx"
+        arrays = [f"{of}_{end}".encode() for end in ends]
+        arrays += [f"{of}_weights_diag".encode() if "recurrent" in of else None]
+        arrays += [f"{of}_scale".encode()]
+        sizes = size, 3 * size
+        if library.rnn_linear_init(layer, ctypes.byref(table), *arrays, *sizes):
+            raise OSError(f"{path.name} has no {of}")
+        return layer
+
+    layers = [(linear(f"{n}_input"), linear(f"{n}_recurrent")) for n in names]
+    step = library.rnn_compute_generic_gru
+
+    def run(x: np.ndarray) -> np.ndarray:
+        states, out = [np.zeros(size, np.float32) for _ in layers], []
+        for x_t in x[0]:
+            given = x_t
+            for layer, state in zip(layers, states, strict=True):
+                step(*layer, state.ctypes, given.ctypes, 0)
+                given = state
+            out.append(given.copy())
+        return np.stack(out)[None]
+
+    x = spectra(200, size)[None]
+    name = f"{path.name}: gru1, gru2, gru3"
+    # It takes σ and tanh from a rational function.
+    return [Network(name, net, x, "its C code", run, approximates=5e-3)]
+
+
+class _Array(ctypes.Structure):
+    """An entry of the library's table of weights."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("type", ctypes.c_int),
+        ("size", ctypes.c_int),
+        ("data", ctypes.c_void_p),
+    )
+
+
+def _arrays_at(address: int) -> dict[str, np.ndarray]:
+    dtypes, arrays = (np.float32, np.int32, np.int8, np.int8), {}
+    while (entry := _Array.from_address(address)).name is not None:
+        data = ctypes.string_at(entry.data, entry.size)
+        arrays[entry.name.decode()] = np.frombuffer(data, dtypes[entry.type])
+        address += ctypes.sizeof(_Array)
+    return arrays
