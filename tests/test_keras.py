@@ -1,5 +1,7 @@
 """prnn_jax.keras against the layers of Keras that its layers stand for."""
 
+import functools
+
 import numpy as np
 import pytest
 from libraries import library
@@ -126,15 +128,94 @@ def test_dropout_draws_as_keras_does(name, rates):
     assert not own or "each gate" in plan.reasons[0]
 
 
+def both_ways(name, wrapper=ours.Bidirectional, backward=None, **options):
+    """Keras' layer of two directions and ours, with the same weights."""
+    wraps = {k: options.pop(k) for k in ("merge_mode",) if k in options}
+    made = []
+    for module, wrap in ((keras.layers, keras.layers.Bidirectional), (ours, wrapper)):
+        inner = getattr(module, name)(UNITS, **options)
+        if backward:
+            given = {"go_backwards": True, **options, **backward}
+            wraps["backward_layer"] = getattr(module, name)(UNITS, **given)
+        made.append(wrap(inner, **wraps))
+        made[-1].build(X.shape)
+    made[1].set_weights(made[0].get_weights())
+    return made
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often the engines were called, and with what."""
+    seen = []
+    for name in NAMES:
+        function = getattr(ours, name)._function
+
+        @functools.wraps(function)
+        def counted(*arguments, function=function, **options):
+            seen.append(options)
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(getattr(ours, name), "_function", staticmethod(counted))
+    return seen
+
+
+@pytest.mark.parametrize("wrapper", [keras.layers.Bidirectional, ours.Bidirectional])
 @pytest.mark.parametrize("name", NAMES)
-def test_bidirectional_with_masks(name):
-    theirs, layer = pair(name, return_sequences=True)
-    both = [keras.layers.Bidirectional(one) for one in (theirs, layer)]
-    for one in both:
+def test_bidirectional_with_masks(name, wrapper, calls):
+    for whole in (True, False):
+        theirs, layer = both_ways(name, wrapper, return_sequences=whole)
+        assert isinstance(layer.backward_layer, getattr(ours, name))
+        for mask in (None, MASK):
+            calls.clear()
+            assert_close(layer(X, mask=mask), theirs(X, mask=mask))
+            assert len(calls) == (1 if wrapper is ours.Bidirectional else 2)
+
+
+@pytest.mark.parametrize("mode", ["concat", "sum", "ave", "mul", None])
+@pytest.mark.parametrize("name", ["LSTM", "GRU"])
+def test_bidirectional_merges_and_states(name, mode, calls):
+    theirs, layer = both_ways(
+        name, merge_mode=mode, return_state=True, return_sequences=True
+    )
+    per_side = 2 if name == "LSTM" else 1
+    state = [random(BATCH, UNITS, seed=n) for n in range(2 * per_side)]
+    for given in (None, state):
+        results = [one(X, initial_state=given) for one in (layer, theirs)]
+        assert [len(one) for one in results] == [len(results[1])] * 2
+        for one, wanted in zip(*results, strict=True):
+            assert_close(one, wanted)
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "training", "count"),
+    [
+        ({}, True, 1),
+        ({"dropout": 0.5}, False, 1),
+        ({"dropout": 0.5}, True, 2),
+        ({"stateful": True}, False, 2),
+        ({"activation": "gelu"}, False, 0),
+        ({"backward": {"activation": "relu"}}, False, 2),
+        ({"backward": {}}, False, 1),
+    ],
+)
+def test_bidirectional_in_one_call_or_two(options, training, count, calls):
+    theirs, layer = both_ways("GRU", return_sequences=True, seed=5, **options)
+    assert_close(layer(X, training=training), theirs(X, training=training))
+    assert len(calls) == count
+    plan = layer.explain(BATCH, TIME, training=training)
+    assert plan.engine == ("native" if count else "scan")
+
+
+def test_bidirectional_around_others():
+    layer = ours.Bidirectional(keras.layers.GRU(UNITS))
+    theirs = keras.layers.Bidirectional(keras.layers.GRU(UNITS))
+    for one in (theirs, layer):
         one.build(X.shape)
-    assert isinstance(both[1].backward_layer, getattr(ours, name))
-    both[1].set_weights(both[0].get_weights())
-    assert_close(both[1](X, mask=MASK), both[0](X, mask=MASK))
+    layer.set_weights(theirs.get_weights())
+    np.testing.assert_array_equal(layer(X), theirs(X))
+    with pytest.raises(ValueError, match="must be one of prnn_jax"):
+        layer.explain(1, 2)
 
 
 def test_stateful():
@@ -163,13 +244,14 @@ def test_in_half_precision():
     assert errors[0] <= 2 * errors[1]
 
 
-def model_with(make, name: str):
+def model_with(layers, kind: str, name: str):
     """Words with padding, a bidirectional layer, one on it, a class."""
+    make = getattr(layers, kind)
     keras.utils.set_random_seed(3)
     model = keras.Sequential(
         [
             keras.layers.Embedding(20, IN, mask_zero=True),
-            keras.layers.Bidirectional(make(UNITS, return_sequences=True)),
+            layers.Bidirectional(make(UNITS, return_sequences=True)),
             make(UNITS, kernel_regularizer="l2", name="last"),
             keras.layers.Dense(3, activation="softmax"),
         ],
@@ -184,8 +266,8 @@ def test_a_model_is_trained_saved_and_loaded(name, tmp_path):
     random = np.random.default_rng(4)
     words = random.integers(0, 20, (32, TIME))  # 0 is padding, anywhere
     labels = random.integers(0, 3, 32)
-    theirs = model_with(getattr(keras.layers, name), "theirs")
-    model = model_with(getattr(ours, name), "ours")
+    theirs = model_with(keras.layers, name, "theirs")
+    model = model_with(ours, name, "ours")
     theirs.build(words.shape)
     model.build(words.shape)
     model.set_weights(theirs.get_weights())
