@@ -2,15 +2,37 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from prnn_jax._checks import check
+from prnn_jax._ops import Lengths, Resets
 
 Carry = Any  # a state, or a tuple of states; a pair of these if bidirectional
+
+
+class CallOptions(TypedDict, total=False):
+    """What calls of layers and stacks take, but return_carry, which types a call."""
+
+    initial_carry: Carry | None
+    seq_lengths: Lengths | None
+    mask: ArrayLike | None
+    resets: Resets | None
+    reset_carry: Carry | None
+    time_major: bool | None
+    deterministic: bool | None
+
+
+class LayerCallOptions(CallOptions, total=False):
+    """And those of all layers."""
+
+    reverse: bool | None
+    keep_order: bool | None
+
 
 _STATES = "hcnm"  # the states, in the order of the functions
 

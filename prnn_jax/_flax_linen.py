@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from prnn_jax import _flax, _options, _weights
 from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
-from prnn_jax._flax_carry import Carry
+from prnn_jax._flax_carry import Carry, LayerCallOptions
 from prnn_jax._layer_arrays import check_kept, has_peepholes, layer_arrays
 from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
 from prnn_jax._params import Params
@@ -36,6 +36,10 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, Mapping):
         return FrozenDict({name: _frozen(option) for name, option in value.items()})
     return _options.static(value)
+
+
+class _CallOptions(LayerCallOptions, total=False):
+    init_key: Array | None
 
 
 class Layer(nn.Module):
@@ -71,6 +75,33 @@ class Layer(nn.Module):
     def __post_init__(self):
         make_hashable(self)
         super().__post_init__()
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: Literal[True],
+        **options: Unpack[_CallOptions],
+    ) -> tuple[Carry, Array]: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: Literal[False],
+        **options: Unpack[_CallOptions],
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: bool | None = None,
+        **options: Unpack[_CallOptions],
+    ) -> Any: ...
 
     @nn.compact
     def __call__(

@@ -1,7 +1,7 @@
 """Several layers for Flax Linen, one on top of the other."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 from prnn_jax import _flax_stack, _options, _stack
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
-from prnn_jax._flax_carry import Carry
+from prnn_jax._flax_carry import CallOptions, Carry
 from prnn_jax._flax_linen import Layer, make_hashable
 from prnn_jax._layer_arrays import any_peepholes, check_alike
 from prnn_jax._ops import Lengths, Resets
@@ -95,6 +95,33 @@ class Stack(nn.Module):
     def __post_init__(self):
         make_hashable(self)
         super().__post_init__()
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: Literal[True],
+        **options: Unpack[CallOptions],
+    ) -> tuple[Carry, Array]: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: Literal[False],
+        **options: Unpack[CallOptions],
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: bool | None = None,
+        **options: Unpack[CallOptions],
+    ) -> Any: ...
 
     @nn.compact
     def __call__(

@@ -1,17 +1,18 @@
 """What the layers for Flax NNX share."""
 
-from typing import Any, ClassVar, Required, Self, TypedDict
+from typing import Any, ClassVar, Literal, Required, Self, TypedDict, Unpack, overload
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax import _flax, _options, _weights
 from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
-from prnn_jax._flax_carry import Carry
+from prnn_jax._flax_carry import Carry, LayerCallOptions
 from prnn_jax._layer_arrays import check_kept, has_peepholes, layer_arrays
 from prnn_jax._ops import (
     Implementation,
@@ -79,6 +80,10 @@ def rngs_with_params(rngs: nnx.Rngs | None) -> nnx.Rngs:
     streams = dict(rngs.items())
     known = {} if streams.keys() & {"params", "default"} else {"params": 0}
     return nnx.Rngs(**known, **streams)
+
+
+class _CallOptions(LayerCallOptions, total=False):
+    rngs: Rngs | None
 
 
 class Layer(nnx.Module):
@@ -223,6 +228,33 @@ class Layer(nnx.Module):
                 "layer of them."
             )
         super().__setattr__(name, value)
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: Literal[True],
+        **options: Unpack[_CallOptions],
+    ) -> tuple[Carry, Array]: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: Literal[False],
+        **options: Unpack[_CallOptions],
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: bool | None = None,
+        **options: Unpack[_CallOptions],
+    ) -> Any: ...
 
     def __call__(
         self,

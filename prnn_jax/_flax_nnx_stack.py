@@ -1,16 +1,17 @@
 """Several layers for Flax NNX, one on top of the other."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
 import jax
 from flax import nnx
+from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax import _flax, _flax_stack, _options, _stack
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
-from prnn_jax._flax_carry import Carry
+from prnn_jax._flax_carry import CallOptions, Carry
 from prnn_jax._flax_nnx import Layer, Rngs, StackOptions, rngs_with_params
 from prnn_jax._layer_arrays import any_peepholes, check_alike
 from prnn_jax._ops import Lengths, Resets
@@ -21,6 +22,10 @@ _OWN = (
     *("dropout_rate", "norm", "skip_connections"),
     *("recurrent_dropout_rate", "zoneout_rate", "deterministic"),
 )
+
+
+class _CallOptions(CallOptions, total=False):
+    rngs: Rngs | None
 
 
 class Stack(nnx.Module):
@@ -166,6 +171,33 @@ class Stack(nnx.Module):
         )
         stack.layers = nnx.List(made)
         return stack
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: Literal[True],
+        **options: Unpack[_CallOptions],
+    ) -> tuple[Carry, Array]: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: Literal[False],
+        **options: Unpack[_CallOptions],
+    ) -> Array: ...
+
+    @overload
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: bool | None = None,
+        **options: Unpack[_CallOptions],
+    ) -> Any: ...
 
     def __call__(
         self,

@@ -29,6 +29,9 @@ prnn_jax.recurrence("lstm", np.ones((2, 5, 16)), p.w_hh, (h, h))
 prnn_jax.stack("lstm", np.ones((2, 5, 3)), [p], [(h, h)], lengths=[1, 2])
 layer = prnn_jax.nnx.LSTM(3, 4, rngs=nnx.Rngs(0))
 layer(np.ones((2, 5, 3)), seq_lengths=[1, 2], resets=np.zeros((2, 5)))
+carry, out = layer(x, return_carry=True)
+only: Array = layer(x, return_carry=False)
+both: tuple[Array, Array] = out, layer(x, return_carry=True)[1]
 """
 
 
@@ -42,6 +45,9 @@ prnn_jax.nnx.GRU(3, 4, reset_before=True, rngs=nnx.Rngs(0))
 prnn_jax.nnx.RNN(3, 4, actvation="relu", rngs=nnx.Rngs(0))
 prnn_jax.nnx.Stack("lstm", 3, 4, 2, dropout=0.1, rngs=nnx.Rngs(0))
 prnn_jax.linen.GRU(4, reset_before=True)
+prnn_jax.nnx.GRU(3, 4, rngs=nnx.Rngs(0))(x, seq_length=[1, 2])
+prnn_jax.linen.Stack("gru", 4, 2)(x, keep_order=True)
+wrong: Array = prnn_jax.linen.GRU(4)(x, return_carry=True)
 prnn_jax.linen.Stack("gru", 4, 2, skip=True)
 prnn_jax.equinox.GRU(3, 4, head=2, key=jax.random.key(0))
 prnn_jax.equinox.RNN(3, 4, activaton="relu", key=jax.random.key(0))
