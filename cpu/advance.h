@@ -26,8 +26,7 @@ struct PanelRun {
   PRNN_HD bool has_room_for(const Units& units, std::int64_t depth, std::int64_t rows) const {
     if (count == 0) return true;
     const std::int64_t all = lanes() + units.lanes();
-    return count < kMost && units.product_stride == panels[0].units.product_stride &&
-           units.vectors == panels[0].units.vectors &&
+    return count < kMost && units.vectors == panels[0].units.vectors &&
            all * min(rows, kMostPendingRows) <= kMostPendingFloats &&
            (rows <= kMostPendingRows || all * depth <= kNearWords);
   }
@@ -46,11 +45,6 @@ PRNN_HD void multiply(const Pass& pass, const Blocking& blocking, const Panel& p
       at += block->count * units.lanes();
     }
   };
-  if (units.along_k)
-    return visit([&](const RowBlock& block, float* at) {
-      multiply_along_k(panel.weights, block.inputs, block.count, depth,
-                       Pass::products(kPhase) * units.product_stride, at);
-    });
   for (int v = 0; v < units.product_vectors; v += units.at_once) {
     const Strip strip = units.strip(v, lines(blocking, depth));
     visit([&](const RowBlock& block, float* at) __attribute__((always_inline)) {
@@ -73,7 +67,7 @@ PRNN_HD void quantise(RowBlock& block, std::int64_t depth, float* out) {
 template <int kPhase, class Pass>
 PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const PanelRun& run,
                             std::int64_t group, std::int64_t step, const Part& part) {
-  alignas(64) float products[max(kMostPendingFloats, kMaxRows * kMaxVectors * kWidth) + kWidth];
+  alignas(64) float products[max(kMostPendingFloats, kMaxRows * kMaxVectors * kWidth)];
   const Units &front = run.panels[0].units, &back = run.panels[run.count - 1].units;
   const bool ascends = front.first <= back.first;
   const std::int64_t depth = pass.depth(kPhase);
@@ -90,10 +84,8 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
                         front.vectors,
                         products,
                         front.lanes(),
-                        front.product_stride,
+                        front.product_lanes(),
                         panel_stride};
-  // A vector that is read of the last product reaches beyond it where products share vectors.
-  __builtin_memset(products + run.count * panel_stride, 0, sizeof(float) * kWidth);
   RowBlocks<Pass> all(pass, blocking, kPhase, group, step, part);
   RowBlock blocks[kMostPendingRows];
   for (bool is_more = true; is_more;) {

@@ -200,8 +200,7 @@ void pack_panels_int8(const Pass& pass, std::int64_t group, int phase, const Pan
       const auto& [at, units] = panels[n];
       for (int v = 0; v < units.product_vectors; v += units.at_once) {
         const Strip strip = units.strip(v, Int8::kHeadLines + ceil_div(depth, Int8::kPerLine));
-        StripPlaces places =
-            places_of(pass.units(phase), units, pass.products(phase), strip, at + strip.first_word);
+        StripPlaces places = places_of(pass.units(phase), units, strip, at + strip.first_word);
         __builtin_memset(places.line, 0, sizeof(float) * places.lanes);
         pack_starts(pass, group, phase, places);
         pack_strip_int8(pass.weight_rows(group, phase), depth, places);

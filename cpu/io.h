@@ -34,6 +34,12 @@ PRNN_HD void store_some(T* p, int lanes, Vector v) {
   for (int n = 0; n < kWidth; ++n)
     if (n < lanes) p[n] = v[n];
 }
+#if defined(__AVX2__)
+PRNN_HD FloatVector load_some(const float* p, int lanes) {
+  const IntVector lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  return (FloatVector)_mm256_maskload_ps(p, (__m256i)(lane < lanes));
+}
+#endif
 #endif
 
 // T: the type of the call's arrays. Plain floats can be read and written, too.

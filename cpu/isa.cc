@@ -49,28 +49,19 @@ Blocking block(const Problem& problem, Layout layout) {
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
       const std::int64_t depth = pass.depth(p), units = out.units[p] = pass.units(p);
-      const Remainder left = out.remainder[p] = remainder(units, products, depth, !is_int8);
-      out.columns[p] = products * ceil_div(units, kWidth);
-      const std::int64_t unit_vectors = ceil_div(units - left.units, kWidth);
+      const std::int64_t unit_vectors = ceil_div(units, kWidth);
+      out.columns[p] = products * unit_vectors;
       // One row multiplies all of a panel at once: it takes eight sums to make up for the latency
       // of an addition. More rows take a panel in strips.
       const std::int64_t wanted = max(kMaxVectors / products, 1);
       // As many panels as give each thread the same number.
       const std::int64_t rounds = ceil_div(unit_vectors, wanted * layout.threads);
       out.panels[p] = min(unit_vectors, rounds * layout.threads);
-      out.vectors[p] = unit_vectors > 0 ? (int)ceil_div(unit_vectors, out.panels[p]) : 1;
+      out.vectors[p] = (int)ceil_div(unit_vectors, out.panels[p]);
       out.vector_words[p] = lines(out, depth) * kWidth * products;
       out.phase_words[p] = out.vector_words[p] * unit_vectors;
       out.panel_words = max(out.panel_words, out.vectors[p] * out.vector_words[p]);
-      if (left.units > 0) {
-        const std::int64_t of_left = words(left, products, depth, lines(out, depth));
-        out.panels[p] += 1;
-        out.phase_words[p] += of_left;
-        out.panel_words = max(out.panel_words, of_left);
-      }
-      const int widest = unit_vectors > 0 ? products * out.vectors[p]
-                                          : (int)ceil_div(products * left.units, kWidth);
-      out.at_once[p] = vectors_at_once(widest, layout.rows);
+      out.at_once[p] = vectors_at_once(products * out.vectors[p], layout.rows);
       out.rows = (int)min(out.rows, rows_in_registers(out.at_once[p]));
       if (is_int8) out.rows = (int)min(out.rows, max(kMostQuantised / depth, 1));
       out.group_words += out.phase_words[p];

@@ -69,7 +69,7 @@ struct Panels {
 
  private:
   void pack(const Panel& panel) const {
-    const Units units{0, panel.vectors, panel.lanes(), panel.vectors, panel.vectors, false};
+    const Units units{0, panel.vectors, panel.vectors, panel.vectors};
     __builtin_memset(panel.weights, 0, sizeof(float) * panel.lanes());  // what sums start from
     if (block.is_b_along_depth) {
       const float* const b = block.b + panel.first * block.stride_b;
@@ -78,7 +78,7 @@ struct Panels {
     } else {
       const float* const b = block.b + panel.first;
       StripPlaces places =
-          places_of(panel.columns, units, 1, units.strip(0, lines<float>(block.depth)),
+          places_of(panel.columns, units, units.strip(0, lines<float>(block.depth)),
                     panel.weights + panel.lanes());
       pack_rows(WeightRows<float>{b, block.stride_b}, block.depth, &places, 1);
     }

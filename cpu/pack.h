@@ -2,7 +2,7 @@
 //   kPerLine   how many k a line of words holds
 //   beside     a line's words, of weights that lie unit beside unit, a k in each row
 //   along      the words of one unit for a vector of lines, of weights that lie k beside k
-//   store      puts some of a vector's words in their place in a line
+//   store      puts a vector's words in their place in a line
 //   widened    vector v of a line of so many, in float
 #pragma once
 #include "core/passes.h"
@@ -15,8 +15,8 @@ struct Packed;
 
 // Words that lie in their line as they are.
 struct PackedWords {
-  PRNN_HD static void store(float* line, int, int lane, int count, UintVector words) {
-    Io<float>{count}.store(line + lane, (FloatVector)words);
+  PRNN_HD static void store(float* line, int, int lane, UintVector words) {
+    Io<float>{kWidth}.store(line + lane, (FloatVector)words);
   }
 };
 
@@ -85,10 +85,10 @@ struct Packed<Bfloat16> : PackedPairs, PackedWords {
 // One after the other: an instruction widens what lies side by side.
 template <>
 struct Packed<Float16> : PackedPairs {
-  PRNN_HD static void store(float* line, int lanes, int lane, int count, UintVector words) {
+  PRNN_HD static void store(float* line, int lanes, int lane, UintVector words) {
     std::uint16_t* const at = (std::uint16_t*)line + lane;
-    store_halves(at, count, __builtin_convertvector(words & 0xffff, HalfVector));
-    store_halves(at + lanes, count, __builtin_convertvector(words >> 16, HalfVector));
+    store_halves(at, __builtin_convertvector(words & 0xffff, HalfVector));
+    store_halves(at + lanes, __builtin_convertvector(words >> 16, HalfVector));
   }
   template <int kPart>
   PRNN_HD static FloatVector widened(const float* line, int v, int vectors) {
@@ -99,8 +99,7 @@ struct Packed<Float16> : PackedPairs {
   }
 
  private:
-  PRNN_HD static void store_halves(std::uint16_t* at, int count, HalfVector halves) {
-    if (count < kWidth) return store_some(at, count, halves);
+  PRNN_HD static void store_halves(std::uint16_t* at, HalfVector halves) {
     __builtin_memcpy(at, &halves, sizeof halves);
   }
 };

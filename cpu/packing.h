@@ -1,5 +1,5 @@
-// Packing: the weights of panels, in the order product() reads them, or multiply_along_k(). Lanes
-// of no unit, and a second k past the end of the depth, get zeros.
+// Packing: the weights of panels, in the order product() reads them. Lanes of no unit, and a second
+// k past the end of the depth, get zeros.
 #pragma once
 #include <type_traits>
 
@@ -24,9 +24,9 @@ PRNN_HD void transpose(UintVector (&rows)[kWidth]) {
   }
 }
 
-// Some products of a panel's units that lie side by side in each line of a strip.
+// A product of a vector of units, in each line of a strip.
 struct Place {
-  int product, count, stored, lane;
+  int product, count, lane;   // units that there are
   std::int64_t unit, column;  // the first; of the matrix
 };
 
@@ -35,29 +35,23 @@ struct StripPlaces {
   float* line;
   int lanes, count;
   bool are_whole;  // vectors
-  Place all[2 * kMaxVectors];
+  Place all[kMaxVectors];
 };
 
-// Of products that share vectors, some lie in two strips.
-inline StripPlaces places_of(std::int64_t of_phase, const Units& units, int products,
-                             const Strip& strip, float* line) {
+inline StripPlaces places_of(std::int64_t of_phase, const Units& units, const Strip& strip,
+                             float* line) {
   StripPlaces out;
   out.line = line;
   out.lanes = strip.lanes();
-  out.count = 0;
+  out.count = strip.vectors;
   out.are_whole = true;
-  const int begin = strip.first_lane(), end = begin + out.lanes;
-  for (int product = 0; product < products; ++product)
-    for (int v = 0; v < units.vectors; ++v) {
-      const int first = product * units.product_stride + v * kWidth;
-      const int from = (int)max(first, begin);
-      const int to = (int)min(first + units.count_of(of_phase, v), end);
-      if (from >= to) continue;
-      const std::int64_t unit = units.first_of(v) + from - first;
-      out.all[out.count++] = {product,      to - from, units.share_vectors() ? to - from : kWidth,
-                              from - begin, unit,      product * of_phase + unit};
-      out.are_whole = out.are_whole && to - from == kWidth;
-    }
+  for (int n = 0; n < strip.vectors; ++n) {
+    const int vector = strip.first_vector + n, product = vector / units.vectors;
+    const std::int64_t unit = units.first_of(vector % units.vectors);
+    const int count = units.count_of(of_phase, vector % units.vectors);
+    out.all[n] = {product, count, n * kWidth, unit, product * of_phase + unit};
+    out.are_whole = out.are_whole && count == kWidth;
+  }
   return out;
 }
 
@@ -66,7 +60,7 @@ template <class Pass>
 void pack_starts(const Pass& pass, std::int64_t group, int phase, StripPlaces& strip) {
   for (int n = 0; n < strip.count; ++n) {
     const Place& place = strip.all[n];
-    for (int u = 0; u < place.stored; ++u)
+    for (int u = 0; u < kWidth; ++u)
       strip.line[place.lane + u] =
           u < place.count ? to_float(pass.bias(group, phase, place.unit + u, place.product)) : 0.0f;
   }
@@ -92,8 +86,7 @@ template <class T>
         const Place& place = strip.all[n];
         const UintVector words = Format::beside(row + place.column, weights.stride, k + 1 < depth,
                                                 whole ? kWidth : place.count);
-        Format::store(line, strip.lanes, whole ? n * kWidth : place.lane,
-                      whole ? kWidth : place.stored, words);
+        Format::store(line, strip.lanes, n * kWidth, words);
       }
     }
     strip.line = line;
@@ -126,21 +119,9 @@ template <class T>
             u < unit_count ? Format::along(from + u * weights.stride + k, count) : UintVector{};
       transpose(words);
       for (int n = 0; n < ceil_div(count, Format::kPerLine); ++n, line += strip.lanes())
-        Format::store(line, strip.lanes(), lane, kWidth, words[n]);
+        Format::store(line, strip.lanes(), lane, words[n]);
     }
   }
-}
-
-// All weights of a panel along k.
-template <class Weights>
-void pack_along_k(std::int64_t of_phase, const Weights& weights, std::int64_t depth, int products,
-                  const Units& units, float* panel) {
-  for (int product = 0; product < products; ++product)
-    for (int n = 0; n < units.product_stride; ++n) {
-      const auto of_sum = column(of_phase, weights, product, units.first + n);
-      for (std::int64_t k = 0; k < depth; k += kWidth, panel += kWidth)
-        Io<float>{kWidth}.store(panel, of_sum.load(k, depth - k < kWidth ? depth - k : kWidth));
-    }
 }
 
 // Packs some panels of a group's phase, kPackedTogether of them at most.
@@ -149,7 +130,6 @@ void pack_panels(const Pass& pass, std::int64_t group, int phase, const Panel* p
   using T = typename Pass::Value;
   constexpr bool kAreRows = requires { pass.weight_rows(group, phase); };
   const std::int64_t depth = pass.depth(phase);
-  const int products = pass.products(phase);
   const auto weights = [&] {
     if constexpr (kAreRows)
       return pass.weight_rows(group, phase);
@@ -160,22 +140,13 @@ void pack_panels(const Pass& pass, std::int64_t group, int phase, const Panel* p
   int strip_count = 0;
   for (int n = 0; n < count; ++n) {
     const auto& [at, units] = panels[n];
-    const std::int64_t line_count = units.along_k ? 1 : lines<T>(depth);
-    if (units.share_vectors())  // no line fills its last vector
-      __builtin_memset(at, 0, sizeof(float) * line_count * units.lanes());
-    const int first_strip = strip_count;
     for (int v = 0; v < units.product_vectors; v += units.at_once) {
-      const Strip strip = units.strip(v, line_count);
+      const Strip strip = units.strip(v, lines<T>(depth));
       StripPlaces& places = strips[strip_count++];
-      places = places_of(pass.units(phase), units, products, strip, at + strip.first_word);
+      places = places_of(pass.units(phase), units, strip, at + strip.first_word);
       pack_starts(pass, group, phase, places);
     }
-    if (units.along_k) {
-      pack_along_k(pass.units(phase), weights, depth, products, units, at + units.lanes());
-      strip_count = first_strip;
-    } else if constexpr (!kAreRows) {
-      pack_columns(pass.units(phase), weights, depth, units, at);
-    }
+    if constexpr (!kAreRows) pack_columns(pass.units(phase), weights, depth, units, at);
   }
   if constexpr (kAreRows) pack_rows(weights, depth, strips, strip_count);
 }

@@ -59,13 +59,6 @@ struct Products {
   Product at[kMaxRows + 1][kMaxVectors + 1];
 };
 
-// Units beside whole vectors that have a panel of their own, the last, and whether their products
-// are taken along k (cpu/remainder.h). 0: those units, if any, fill a part of a vector.
-struct Remainder {
-  int units;
-  bool along_k;
-};
-
 // Where a product's weights come from.
 enum class WeightSource {
   kPacked,          // all of them, before the first step
@@ -95,7 +88,6 @@ struct Blocking {
   int vectors[kMaxPhases];          // SIMD vectors of units in the widest panel
   int at_once[kMaxPhases];          // of a panel's vectors of products, a strip
   std::int64_t panels[kMaxPhases];  // per group
-  Remainder remainder[kMaxPhases];
   // Words of 4 bytes: of a vector of units, of all of a group's phase, of all of a group.
   std::int64_t vector_words[kMaxPhases], phase_words[kMaxPhases], group_words;
   std::int64_t panel_words;  // of the largest panel

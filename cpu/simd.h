@@ -113,14 +113,6 @@ PRNN_HD Vector shuffle(Vector a, Vector b, From from) {
   return shuffle(a, b, from, std::make_integer_sequence<int, kWidth>{});
 }
 
-template <int kHalf = kWidth / 2>
-PRNN_HD float sum_of_lanes(FloatVector v) {
-  if constexpr (kHalf == 0)
-    return v[0];
-  else
-    return sum_of_lanes<kHalf / 2>(v + shuffle(v, v, [](int i) { return (i + kHalf) % kWidth; }));
-}
-
 PRNN_HD IntVector bits(Simd a) { return (IntVector)a.v; }
 PRNN_HD Simd from_bits(IntVector i) { return (FloatVector)i; }
 

@@ -9,7 +9,6 @@
 #include "cpu/io.h"
 #include "cpu/problem.h"
 #include "cpu/product.h"
-#include "cpu/remainder.h"
 #include "cpu/steps.h"
 
 namespace prnn::PRNN_ISA {
@@ -142,55 +141,23 @@ void multiply_rows_unpacked(const Pass& pass, std::int64_t group, int phase, con
   }
 }
 
-// The totals of the last units of a product, of which there are `count`, along k.
 template <class Pass>
-void multiply_along_k_unpacked(const Pass& pass, std::int64_t group, int phase, int product,
-                               int count, const float* const* rows, int row_count,
-                               const Sums& sums) {
-  const auto weights = pass.weight_rows(group, phase);
-  const std::int64_t first = pass.units(phase) - count, depth = pass.depth(phase);
-  const auto of_product = [&](int n, std::int64_t k, int count) {
-    return column(pass.units(phase), weights, product, first + n).load(k, count);
-  };
-  for (int r = 0; r < row_count; ++r) {
-    float* const total = sums.totals + sums.at(r, product) + first;
-    __builtin_memset(total, 0, sizeof(float) * kWidth);
-    for (int n = 0; n < count; ++n)
-      total[n] = to_float(pass.bias(group, phase, first + n, product));
-    add_along_k(rows[r], depth, count, of_product, total);
-  }
-}
-
-// The totals of a range of each product. The last `along_k` units of all are taken along k.
-template <class Pass>
-void multiply_unpacked(const Pass& pass, std::int64_t group, int phase, const Range* all,
-                       int along_k, const float* const* rows, int row_count, const Sums& sums) {
+void multiply_unpacked(const Pass& pass, std::int64_t group, int phase, const Range* ranges,
+                       const float* const* rows, int row_count, const Sums& sums) {
   static_assert(kUnpackedRows == 4);
-  Range ranges[kMaxVectors];
-  for (int product = 0; product < sums.products; ++product) {
-    Range& range = ranges[product] = all[product];
-    if (along_k == 0 || range.end < pass.units(phase) || range.count() == 0) continue;
-    range.end -= along_k;
-  }
   const auto multiply = [&](auto rows_at_once) __attribute__((always_inline)) {
     multiply_rows_unpacked<rows_at_once.value>(pass, group, phase, ranges, rows, sums);
   };
   switch (row_count) {
     case 1:
-      multiply(std::integral_constant<int, 1>{});
-      break;
+      return multiply(std::integral_constant<int, 1>{});
     case 2:
-      multiply(std::integral_constant<int, 2>{});
-      break;
+      return multiply(std::integral_constant<int, 2>{});
     case 3:
-      multiply(std::integral_constant<int, 3>{});
-      break;
+      return multiply(std::integral_constant<int, 3>{});
     case 4:
-      multiply(std::integral_constant<int, 4>{});
+      return multiply(std::integral_constant<int, 4>{});
   }
-  for (int product = 0; product < sums.products; ++product)
-    if (ranges[product].end < all[product].end)
-      multiply_along_k_unpacked(pass, group, phase, product, along_k, rows, row_count, sums);
 }
 
 // What a part does with weights that are not packed: the products of ranges of units or columns,
@@ -218,9 +185,7 @@ struct Unpacked {
 
   void multiply(std::int64_t group, const Range* ranges, const Sums& sums,
                 const RowBlock& block) const {
-    const Remainder left = blocking.remainder[kPhase];
-    multiply_unpacked(pass, group, kPhase, ranges, left.along_k ? left.units : 0, block.inputs,
-                      block.count, sums);
+    multiply_unpacked(pass, group, kPhase, ranges, block.inputs, block.count, sums);
   }
   void take(std::int64_t group, const Sums& sums, RowBlock& block) const {
     block.is_fast = block.multiplies && are_fast(pass, group, step, block.rows, block.count);
