@@ -20,6 +20,7 @@ class Network(NamedTuple):
 
     Attributes:
       name: where it is in its package.
+      call: what makes ours of it.
       imported: ours.
       x: `[time, 1, input]` or batch-major, as ours takes it.
       runtime: its own.
@@ -29,6 +30,7 @@ class Network(NamedTuple):
     """
 
     name: str
+    call: str
     imported: convert.Imported
     x: np.ndarray
     runtime: str

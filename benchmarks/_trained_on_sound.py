@@ -25,7 +25,8 @@ def resemblyzer(folder: Path) -> list[Network]:
         with torch.no_grad():
             return module(torch.from_numpy(x))[0].numpy()
 
-    return [Network(path.name, net, spectra(160, 40)[None], "torch", run)]
+    call = f'import_pytorch("{path.name}")'
+    return [Network(path.name, call, net, spectra(160, 40)[None], "torch", run)]
 
 
 def silero(folder: Path) -> list[Network]:
@@ -47,11 +48,8 @@ def silero(folder: Path) -> list[Network]:
         return torch.stack(out, 1).numpy()
 
     size = net.layers[0].w_ih.shape[-2]
-    return [
-        Network(
-            f"{path.name}, {steps} steps", net, spectra(steps, size)[None], "torch", run
-        )
-    ]
+    call, x = f'import_pytorch("{path.name}", "{name}")', spectra(steps, size)[None]
+    return [Network(path.name, call, net, x, "torch", run)]
 
 
 #: One of each family; the others differ in numbers alone.
@@ -88,9 +86,8 @@ def madmom(folder: Path) -> list[Network]:
 
         size = net.layers[0].w_ih.shape[-2]
         shown = f"{Path(name).name}.onnx"
-        found.append(
-            Network(shown, net, spectra(500, size)[:, None], "ONNX Runtime", run)
-        )
+        call, x = f'import_onnx("{shown}")', spectra(500, size)[:, None]
+        found.append(Network(shown, call, net, x, "ONNX Runtime", run))
     return found
 
 
@@ -129,9 +126,9 @@ def rnnoise(folder: Path) -> list[Network]:
         return np.stack(out)[None]
 
     x = spectra(200, size)[None]
-    name = f"{path.name}: gru1, gru2, gru3"
+    call = 'import_rnnoise(weights, ["gru1", "gru2", "gru3"])'
     # It takes σ and tanh from a rational function.
-    return [Network(name, net, x, "its C code", run, approximates=5e-3)]
+    return [Network(path.name, call, net, x, "its C code", run, approximates=5e-3)]
 
 
 class _Array(ctypes.Structure):

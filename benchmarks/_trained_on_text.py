@@ -36,7 +36,8 @@ def g2p_en(folder: Path) -> list[Network]:
 
         net = convert.import_pytorch(path, name)
         x = arrays[f"{name}_emb"][inputs[name]][None]
-        return Network(f"{path.name}: {name}", net, x, "NumPy", run)
+        call = f'import_pytorch("{path.name}", "{name}")'
+        return Network(f"{path.name}: {name}", call, net, x, "NumPy", run)
 
     return [of("enc"), of("dec")]
 
@@ -64,7 +65,7 @@ def g2p_m(folder: Path) -> list[Network]:
         return read[0][None]
 
     x = theirs.get_embedding(words)
-    return [Network(path.name, net, x, "NumPy", run)]
+    return [Network(path.name, "import_pytorch(arrays)", net, x, "NumPy", run)]
 
 
 def textgenrnn(folder: Path) -> list[Network]:
@@ -82,7 +83,8 @@ def textgenrnn(folder: Path) -> list[Network]:
     weights = [plain(*_of_layer(path, name)) for name in names]
     x = _embedded(path, "textgenrnn_vocab.json")
     run = _keras(x.shape, "LSTM", weights)
-    return [Network(path.name, net, x, "Keras on JAX", run)]
+    call = f'import_keras("{path.name}", ["rnn_1", "rnn_2"])'
+    return [Network(path.name, call, net, x, "Keras on JAX", run)]
 
 
 def reactionrnn(folder: Path) -> list[Network]:
@@ -100,7 +102,9 @@ def reactionrnn(folder: Path) -> list[Network]:
 
     options = {"reset_after": False, "recurrent_activation": hard_sigmoid}
     run = _keras(x.shape, "GRU", weights, **options)
-    return [Network(path.name, net, x, "Keras on JAX", run)]
+    given = ", ".join(f'{name}="{value}"' for name, value in told.items())
+    call = f'import_keras("{path.name}", {given})'
+    return [Network(path.name, call, net, x, "Keras on JAX", run)]
 
 
 def _methods(path: Path, owner: str, names: Sequence[str]) -> Any:

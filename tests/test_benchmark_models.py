@@ -22,7 +22,8 @@ def network() -> models.Network:
             return module(torch.from_numpy(x))[0].numpy()
 
     net = convert.import_pytorch(module)
-    return models.Network("net.pt", net, models._noise(1, 6, 5), "torch", run)
+    x = np.random.default_rng(0).standard_normal((1, 6, 5)).astype(np.float32)
+    return models.Network("net.pt", 'import_pytorch("net.pt")', net, x, "torch", run)
 
 
 @pytest.fixture
@@ -50,6 +51,10 @@ def test_a_table_of_what_was_measured(only_ours, tmp_path, capsys):
     assert "ours==1 `net.pt` | 1 × GRU 7, both ways, 6 steps | torch |" in text
     assert "Left out: absent==1, no such package." in text
     assert text in capsys.readouterr().out
+    page = models.page(results)
+    assert text in page
+    assert '`import_pytorch("net.pt")` |' in page
+    assert models.summary(results).startswith("1 networks of 1 packages, in the ")
 
 
 def test_an_inexact_network_is_a_failure(only_ours, monkeypatch, tmp_path):
