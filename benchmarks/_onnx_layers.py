@@ -28,11 +28,17 @@ def runtime(point: Point, arrays: Arrays) -> Candidate:
 
 
 def session_of(model: bytes):
-    """With a thread for each core."""
+    """With a thread for each core.
+
+    They wait for work within a run without sleeping, as they do by default, but not on
+    into the turn of another candidate: calls of two threads took up to twice as long
+    then.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3  # errors
     return onnxruntime.InferenceSession(
         model, options, providers=["CPUExecutionProvider"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks._onnx_layers import session_of
 from benchmarks._trained import Network, spectra
 from prnn_jax import convert
 
@@ -49,7 +50,36 @@ def silero(folder: Path) -> list[Network]:
 
     size = net.layers[0].w_ih.shape[-2]
     call, x = f'import_pytorch("{path.name}", "{name}")', spectra(steps, size)[None]
-    return [Network(path.name, call, net, x, "torch", run)]
+    return [
+        Network(path.name, call, net, x, "torch", run),
+        _silero_onnx(path.with_name("silero_vad_16k_sequence.onnx"), x[0][:, None]),
+    ]
+
+
+def _silero_onnx(path: Path, x: np.ndarray) -> Network:
+    """The same, of other weights: its LSTM cut out for ONNX Runtime."""
+    import onnx
+
+    model = onnx.load(path)
+    (node,) = (n for n in model.graph.node if n.op_type == "LSTM")
+    first, *states = node.input[0], *node.input[5:7]
+    weights = [one for one in model.graph.initializer if one.name in node.input]
+    info = functools.partial(onnx.helper.make_tensor_value_info, elem_type=1)
+    given = [info(name, shape=[None, None, None]) for name in (first, *states)]
+    y = info(node.output[0], shape=[None, None, None, None])
+    graph = onnx.helper.make_graph([node], "alone", given, [y], weights)
+    alone = onnx.helper.make_model(
+        graph, opset_imports=model.opset_import, ir_version=model.ir_version
+    )
+    session = session_of(alone.SerializeToString())
+    zeros = {name: np.zeros((1, 1, 128), np.float32) for name in states}
+
+    def run(x: np.ndarray) -> np.ndarray:
+        return session.run(None, {first: x, **zeros})[0][:, 0]
+
+    net = convert.import_onnx(path)
+    call = f'import_onnx("{path.name}")'
+    return Network(path.name, call, net, x, "ONNX Runtime", run)
 
 
 #: One of each family; the others differ in numbers alone.
@@ -63,7 +93,6 @@ _MADMOM = (
 def madmom(folder: Path) -> list[Network]:
     """Music: LSTM with peepholes, GRU and RNN, directions apart, as ONNX."""
     import onnx
-    import onnxruntime
 
     found = []
     for name in _MADMOM:
@@ -73,7 +102,7 @@ def madmom(folder: Path) -> list[Network]:
         # What the layer after the recurrent ones reads.
         (last,) = {n.input[0] for n in model.graph.node if n.op_type == "MatMul"}
         model.graph.output.append(onnx.helper.make_empty_tensor_value_info(last))
-        session = onnxruntime.InferenceSession(model.SerializeToString())
+        session = session_of(model.SerializeToString())
         state = {
             one.name: np.zeros([n if isinstance(n, int) else 1 for n in one.shape], "f")
             for one in session.get_inputs()[1:]
