@@ -44,12 +44,12 @@ def prepare(
     other roundings).
 
     With `weights="int8"` the matrices are rounded to integers of 8 bits with a scale
-    for each column, w[k, n] ≈ s[n] q[k, n], s[n] = max_k |w[k, n]| / 127, so that a
+    for each column, `w[k, n] ≈ s[n] q[k, n]`, `s[n] = max_k |w[k, n]| / 127`, so that a
     step reads a fourth of float32's bytes: for a row or two at a time, which wait for
     weights. What they multiply is rounded to 16 bits, 64 values with a scale; sums,
     biases, gates and states are as ever. The result's `params` are the layer with such
-    weights, in their own dtype: any other engine computes the same, up to roundings.
-    A column with an infinity or NaN gives NaN.
+    weights, in their own dtype: any other engine computes the same, up to roundings. A
+    column with an infinity or NaN gives NaN.
 
     Where another engine runs the call (on a GPU, in float64, with
     `implementation="scan"`), for weights that are batched by `vmap` or sharded, where
