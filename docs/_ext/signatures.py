@@ -7,6 +7,8 @@ import ast
 import inspect
 import textwrap
 
+from sphinx.pycode import ModuleAnalyzer
+
 
 def of(function) -> str | None:
     """The arguments of a function in Python, as text; None where it has no source."""
@@ -64,8 +66,15 @@ def programs(app, what, name, obj, options, lines):
     lines[:] = made
 
 
+def analyze(analyzer, whole=ModuleAnalyzer.analyze):
+    """As ever, but for overloads, which are for type checkers: one is shown."""
+    whole(analyzer)
+    analyzer.overloads = {}
+
+
 def setup(app):
     """As Sphinx calls it."""
+    ModuleAnalyzer.analyze = analyze
     app.connect("autodoc-process-signature", process)
     app.connect("autodoc-process-docstring", programs, priority=400)
     return {"parallel_read_safe": True}
