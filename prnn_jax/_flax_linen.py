@@ -90,15 +90,6 @@ class Layer(nn.Module):
         self,
         inputs: ArrayLike,
         *,
-        return_carry: Literal[False],
-        **options: Unpack[_CallOptions],
-    ) -> Array: ...
-
-    @overload
-    def __call__(
-        self,
-        inputs: ArrayLike,
-        *,
         return_carry: bool | None = None,
         **options: Unpack[_CallOptions],
     ) -> Any: ...

@@ -110,15 +110,6 @@ class Stack(nn.Module):
         self,
         inputs: ArrayLike,
         *,
-        return_carry: Literal[False],
-        **options: Unpack[CallOptions],
-    ) -> Array: ...
-
-    @overload
-    def __call__(
-        self,
-        inputs: ArrayLike,
-        *,
         return_carry: bool | None = None,
         **options: Unpack[CallOptions],
     ) -> Any: ...

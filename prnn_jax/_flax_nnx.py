@@ -243,15 +243,6 @@ class Layer(nnx.Module):
         self,
         inputs: ArrayLike,
         *,
-        return_carry: Literal[False],
-        **options: Unpack[_CallOptions],
-    ) -> Array: ...
-
-    @overload
-    def __call__(
-        self,
-        inputs: ArrayLike,
-        *,
         return_carry: bool | None = None,
         **options: Unpack[_CallOptions],
     ) -> Any: ...

@@ -30,7 +30,6 @@ prnn_jax.stack("lstm", np.ones((2, 5, 3)), [p], [(h, h)], lengths=[1, 2])
 layer = prnn_jax.nnx.LSTM(3, 4, rngs=nnx.Rngs(0))
 layer(np.ones((2, 5, 3)), seq_lengths=[1, 2], resets=np.zeros((2, 5)))
 carry, out = layer(x, return_carry=True)
-only: Array = layer(x, return_carry=False)
 both: tuple[Array, Array] = out, layer(x, return_carry=True)[1]
 """
 
