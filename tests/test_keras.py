@@ -2,10 +2,13 @@
 
 import functools
 
+import jax
 import numpy as np
 import pytest
 from libraries import library
 from support import run_python
+
+import prnn_jax
 
 keras = library("keras")
 import prnn_jax.keras as ours  # noqa: E402
@@ -205,6 +208,52 @@ def test_bidirectional_in_one_call_or_two(options, training, count, calls):
     assert len(calls) == count
     plan = layer.explain(BATCH, TIME, training=training)
     assert plan.engine == ("native" if count else "scan")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_from_params_and_back(name, bias):
+    theirs, layer = pair(name, return_sequences=True, use_bias=bias)
+    made = getattr(ours, name).from_params(layer.params, return_sequences=True)
+    assert made.cell.use_bias == bias
+    np.testing.assert_array_equal(made(X), layer(X))
+    assert_close(made(X), theirs(X))
+    theirs, layer = both_ways(name, return_sequences=True, use_bias=bias)
+    made = ours.Bidirectional.from_params(
+        getattr(ours, name), layer.params, return_sequences=True
+    )
+    np.testing.assert_array_equal(made(X), layer(X))
+    assert isinstance(layer.params, prnn_jax.BidirectionalParams)
+
+
+def test_from_params_of_another_library():
+    """With one bias or two, with the reset before the product and after it."""
+    key = jax.random.key(0)
+    for scheme in ("pytorch", "keras"):
+        params = prnn_jax.init("gru", key, IN, UNITS, scheme=scheme)
+        for after in (True, False):
+            made = ours.GRU.from_params(
+                params, return_sequences=True, reset_after=after
+            )
+            y, _ = prnn_jax.gru(X, params, reset_after=after)
+            assert_close(made(X), y)
+    net = prnn_jax.convert.import_keras(made)
+    assert net.reset_after is False
+
+
+def test_from_params_that_do_not_fit():
+    one = prnn_jax.init("gru", jax.random.key(0), IN, UNITS)
+    both = prnn_jax.init("gru", jax.random.key(0), IN, UNITS, bidirectional=True)
+    with pytest.raises(ValueError, match="params must be of one direction"):
+        ours.GRU.from_params(both)
+    with pytest.raises(ValueError, match="must be BidirectionalParams, got"):
+        ours.Bidirectional.from_params(ours.GRU, one)
+    with pytest.raises(ValueError, match="must not have units, use_bias, which params"):
+        ours.GRU.from_params(one, units=3, use_bias=False)
+    with pytest.raises(ValueError, match="must not have units, which params tell"):
+        ours.Bidirectional.from_params(ours.GRU, both, units=3)
+    with pytest.raises(ValueError, match="w_hh must be"):
+        ours.LSTM.from_params(one)
 
 
 def test_bidirectional_around_others():
