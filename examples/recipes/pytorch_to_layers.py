@@ -24,11 +24,9 @@ network = prnn_jax.convert.import_pytorch(module)  # or a state_dict, or a file
 of_nnx = prnn_jax.nnx.Stack.from_params(network.cell, network.layers)
 of_equinox = prnn_jax.equinox.Stack.from_params(network.cell, network.layers)
 of_keras = keras.Sequential(
-    [prnn_jax.keras.LSTM(64, return_sequences=True) for _ in network.layers]
+    prnn_jax.keras.LSTM.from_params(params, return_sequences=True)
+    for params in network.layers
 )
-of_keras.build(x.shape)
-for layer, params in zip(of_keras.layers, network.layers, strict=True):
-    layer.set_weights(prnn_jax.convert.to_keras("LSTM", params))
 
 for y in (network(x)[0], of_nnx(jnp.asarray(x)), of_equinox(jnp.asarray(x))[0]):
     np.testing.assert_allclose(y, wanted, atol=1e-5)
