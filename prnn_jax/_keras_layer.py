@@ -92,7 +92,7 @@ class Layer:
             loop: Any = super()
             return loop.inner_loop(sequences, initial_state, mask, training=training)
         states = list(map(jnp.asarray, keras.tree.flatten(initial_state)))
-        x, cell, masks = jnp.asarray(sequences), self.cell, self._masks(mask)
+        x, cell, masks = self._floats(sequences), self.cell, self._masks(mask)
         if training and cell.dropout:
             x = x * jnp.expand_dims(cell.get_dropout_mask(x[:, 0, :]), 1)
         if training and cell.recurrent_dropout:
@@ -161,6 +161,12 @@ class Layer:
         if mask_rank not in (None, 2):
             return f"the mask must be [batch, time], got {mask_rank} axes"
         return ""
+
+    def _floats(self, sequences: Any) -> Array:
+        """The input, which Keras' layers may also take as whole numbers."""
+        x = jnp.asarray(sequences)
+        is_floating = jnp.issubdtype(x.dtype, jnp.floating)
+        return x if is_floating else x.astype(self.cell.compute_dtype)
 
     def _masks(self, mask: Any) -> dict[str, Any]:
         """Arguments of the function about Keras' mask."""

@@ -136,7 +136,8 @@ class Bidirectional(keras.layers.Bidirectional):
         if self._refusal(bool(training), None if mask is None else jnp.ndim(mask)):
             loop: Any = super()
             return loop.call(sequences, initial_state, mask=mask, training=training)
-        sides, x = (self.forward_layer, self.backward_layer), jnp.asarray(sequences)
+        sides = self.forward_layer, self.backward_layer
+        x = sides[0]._floats(sequences)
         state_0 = None
         if initial_state is not None:
             arrays = list(map(jnp.asarray, keras.tree.flatten(initial_state)))

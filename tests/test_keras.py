@@ -210,6 +210,13 @@ def test_bidirectional_in_one_call_or_two(options, training, count, calls):
     assert plan.engine == ("native" if count else "scan")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_whole_numbers(name):
+    x = np.arange(BATCH * TIME * IN).reshape(BATCH, TIME, IN) % 3
+    for theirs, layer in (pair(name), both_ways(name)):
+        assert_close(layer(x), theirs(x))
+
+
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_from_params_and_back(name, bias):
