@@ -316,6 +316,7 @@ def test_weights_alone_of_keras_2(tmp_path):
     groups = {
         "dense": {"dense/kernel:0": X[0], "dense/bias:0": X[0, 0]},
         "empty": {},
+        "conv": named("conv/conv_lstm_cell", [np.zeros((3, 3, 2, 8))] * 3),
         "rnn_1": named("rnn_1", as_cudnn(lstm.get_weights(), 4)),
         "rnn_2": named("rnn_2/gru_cell_7", gru.get_weights()),
         "both": named("both/forward_lstm/lstm_cell", given[:3])

@@ -54,7 +54,8 @@ def _of_keras_2(file: Any, told: Told, of_keras_2: bool | None) -> Iterator[Laye
             sides = [ways[w] for w in sorted(ways, key=lambda w: w.startswith("back"))]
             arrays = [[a[n] for n in _ARRAYS if n in a] for a in sides]
             name = layer if len(found) == 1 else inner
-            yield _layer(name, arrays, told, of_keras_2)
+            if arrays[0][1].ndim == 2:  # or it is of a ConvLSTM
+                yield _layer(name, arrays, told, of_keras_2)
 
 
 def _of_keras_3(file: Any, told: Told) -> Iterator[Layer]:
@@ -62,7 +63,8 @@ def _of_keras_3(file: Any, told: Told) -> Iterator[Layer]:
     cells: dict[str, list[list[np.ndarray]]] = {}
 
     def visit(path: str, group: Any) -> None:
-        if path.endswith("cell/vars") and len(group) > 1:
+        is_cell = path.endswith("cell/vars") and len(group) > 1
+        if is_cell and group["1"].ndim == 2:  # or it is of a ConvLSTM
             owner = path.removesuffix("cell/vars").rstrip("/")
             inside = re.fullmatch(r"(.*)/(?:forward|backward)_layer", owner)
             arrays = [np.asarray(group[str(n)]) for n in range(len(group))]
@@ -85,7 +87,7 @@ def _layer(
     hidden = len(recurrent)
     gates, rest = divmod(recurrent.shape[-1], hidden)
     check(
-        recurrent.ndim == 2 and not rest and gates in _BY_GATES,
+        not rest and gates in _BY_GATES,
         f"{OP}: {name!r} must have a recurrent kernel [hidden, G*hidden] of G = 1, 3 "
         f"or 4 gates, got {list(recurrent.shape)}.",
     )
