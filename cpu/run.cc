@@ -56,7 +56,6 @@ std::int64_t carry_floats(const Problem& p) {
 std::int64_t packed_words(const Problem& p, std::int64_t units, std::int64_t products,
                           std::int64_t depth) {
   // An instruction set may pack float16 as floats.
-  // An instruction set may pack float16 as floats.
   const std::int64_t per_word = p.dtype == Dtype::kBfloat16 ? 2 : 1;
   const std::int64_t padded = ceil_div(units, kWidestVector) * kWidestVector;
   return padded * products * (1 + ceil_div(depth, per_word));

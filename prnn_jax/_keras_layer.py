@@ -34,7 +34,6 @@ class Layer:
     """What the layers share."""
 
     _function: ClassVar[Callable]
-    _options: dict[str, Any]
 
     # Of keras.layers.RNN:
     cell: Any

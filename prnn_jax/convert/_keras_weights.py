@@ -66,10 +66,12 @@ def _of_keras_3(file: Any, told: Told) -> Iterator[Layer]:
         is_cell = path.endswith("cell/vars") and len(group) > 1
         if is_cell and group["1"].ndim == 2:  # or it is of a ConvLSTM
             owner = path.removesuffix("cell/vars").rstrip("/")
-            inside = re.fullmatch(r"(.*)/(?:forward|backward)_layer", owner)
+            side = re.fullmatch(r"(.*)/(forward|backward)_layer", owner)
             arrays = [np.asarray(group[str(n)]) for n in range(len(group))]
-            # Of two directions the backward one is visited first.
-            cells.setdefault(inside[1] if inside else owner, []).insert(0, arrays)
+            sides = cells.setdefault(side[1] if side else owner, [])
+            # In the order of Keras, whatever that of the file.
+            is_forward = side is not None and side[2] == "forward"
+            sides.insert(0 if is_forward else len(sides), arrays)
 
     file.visititems(visit)
     for path, arrays in cells.items():
