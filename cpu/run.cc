@@ -126,10 +126,8 @@ void hand_on_states(const Problem& p) {
 }
 
 // Whether what a forward pass keeps is more than its threads' caches hold, and lies in whole lines
-// of memory that a vector fills: kept past the caches, they need not be read first. On a Zen 4,
-// LSTM 256 takes 0.89 of the time at batch 16, 0.96 at batch 4, GRU 512 0.96 at batch 16; with the
-// backward pass 0.95 to 1.01. Less is in the caches still when the backward pass reads it: past
-// them, LSTM 128 takes 1.03 of the time of both at batch 1 and 4.
+// of memory that a vector fills: kept past the caches, they need not be read first. Less is in the
+// caches still when the backward pass reads it. Figures: docs/tuning.md.
 bool keeps_far(const Isa& isa, const Problem& p, const CpuPlan& plan) {
   constexpr std::int64_t kLine = 16;
   const ForwardArrays<void>& forward = p.forward;
