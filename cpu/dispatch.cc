@@ -21,7 +21,8 @@ extern const Isa kIsa;
 }
 namespace avx512_bf16 {
 extern const Products kDotProducts;
-}
+extern const MatrixFunctions kDotMatrices;
+}  // namespace avx512_bf16
 #endif
 
 const Isa* find_isa(const char* name) {
@@ -31,6 +32,7 @@ const Isa* find_isa(const char* name) {
       Isa isa = avx512::kIsa;
       isa.name = "avx512_bf16";
       isa.bfloat16 = &avx512_bf16::kDotProducts;
+      isa.bfloat16_matrices = avx512_bf16::kDotMatrices;
       return isa;
     }();
     return &with_dot_products;

@@ -1,15 +1,34 @@
 // Products of bfloat16 weights by the instruction for them, AVX512-BF16: for processors that have
 // it, the rest of the engine being avx512's. Compiled with PRNN_ISA=avx512_bf16.
 #include "cpu/io.h"
+#include "cpu/matrix_block.h"
 #include "cpu/product.h"
 
 namespace prnn::PRNN_ISA {
 namespace {
 
-// Takes the two weights of a word at once, and rows rounded to bfloat16, which they already are.
+// Takes the two weights of a word at once.
 struct Dot : Biases {
   static constexpr int kPerLine = Packed<Bfloat16>::kPerLine;
 
+  template <int kVectors, class Rows, int kRows>
+  PRNN_HD static void add_line(const float* line, const Rows& rows, std::int64_t k, std::int64_t,
+                               FloatVector (&sum)[kRows][kVectors]) {
+    const auto weight = [&](int v) {
+      UintVector words;
+      __builtin_memcpy(&words, line + v * kWidth, sizeof words);
+      return words;
+    };
+    const auto row = [&](int r) { return rows.pair(r, k) - UintVector{}; };
+    const auto add = [](FloatVector& sum, UintVector w, UintVector h) {
+      sum = (FloatVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)h, (__m512bh)w);
+    };
+    add_products(weight, row, add, sum);
+  }
+};
+
+// With rows of float, rounded to bfloat16, which they already are.
+struct OfFloats : Dot {
   template <int kRows>
   struct Rows {
     std::uint32_t pairs[kRows][kRun / 2];  // past the end of a row: zeros
@@ -25,27 +44,35 @@ struct Dot : Biases {
           __builtin_memcpy(&pairs[r][k / 2], &both, sizeof both);
         }
     }
+    PRNN_HD std::uint32_t pair(int r, std::int64_t k) const { return pairs[r][k / 2]; }
   };
+};
 
-  template <int kRows, int kVectors>
-  PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
-                               std::int64_t, FloatVector (&sum)[kRows][kVectors]) {
-    const auto weight = [&](int v) {
-      UintVector words;
-      __builtin_memcpy(&words, line + v * kWidth, sizeof words);
-      return words;
-    };
-    const auto row = [&](int r) { return rows.pairs[r][k / 2] - UintVector{}; };
-    const auto add = [](FloatVector& sum, UintVector w, UintVector h) {
-      sum = (FloatVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)h, (__m512bh)w);
-    };
-    add_products(weight, row, add, sum);
-  }
+// With rows of bfloat16, of an even number.
+struct OfPairs : Dot {
+  static constexpr bool kTakesPairs = true;
+
+  template <int kRows>
+  struct Rows {
+    const float* at[kRows];
+    PRNN_HD Rows(const float* const* rows, std::int64_t first, std::int64_t, std::int64_t) {
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) at[r] = rows[r] + first / 2;
+    }
+    PRNN_HD std::uint32_t pair(int r, std::int64_t k) const {
+      std::uint32_t both;
+      __builtin_memcpy(&both, at[r] + k / 2, sizeof both);
+      return both;
+    }
+  };
 };
 
 }  // namespace
 
 extern const Products kDotProducts;
-const Products kDotProducts = kProducts<Dot>;
+const Products kDotProducts = kProducts<OfFloats>;
+
+extern const MatrixFunctions kDotMatrices;
+const MatrixFunctions kDotMatrices{transpose_rows<Bfloat16>, multiply_block<Bfloat16, OfPairs>};
 
 }  // namespace prnn::PRNN_ISA

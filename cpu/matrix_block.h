@@ -1,26 +1,51 @@
 // The inner part of a product of matrices (cpu/matrix_product.h): some columns times some rows.
 #pragma once
+#include <type_traits>
+
 #include "cpu/packing.h"
 #include "cpu/product.h"
 
 namespace prnn::PRNN_ISA {
 
-// to[m][k] = from[k][m], for m below `rows` and k below `depth`, and zeros up to a whole vector.
-inline void transpose_rows(const float* from, std::int64_t stride, std::int64_t depth,
-                           std::int64_t rows, float* to, std::int64_t to_stride) {
+// to[m][k] = from[k][m], for m below `rows` and k below `depth`, and zeros up to a whole vector of
+// words.
+template <class T>
+void transpose_rows(const void* from, std::int64_t stride, std::int64_t depth, std::int64_t rows,
+                    void* to, std::int64_t to_stride) {
+  constexpr int kPerWord = sizeof(float) / sizeof(T);
   for (std::int64_t m = 0; m < rows; m += kWidth) {
     const int count = rows - m < kWidth ? (int)(rows - m) : kWidth;
-    for (std::int64_t k = 0; k < depth; k += kWidth) {
+    for (std::int64_t first = 0; first < depth; first += kWidth * kPerWord) {
       UintVector words[kWidth];
 #pragma GCC unroll 16
-      for (int n = 0; n < kWidth; ++n)
-        words[n] =
-            k + n < depth ? Packed<float>::along(from + (k + n) * stride + m, count) : UintVector{};
+      for (int n = 0; n < kWidth; ++n) {
+        const std::int64_t k = first + n * kPerWord;
+        const T* const at = (const T*)from + k * stride + m;
+        words[n] = k < depth ? Packed<T>::beside(at, stride, k + 1 < depth, count) : UintVector{};
+      }
       transpose(words);
       for (int n = 0; n < count; ++n)
-        Io<float>{kWidth}.store(to + (m + n) * to_stride + k, (FloatVector)words[n]);
+        __builtin_memcpy((T*)to + (m + n) * to_stride + first, &words[n], sizeof words[n]);
     }
   }
+}
+
+// What a format multiplies of a row: the row itself, or what it puts in `place`.
+template <class Format, class T>
+PRNN_HD const float* multiplied(const T* row, std::int64_t depth, float* place) {
+  if constexpr (std::is_same_v<T, float>) {
+    return row;
+  } else if constexpr (requires { Format::kTakesPairs; }) {
+    if (depth % 2 == 0) return (const float*)row;
+    __builtin_memcpy(place, row, sizeof(T) * depth);
+    __builtin_memset((T*)place + depth, 0, sizeof(T));
+  } else {
+    for (std::int64_t k = 0; k < depth; k += kWidth) {
+      const int lanes = depth - k < kWidth ? (int)(depth - k) : kWidth;
+      Io<float>{kWidth}.store(place + k, Io<T>{lanes}.load(row + k));
+    }
+  }
+  return place;
 }
 
 // c[n] = product[n], or += it.
@@ -38,6 +63,7 @@ PRNN_HD void ask_for_place(const float* c, std::int64_t columns) {
 }
 
 // The columns of a block, cut into panels of nearly equal size.
+template <class T>
 struct Panels {
   struct Panel {
     std::int64_t first, columns;
@@ -57,7 +83,7 @@ struct Panels {
     const int begin = vectors * n / count, end = vectors * (n + 1) / count;
     const std::int64_t first = begin * kWidth, lanes = (end - begin) * kWidth;
     return {first, min(lanes, block.columns - first), end - begin,
-            block.panels + first * (1 + block.depth)};
+            block.panels + first * lines<T>(block.depth)};
   }
   void pack() const {
     for (int n = 0; n < count; ++n) pack((*this)[n]);
@@ -72,25 +98,26 @@ struct Panels {
     const Units units{0, panel.vectors, panel.vectors, panel.vectors};
     __builtin_memset(panel.weights, 0, sizeof(float) * panel.lanes());  // what sums start from
     if (block.is_b_along_depth) {
-      const float* const b = block.b + panel.first * block.stride_b;
-      pack_columns(panel.columns, WeightColumns<float>{b, block.stride_b}, block.depth, units,
+      const T* const b = (const T*)block.b + panel.first * block.stride_b;
+      pack_columns(panel.columns, WeightColumns<T>{b, block.stride_b}, block.depth, units,
                    panel.weights);
     } else {
-      const float* const b = block.b + panel.first;
-      StripPlaces places =
-          places_of(panel.columns, units, units.strip(0, lines<float>(block.depth)),
-                    panel.weights + panel.lanes());
-      pack_rows(WeightRows<float>{b, block.stride_b}, block.depth, &places, 1);
+      const T* const b = (const T*)block.b + panel.first;
+      StripPlaces places = places_of(panel.columns, units, units.strip(0, lines<T>(block.depth)),
+                                     panel.weights + panel.lanes());
+      pack_rows(WeightRows<T>{b, block.stride_b}, block.depth, &places, 1);
     }
   }
 };
 
 // Some rows at a time are multiplied by all panels, while they are in the first-level cache.
-inline void multiply_block(const MatrixBlock& block) {
-  const Panels panels(block);
+template <class T, class Format>
+void multiply_block(const MatrixBlock& block) {
+  const Panels<T> panels(block);
   panels.pack();
-  const Products& product = kProducts<Widening<float>>;
+  const Products& product = kProducts<Format>;
   alignas(64) float products[kMaxRows * kMaxVectors * kWidth];
+  alignas(64) float places_of_rows[std::is_same_v<T, float> ? 1 : kMaxRows * kMostTerms];
   const std::int64_t all = block.rows + (block.ones != nullptr ? 1 : 0);
   std::int64_t blocks = ceil_div(all, rows_in_registers(panels.widest()));
   for (std::int64_t m = 0; m < all; --blocks) {
@@ -99,11 +126,13 @@ inline void multiply_block(const MatrixBlock& block) {
     float* places[kMaxRows];
     for (int r = 0; r < count; ++r, ++m) {
       const bool is_row = m < block.rows;
-      rows[r] = is_row ? block.a + m * block.stride_a : block.ones;
+      const T* const row =
+          (const T*)(is_row ? block.a : block.ones) + (is_row ? m * block.stride_a : 0);
+      rows[r] = multiplied<Format>(row, block.depth, places_of_rows + r * kMostTerms);
       places[r] = is_row ? block.c + m * block.stride_c : block.sums;
     }
     for (int n = 0; n < panels.count; ++n) {
-      const Panels::Panel panel = panels[n];
+      const auto panel = panels[n];
       for (int r = 0; r < count; ++r) ask_for_place(places[r] + panel.first, panel.columns);
       product.at[count][panel.vectors](panel.weights, rows, block.depth, products, panel.lanes());
       for (int r = 0; r < count; ++r)

@@ -1,6 +1,7 @@
 #include "cpu/matrix_product.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "cpu/plan/machine.h"
 
@@ -9,11 +10,22 @@ namespace {
 
 // Sums are taken so many terms at a time, whatever the blocking: panels of so many lines stay in
 // the second-level cache, and so many terms of a block's rows in the first.
-constexpr std::int64_t kDepth = 512;
+constexpr std::int64_t kDepth = kMostTerms;
 constexpr std::int64_t kPadding = 16;  // after transposed rows, which are stored in whole vectors
 constexpr std::int64_t kAlignment = 16, kPanelColumns = 64;  // four of the widest vectors
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+std::int64_t bytes_of(const MatrixProduct& product) {
+  return product.dtype == Dtype::kFloat32 ? 4 : 2;
+}
+std::int64_t words(const MatrixProduct& product, std::int64_t elements) {
+  return ceil_div(elements * bytes_of(product), 4);
+}
+// The n-th element of a matrix.
+const void* element(const MatrixProduct& product, const void* matrix, std::int64_t n) {
+  return static_cast<const char*>(matrix) + n * bytes_of(product);
+}
 
 std::int64_t panels_of(const MatrixProduct& product) {
   return ceil_div(product.columns, kPanelColumns);
@@ -23,8 +35,9 @@ std::int64_t panels_of(const MatrixProduct& product) {
 // come from a third-level cache, and go to pages which the processor has to look up, that takes a
 // tenth less than one panel at a time.
 constexpr std::int64_t kMostPanels = 8;
-std::int64_t panels_at_once(const Isa& isa) {
-  const std::int64_t fit = this_machine(isa.width).cache_bytes / 2 / (4 * kDepth * kPanelColumns);
+std::int64_t panels_at_once(const Isa& isa, const MatrixProduct& product) {
+  const std::int64_t panel_bytes = bytes_of(product) * kDepth * kPanelColumns;
+  const std::int64_t fit = this_machine(isa.width).cache_bytes / 2 / panel_bytes;
   return std::clamp<std::int64_t>(fit, 1, kMostPanels);
 }
 
@@ -50,14 +63,14 @@ constexpr double kWorthSharing = 30e3;
 
 std::int64_t depth_at_once(const MatrixProduct& product) { return std::min(product.depth, kDepth); }
 
-// From row to row of what is transposed.
+// Words from row to row of what is transposed.
 std::int64_t transposed_stride(const MatrixProduct& product) {
-  return ceil_div(depth_at_once(product), kPadding) * kPadding + kPadding;
+  return ceil_div(words(product, depth_at_once(product)), kPadding) * kPadding + kPadding;
 }
 
 // A panel of columns, after a line that its sums start from.
 std::int64_t panel_floats(const MatrixProduct& product) {
-  return (1 + depth_at_once(product)) * kPanelColumns;
+  return (1 + words(product, depth_at_once(product))) * kPanelColumns;
 }
 
 // What is transposed, and a row of ones.
@@ -77,11 +90,12 @@ class Cut {
  public:
   Cut(const Isa& isa, const MatrixProduct& product, std::int64_t threads)
       : isa_(isa),
+        functions_(product.dtype == Dtype::kFloat32 ? isa.float32_matrices : isa.bfloat16_matrices),
         product_(product),
         threads_(threads),
         vectors_(ceil_div(product.columns, isa.width)) {
     if (vectors_ >= 2 * threads) {
-      const std::int64_t at_once = panels_at_once(isa) * kPanelColumns / isa.width;
+      const std::int64_t at_once = panels_at_once(isa, product) * kPanelColumns / isa.width;
       pieces_ = std::min(vectors_, ceil_div(vectors_, at_once * threads) * threads);
     } else {
       pieces_ = panels_of(product);
@@ -117,12 +131,18 @@ class Cut {
                  std::int64_t threads, float* transposed) const {
     const std::int64_t stride = product_.groups * product_.rows;
     const std::int64_t to_stride = transposed_stride(product_);
+    const std::int64_t per_word = 4 / bytes_of(product_);
     const std::int64_t pieces = ceil_div(product_.rows, isa_.width);
     const std::int64_t row = pieces * thread / threads * isa_.width;
     const std::int64_t end = std::min(product_.rows, pieces * (thread + 1) / threads * isa_.width);
-    isa_.transpose(product_.a + first * stride + group * product_.rows + row, stride, depth,
-                   end - row, transposed + row * to_stride, to_stride);
-    if (thread == 0) std::fill_n(transposed + product_.rows * to_stride, depth, 1.0f);
+    functions_.transpose(
+        element(product_, product_.a, first * stride + group * product_.rows + row), stride, depth,
+        end - row, transposed + row * to_stride, per_word * to_stride);
+    // 1.0f, and two of bfloat16.
+    const std::uint32_t ones = product_.dtype == Dtype::kFloat32 ? 0x3f800000 : 0x3f803f80;
+    if (thread == 0)
+      std::fill_n(transposed + product_.rows * to_stride, words(product_, depth),
+                  std::bit_cast<float>(ones));
   }
 
   void multiply(std::int64_t group, std::int64_t first, std::int64_t depth, std::int64_t piece,
@@ -139,29 +159,31 @@ class Cut {
     block.adds = first > 0;
     block.panels = panels;
     if (p.over_rows) {
-      block.stride_a = transposed_stride(p);
-      block.a = transposed + row * block.stride_a;
+      const std::int64_t stride = transposed_stride(p);
+      block.stride_a = 4 / bytes_of(p) * stride;
+      block.a = transposed + row * stride;
       block.stride_b = p.groups * p.columns;
-      block.b = p.b + first * block.stride_b + group * p.columns + column;
+      block.b = element(p, p.b, first * block.stride_b + group * p.columns + column);
       block.stride_c = p.columns;
       block.c = p.c + (group * p.rows + row) * p.columns + column;
       if (slice + 1 == slices_) {
-        block.ones = transposed + p.rows * block.stride_a;
+        block.ones = transposed + p.rows * stride;
         block.sums = p.sums + group * p.columns + column;
       }
     } else {
       block.stride_a = p.groups * p.depth;
-      block.a = p.a + row * block.stride_a + group * p.depth + first;
+      block.a = element(p, p.a, row * block.stride_a + group * p.depth + first);
       block.is_b_along_depth = true;
       block.stride_b = p.groups * p.depth;
-      block.b = p.b + column * block.stride_b + group * p.depth + first;
+      block.b = element(p, p.b, column * block.stride_b + group * p.depth + first);
       block.stride_c = p.groups * p.columns;
       block.c = p.c + row * block.stride_c + group * p.columns + column;
     }
-    isa_.multiply(block);
+    functions_.multiply(block);
   }
 
   const Isa& isa_;
+  const MatrixFunctions& functions_;
   const MatrixProduct& product_;
   std::int64_t threads_, vectors_, pieces_, slices_ = 1;  // of the columns, and of the rows
 };

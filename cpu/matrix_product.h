@@ -1,6 +1,6 @@
 // Products of matrices that are parallel in time: the gradients of a layer's weights and of its
-// input, from those of its pre-activations. All of float, each matrix [rows, groups, columns], the
-// groups independent of each other:
+// input, from those of its pre-activations. Of float or bfloat16, with sums of float, each matrix
+// [rows, groups, columns], the groups independent of each other:
 //   over rows      c[g][m][n] = Σ_r a[r][g][m] b[r][g][n],  and sums[g][n] = Σ_r b[r][g][n]
 //   over columns   c[r][g][n] = Σ_k a[r][g][k] b[n][g][k]
 //
@@ -15,11 +15,12 @@
 namespace prnn {
 
 struct MatrixProduct {
+  Dtype dtype;  // of a and b
   bool over_rows;
   std::int64_t groups;
   std::int64_t rows, columns;  // of c, in a group: m or r, and n
   std::int64_t depth;          // of the sums: r or k
-  const float *a, *b;
+  const void *a, *b;
   float *c, *sums;  // sums: only over rows
 };
 

@@ -115,16 +115,25 @@ struct Part {
 };
 
 // Some rows and columns of a product of matrices (cpu/matrix_product.h):
-//   c[m][n] = Σ_k a[m][k] b[k][n], or += that, for `depth` terms
+//   c[m][n] = Σ_k a[m][k] b[k][n], or += that, for `depth` terms, kMostTerms of them at most
 struct MatrixBlock {
   std::int64_t rows, columns, depth;
-  const float *a, *b;  // a: [m][k]; b: [k][n], or [n][k] if it is along the depth
+  const void *a, *b;  // a: [m][k]; b: [k][n], or [n][k] if it is along the depth
   float* c;
   std::int64_t stride_a, stride_b, stride_c;
   bool is_b_along_depth, adds;
-  float* panels;                // a place for the columns, packed: 1 + depth of each
-  const float* ones = nullptr;  // `depth` of them, where Σ_k b[k][n] is asked for
+  float* panels;               // a place for the columns, packed: words, 1 + depth of each
+  const void* ones = nullptr;  // `depth` of them, where Σ_k b[k][n] is asked for
   float* sums = nullptr;
+};
+inline constexpr std::int64_t kMostTerms = 512;
+
+// For matrices of one type.
+struct MatrixFunctions {
+  // to[m][k] = from[k][m], `rows` of `depth`; writes whole vectors of `to`, zeros past the depth.
+  void (*transpose)(const void* from, std::int64_t stride, std::int64_t depth, std::int64_t rows,
+                    void* to, std::int64_t to_stride);
+  void (*multiply)(const MatrixBlock&);
 };
 
 struct ElementwiseRecurrence;  // cpu/elementwise.h
@@ -151,10 +160,7 @@ struct Isa {
   // Steps [first, end) of the part's groups and rows, whatever panels it names.
   void (*advance_rows)(const Problem&, const Blocking&, float* packed, Part, std::int64_t first,
                        std::int64_t end);
-  // to[m][k] = from[k][m], `rows` of `depth`; writes whole vectors of `to`.
-  void (*transpose)(const float* from, std::int64_t stride, std::int64_t depth, std::int64_t rows,
-                    float* to, std::int64_t to_stride);
-  void (*multiply)(const MatrixBlock&);
+  MatrixFunctions float32_matrices, bfloat16_matrices;
   // All steps of elements [first, end) of a row, of which there is room for some thousands.
   void (*recur)(const ElementwiseRecurrence&, std::int64_t row, std::int64_t first,
                 std::int64_t end);

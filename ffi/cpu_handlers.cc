@@ -1,8 +1,8 @@
 // XLA's calls into the CPU engine, as in ffi/decode.h, and
 //   prnn_products  a, b of each, [before]  -> c, [sums] of each, workspace
-// which are matrices as in cpu/matrix_product.h, of float32. An attribute tells of each whether it
-// sums over rows; only those have sums. `before`, any array, is not read: the call comes after the
-// one that makes it, for at the same time they would take each other's threads. And
+// which are matrices as in cpu/matrix_product.h, with results of float32. An attribute tells of
+// each whether it sums over rows; only those have sums. `before`, any array, is not read: the call
+// comes after the one that makes it, for at the same time they would take each other's threads. And
 //   prnn_prepare   w_ih [input, groups·G·H], b_ih, w_hh, b_hh, [w_hr]  -> uint32
 // the weights of forward calls that project (cpu/prepacked.h), of `batch` rows and `time` steps;
 // as 8-bit integers, if `int8`.
@@ -89,9 +89,14 @@ ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
   if (auto error = check_environment(); error.failure()) return error;
   std::array<MatrixProduct, kMostProducts> all{};
   const std::size_t count = over_rows.size();
-  Buffers buffers(args, rets, ffi::DataType::F32);
-  if (count == 0 || count > all.size() || args.size() / 2 != count)
+  const auto of_first = args.get<ffi::AnyBuffer>(0);
+  if (!of_first.has_value() || count == 0 || count > all.size() || args.size() / 2 != count)
     return ffi::Error::InvalidArgument("prnn_jax: a call of products has 1 to 8, of two each");
+  const ffi::DataType type = of_first->element_type();
+  if (type != ffi::DataType::F32 && type != ffi::DataType::BF16)
+    return ffi::Error::InvalidArgument("prnn_jax: products are of float32 or bfloat16");
+  const Dtype dtype = type == ffi::DataType::F32 ? Dtype::kFloat32 : Dtype::kBfloat16;
+  Buffers buffers(args, rets, type);
   for (std::size_t n = 0; n < count; ++n) {
     const auto a = args.get<ffi::AnyBuffer>(2 * n), b = args.get<ffi::AnyBuffer>(2 * n + 1);
     const bool sums_rows = over_rows[n] != 0;
@@ -103,6 +108,7 @@ ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
     if (a->element_count() == 0 || b->element_count() == 0)
       return ffi::Error::InvalidArgument("prnn_jax: a product has matrices without elements");
     MatrixProduct& product = all[n];
+    product.dtype = dtype;
     product.over_rows = sums_rows;
     product.groups = a->dimensions()[1];
     product.rows = a->dimensions()[of_c];
@@ -110,15 +116,17 @@ ffi::Error products(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
     product.depth = a->dimensions()[of_sum];
     const auto matrix = [&](const ffi::AnyBuffer& of) {
       const auto d = of.dimensions();
-      return static_cast<const float*>(buffers.argument({d[0], d[1], d[2]}));
+      return buffers.argument({d[0], d[1], d[2]});
     };
     product.a = matrix(*a);
     product.b = matrix(*b);
     const std::int64_t first = sums_rows ? product.groups : product.rows;
     const std::int64_t second = sums_rows ? product.rows : product.groups;
-    product.c = static_cast<float*>(buffers.result({first, second, product.columns}));
-    if (sums_rows)
-      product.sums = static_cast<float*>(buffers.result({product.groups, product.columns}));
+    const auto result = [&](Buffers::Dimensions dimensions) {
+      return static_cast<float*>(buffers.result(dimensions, ffi::DataType::F32));
+    };
+    product.c = result({first, second, product.columns});
+    if (sums_rows) product.sums = result({product.groups, product.columns});
   }
   if (args.size() % 2 == 1) buffers.ignore_argument();
   std::int64_t bytes = 0;

@@ -64,11 +64,12 @@ std::int64_t cpu_prepacked_words(const std::string& cell, const std::string& dty
 
 // Of products (over rows?, groups, rows, columns, depth), as in MatrixProduct.
 using ProductSizes = std::tuple<bool, std::int64_t, std::int64_t, std::int64_t, std::int64_t>;
-std::int64_t products_workspace_floats(const std::vector<ProductSizes>& sizes) {
+std::int64_t products_workspace_floats(const std::string& dtype,
+                                       const std::vector<ProductSizes>& sizes) {
   std::vector<MatrixProduct> products;
   for (const auto& [over_rows, groups, rows, columns, depth] : sizes)
-    products.push_back(
-        {over_rows, groups, rows, columns, depth, nullptr, nullptr, nullptr, nullptr});
+    products.push_back({dtype_of(dtype), over_rows, groups, rows, columns, depth, nullptr, nullptr,
+                        nullptr, nullptr});
   return workspace_floats(products.data(), static_cast<int>(products.size()));
 }
 
@@ -96,7 +97,7 @@ void bind_workspaces(nb::module_& m) {
         "groups"_a, "hidden"_a, "output"_a, "backward"_a, "has_mask"_a, "input_size"_a);
   m.def("cpu_prepacked_words", cpu_prepacked_words, "cell"_a, "dtype"_a, "groups"_a, "hidden"_a,
         "output"_a, "input_size"_a, "int8"_a);
-  m.def("products_workspace_floats", products_workspace_floats, "products"_a);
+  m.def("products_workspace_floats", products_workspace_floats, "dtype"_a, "products"_a);
   m.def("cuda_workspace_bytes", cuda_workspace_bytes, "cell"_a, "dtype"_a, "time"_a, "batch"_a,
         "groups"_a, "hidden"_a, "backward"_a, "has_lengths"_a, "is_reversed"_a, "changes_input"_a);
 }

@@ -18,6 +18,7 @@ from prnn_jax import _workspace
 from prnn_jax._by_platform import DEFAULT, by_platform
 from prnn_jax._call import Call
 from prnn_jax._cores import cores
+from prnn_jax._native import native
 from prnn_jax._sharding import sharding_of_sum, varying_axes
 
 #: Of how many multiply-adds the CPU engine makes them. XLA's products take some 50 µs
@@ -25,6 +26,8 @@ from prnn_jax._sharding import sharding_of_sum, varying_axes
 #: (benchmarks/products.py); but they have threads for any number of cores, the engine's
 #: for 16.
 MAX_MULTIPLY_ADDS = math.inf if cores() <= 16 else 1e9
+#: Of which dtypes: bfloat16 where the processor has an instruction for its products.
+DTYPES = "float32", *(["bfloat16"] * (native.instruction_set() == "avx512_bf16"))
 
 
 class Weights(NamedTuple):
@@ -89,7 +92,8 @@ def _is_native(w_hh: Array, given) -> bool:
     if not all(isinstance(n, int) and n > 0 for n in sizes):
         return False
     is_single = sharding_of_sum(w_hh) is None and not varying_axes(w_hh)
-    if not is_single or any(x.dtype != jnp.float32 for x in arrays):
+    dtype, *more = {x.dtype.name for x in arrays}
+    if not is_single or more or dtype not in DTYPES:
         return False
     weights, projection = given
     work = sum(da.size * h.shape[-1] for h, da in weights)
@@ -130,7 +134,7 @@ def _results(weights, projection) -> Any:
     """The types of what `gradients` returns."""
 
     def result(*shape: int) -> Any:
-        return jax.ShapeDtypeStruct(shape, jnp.float32)
+        return jax.ShapeDtypeStruct(shape, weights[0].h.dtype)
 
     of_weights = []
     for h, da in weights:
@@ -226,9 +230,12 @@ def _native(over_rows, over_columns, before: Array | None = None):
     workspace = result(_workspace.products_floats(over_rows, over_columns))
     leaves, structure = jax.tree.flatten((sums, products, workspace))
     kinds = [1] * len(over_rows) + [0] * len(over_columns)
+    matrices = jax.tree.leaves((over_rows, over_columns))
     out = jax.ffi.ffi_call("prnn_products", leaves)(
-        *jax.tree.leaves((over_rows, over_columns, before)),
+        *matrices,
+        *jax.tree.leaves(before),
         over_rows=np.array(kinds, np.int64),
     )
     sums, products, _ = jax.tree.unflatten(structure, out)
-    return sums, products
+    dtype = matrices[0].dtype  # of sums of float32
+    return jax.tree.map(lambda x: x.astype(dtype), (sums, products))

@@ -71,7 +71,9 @@ def products_floats(over_rows: Pairs, over_columns: Pairs) -> int:
     """Workspace of the products of `_products`."""
     rows = [(True, a.shape[1], a.shape[2], b.shape[2], len(a)) for a, b in over_rows]
     columns = [(False, a.shape[1], len(a), len(b), a.shape[2]) for a, b in over_columns]
-    return native.products_workspace_floats(rows + columns)
+    (first, _), *_ = *over_rows, *over_columns
+    dtype = jnp.dtype(first.dtype).name
+    return native.products_workspace_floats(dtype, rows + columns)
 
 
 def _of_any(sizes: Sizes, size: Callable[[int, int], int]) -> int:

@@ -11,6 +11,7 @@ from cases import SMALL, Case
 from support import Program, assert_as_accurate, assert_bitwise_equal, run_python
 
 from prnn_jax import _products, _workspace
+from prnn_jax._native import native
 from prnn_jax._products import Projection, Weights
 
 #: Rows of steps, groups, hidden, columns, input: around vectors, panels, and the depth
@@ -24,11 +25,13 @@ SIZES = [
 ]
 
 
-def operands(rows: int, groups: int, hidden: int, columns: int, inputs: int):
+def operands(
+    rows: int, groups: int, hidden: int, columns: int, inputs: int, dtype="float32"
+):
     random = np.random.default_rng(rows)
 
     def draw(*shape):
-        return jnp.asarray(random.standard_normal(shape), jnp.float32)
+        return jnp.asarray(random.standard_normal(shape), dtype)
 
     lead = (1, rows) if rows % 2 else (2, rows // 2)
     da = draw(*lead, groups, columns)
@@ -62,6 +65,48 @@ def test_are_as_accurate_as_xlas(sizes, projects):
     assert_as_accurate(ours, jax.jit(by_xla)(*given), exactly(*given))
 
 
+def check_bfloat16(sizes):
+    """Sums of float32, of which each is rounded once."""
+    given = operands(*sizes, "bfloat16")
+    ours, exact = jax.jit(_products._by_engine)(*given), exactly(*given)
+    for value, of in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
+        assert value.dtype == jnp.bfloat16
+        rounding = 2.0**-8 * np.abs(of) + 4 * np.finfo(np.float32).eps * np.max(
+            np.abs(of)
+        )
+        assert (np.abs(np.asarray(value, np.float64) - of) <= rounding).all()
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_of_bfloat16_are_rounded_once(sizes):
+    check_bfloat16(sizes)
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+def test_bfloat16_goes_without_an_instruction_for_it(isa):
+    """A program compiled where there is one may run elsewhere."""
+    if not native.has_isa(isa):
+        pytest.skip(f"this processor has no {isa}")
+    script = "import test_products as t; [t.check_bfloat16(sizes) for sizes in t.SIZES]"
+    run_python(script, PRNN_CPU_ISA=isa)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_infinities_stay_in_their_rows(dtype):
+    """Nothing behind a row is multiplied, not even by zero."""
+    a = jnp.ones((3, 1, 5), dtype).at[1, 0, 0].set(jnp.inf)
+    b = jnp.ones((4, 1, 5), dtype).at[2, 0, 0].set(jnp.nan)
+    _, (c,) = jax.jit(_products._native)([], [(a, b)])
+    expected = np.full((3, 4), 5.0)
+    expected[1], expected[:, 2] = np.inf, np.nan
+    np.testing.assert_array_equal(np.asarray(c[:, 0], np.float32), expected)
+    ((c, sums),), _ = jax.jit(_products._native)([(a, a)], [])
+    expected = np.full((5, 5), 3.0)
+    expected[0] = expected[:, 0] = np.inf
+    np.testing.assert_array_equal(np.asarray(c[0], np.float32), expected)
+    np.testing.assert_array_equal(np.asarray(sums[0], np.float32), expected[1])
+
+
 # ---- where ---------------------------------------------------------------------------
 
 
@@ -92,25 +137,29 @@ def test_dx_is_not_made_for_no_one():
 def test_large_products_are_xlas(monkeypatch):
     case = Case("lstm", 5, (2,), 9, 3)
     work = 10 * 36 * (9 + 2 * 3)
-    for most, (native, by_xla) in ((work, (2, 0)), (work - 1, (0, 3))):
+    for most, (by_engine, by_xla) in ((work, (2, 0)), (work - 1, (0, 3))):
         monkeypatch.setattr(_products, "MAX_MULTIPLY_ADDS", most)
         jax.clear_caches()
         program = program_of(case)
         assert (program.count("prnn_products"), program.count("dot")) == (
-            native,
+            by_engine,
             by_xla,
         )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_dtypes_are_xlas(dtype):
+def test_16_bits_are_xlas_where_no_instruction_multiplies_them(dtype):
     case = Case("gru", 5, (2,), 9, 3)
     arrays, cotangents = jax.tree.map(
         lambda a: jnp.asarray(a, dtype), (case.inputs(), case.cotangents())
     )
     program = Program.of(case.gradient(), arrays, cotangents)
     assert program.count("prnn_backward") == 1
-    assert program.count("prnn_products") == 0
+    is_native = dtype in _products.DTYPES
+    assert is_native == (
+        dtype == "bfloat16" and native.instruction_set() == "avx512_bf16"
+    )
+    assert program.count("prnn_products") == (2 if is_native else 0)
 
 
 def test_the_scan_does_without():
@@ -159,7 +208,7 @@ DIGEST = """
 import hashlib, jax, numpy as np
 from test_products import SIZES, operands
 from prnn_jax import _products
-for sizes in SIZES:
+for sizes in [*SIZES, *((*sizes, "bfloat16") for sizes in SIZES)]:
     results = jax.jit(_products._by_engine)(*operands(*sizes))
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(results):
@@ -171,7 +220,7 @@ for sizes in SIZES:
 @pytest.mark.parametrize("threads", [2, 5])
 def test_results_do_not_depend_on_the_number_of_threads(threads):
     alone = run_python(DIGEST, PJRT_NPROC="1", PRNN_CPU_WORKERS="0")
-    assert alone.count("\n") == len(SIZES)
+    assert alone.count("\n") == 2 * len(SIZES)
     assert run_python(DIGEST, PJRT_NPROC=str(threads), PRNN_CPU_WORKERS="0") == alone
     assert run_python(DIGEST) == alone
 
@@ -179,7 +228,7 @@ def test_results_do_not_depend_on_the_number_of_threads(threads):
 # ---- what it is told -----------------------------------------------------------------
 
 
-def native(*operands, results, over_rows=(1,)):
+def products(*operands, results, over_rows=(1,)):
     shapes = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in results]
     return jax.ffi.ffi_call("prnn_products", shapes)(
         *operands, over_rows=np.array(over_rows, np.int64)
@@ -189,7 +238,7 @@ def native(*operands, results, over_rows=(1,)):
 def test_a_call_as_it_should_be():
     a = jnp.arange(6.0).reshape(2, 1, 3)
     workspace = _workspace.products_floats([(a, a)], [])
-    c, sums, _ = native(a, a, results=[(1, 3, 3), (1, 3), (workspace,)])
+    c, sums, _ = products(a, a, results=[(1, 3, 3), (1, 3), (workspace,)])
     assert_bitwise_equal(c[0], a[:, 0].T @ a[:, 0])
     assert_bitwise_equal(sums[0], a[:, 0].sum(0))
 
@@ -210,7 +259,7 @@ def test_a_call_that_does_not_fit_is_an_error(operands, options, message):
     options = {"results": [(1, 3, 3), (1, 3), (9999,)], **options}
     arrays = [jnp.zeros(shape) for shape in operands]
     with pytest.raises(Exception, match=f"prnn_jax: .*{message}"):
-        jax.block_until_ready(native(*arrays, **options))
+        jax.block_until_ready(products(*arrays, **options))
 
 
 def test_a_second_derivative_goes_through():
