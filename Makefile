@@ -8,6 +8,7 @@ BIN = .venv/bin
 CXX_FILES = $(wildcard core/*.h cpu/*.h cpu/*.cc cpu/*/*.h cpu/*/*.cc cuda/*.h cuda/*.cuh cuda/*.cc cuda/*.cu \
     ffi/*.h ffi/*.cc tests/native/*.h tests/native/*.cc benchmarks/cpu/*.cc benchmarks/gpu/*.h \
     benchmarks/gpu/*.cc benchmarks/gpu/*.cu benchmarks/gpu/*.cuh benchmarks/gpu/conformance/*.cuh \
+    benchmarks/gpu/micro/*.cuh \
     tests/emulator/*.h tests/emulator/*.cc tests/fake_cuda/*.h tests/fake_cuda/*.cc \
     tests/ptx_interpreter/*.h tests/ptx_interpreter/*.cc tests/ptx_interpreter/*.cu)
 BUILT_FROM = pyproject.toml CMakeLists.txt $(filter-out tests/% benchmarks/%,$(CXX_FILES))

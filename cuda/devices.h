@@ -15,7 +15,7 @@ inline constexpr int kMaxCluster = 16;  // 8 is portable; more, a kernel must be
 // the device runs none; n = 1 is not asked for.
 using ClusterCounts = std::array<int, kMaxCluster + 1>;
 
-// Of the model of a step (planner.cc). Cycles of an SM unless said otherwise.
+// Of the model of a step (cost.h). Cycles of an SM unless said otherwise.
 struct ModelConstants {
   std::string fitted_on;     // the device
   double block_exchange;     // __syncthreads

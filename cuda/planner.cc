@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cuda/call.h"
+#include "cuda/cost.h"
 
 namespace prnn {
 namespace {
@@ -57,34 +58,6 @@ std::string place(const Request& request, const Device& device) {
 
 // ---- what is to be held ----
 
-int values_of(const Request& request) {
-  const CellNumbers n = numbers({request.cell, 0, 0});
-  return request.pass == PassKind::kForward ? n.gates + n.kept(false) + 1
-                                            : n.kept(false) + n.states + 1 + 2 * n.gates;
-}
-
-struct Work {
-  int products, published;  // rows of the matrix per unit, and values that a unit publishes
-  std::int64_t padded;      // units
-  std::int64_t steps;
-  int values;  // that a unit's step reads from memory or writes there
-
-  explicit Work(const Request& request)
-      : products(pass_sizes(request.cell, request.pass).products),
-        published(pass_sizes(request.cell, request.pass).published),
-        padded(padded_hidden(request.shape.hidden, request.number)),
-        steps(request.shape.time + (request.pass == PassKind::kForward ? 0 : 1)),
-        values(values_of(request)) {}
-
-  std::int64_t depth() const { return published * padded; }
-};
-
-double weight_bytes(const Request& request, std::int64_t hidden) {
-  const Work work(request);
-  const double size = static_cast<double>(hidden);
-  return size * size * work.products * work.published * value_bytes(request.number);
-}
-
 int usable_sms(const Request& request, const Device& device) {
   return request.max_sms == 0 ? device.sms : request.max_sms;
 }
@@ -92,7 +65,7 @@ int usable_sms(const Request& request, const Device& device) {
 // Fills in what does not depend on the number of teams; false, with the refusal, where the instance
 // cannot hold the weights.
 bool hold_weights(const Request& request, const Device& device, Candidate& out, Plan& plan) {
-  const Work work(request);
+  const StepWork work(request);
   const auto& [exchange, tile] = out.instance;
   plan = {};
   plan.exchange = exchange;
@@ -131,85 +104,7 @@ bool hold_weights(const Request& request, const Device& device, Candidate& out, 
   return true;
 }
 
-// ---- how long it takes ----
-
-// Sets the times of a plan that has its teams.
-void model(const Request& request, const Device& device, Plan& plan) {
-  const ModelConstants& c = device.model;
-  const Work work(request);
-  const Tile& tile = plan.tile;
-  const double bytes = value_bytes(request.number), rows = tile.rows(), columns = tile.columns();
-  const double depth = static_cast<double>(work.depth());
-  const double padded_depth = plan.k_blocks * tile.warps_k() * kKBlockBytes / bytes;
-  const double batch_rows = std::min(columns, static_cast<double>(request.shape.batch));
-  const double cycles_per_us = device.clock_ghz * 1e3, us = 1e-6;
-
-  // Products: full float32 is three of TF32, whose operands are converted each time.
-  const double multiplied = rows * columns * padded_depth;
-  const bool is_two_bytes = value_bytes(request.number) == 2;
-  const double per_product = request.number == Number::kFloat32 ? 3 : 1;
-  const double converted = request.number == Number::kTf32      ? 1.0 / 16  // the values
-                           : request.number == Number::kFloat32 ? 3.0 / 8   // weights too, twice
-                                                                : 0.0;
-  const double products =
-      multiplied * per_product / (device.fma_per_clock * (is_two_bytes ? 1.0 : 0.5));
-  const double conversions = multiplied * converted / c.conversions;
-
-  // Reading: weights in shared memory, and the published values, from there or from L2.
-  const double weights = static_cast<double>(kWarps * plan.shared_k_blocks) *
-                         SharedLayout::k_block_bytes(tile) / c.shared_bytes;
-  double exchange, values;
-  if (plan.exchange == Exchange::kGrid) {
-    exchange = c.grid_exchange;
-    const double read = tile.warps_m * batch_rows * depth * bytes * c.polled_again;
-    const double l2_bytes = device.l2_bytes_per_s * us / cycles_per_us;
-    // One after the other: k blocks in registers, then those in shared memory, some at a time.
-    const std::int64_t in_registers = plan.k_blocks - plan.shared_k_blocks;
-    const int ahead = blocks_ahead(tile, request.number);
-    const std::int64_t trips =
-        ceil_div(in_registers, ahead) + ceil_div(plan.shared_k_blocks, ahead);
-    values = std::max({plan.grid() * read / l2_bytes, read / c.l2_port_bytes,
-                       static_cast<double>(trips - 1) * c.l2_latency});
-  } else {
-    exchange = plan.exchange == Exchange::kBlock
-                   ? c.block_exchange
-                   : c.cluster_exchange + columns * depth * bytes / c.cluster_bytes;
-    values = tile.warps_m * columns * padded_depth * bytes / c.shared_bytes;
-  }
-
-  const double longest = std::max({products, conversions, weights, values});
-  const double others = products + conversions + weights + values - longest;
-  const auto overlapping = [&](double a, double b) {
-    return std::max(a, b) + c.overlapped * std::min(a, b);
-  };
-  const double issue = c.issue + c.issue_per_product * products;
-  const double reduce = c.reduce + 2 * tile.warps_k() * rows * columns * 4 / c.shared_bytes;
-  const double per_thread = std::max(1.0, plan.units * batch_rows / kThreads);
-  const double pointwise =
-      (c.pointwise + c.per_value * work.values) * (1 + c.further_unit * (per_thread - 1));
-  const double total = exchange + longest + c.overlapped * others + issue + reduce + pointwise;
-  plan.step = {.exchange = exchange / cycles_per_us,
-               .product = (overlapping(products, conversions) + issue) / cycles_per_us,
-               .load = overlapping(weights, values) / cycles_per_us,
-               .reduce = reduce / cycles_per_us,
-               .pointwise = pointwise / cycles_per_us,
-               .total = total / cycles_per_us};
-
-  const double staged = plan.k_blocks * 16.0 * tile.m_tiles * kKBlockBytes / bytes / 32;
-  const double read_us =
-      plan.teams * weight_bytes(request, request.shape.hidden) / (device.dram_bytes_per_s * us);
-  plan.load_us = std::max(staged * c.stage_latency / cycles_per_us, read_us);
-  // A team's jobs are all teams' apart: it meets every group, or a new one each time.
-  const std::int64_t loads = std::min(plan.rounds, request.shape.groups);
-  plan.call_us = c.launch_us + static_cast<double>(loads) * plan.load_us +
-                 static_cast<double>(work.steps) * plan.step_us();
-  if (plan.exchange == Exchange::kGrid) {  // the fill
-    const Shape& shape = request.shape;
-    const double sequences = static_cast<double>(shape.batch) * static_cast<double>(shape.groups);
-    const double filled = sequences * static_cast<double>(shape.time) * depth * bytes;
-    plan.call_us += c.launch_us + filled / (device.dram_bytes_per_s * us);
-  }
-}
+// ---- what is chosen ----
 
 // The instance's fastest plan: as many teams as there is room for, or fewer where that takes no
 // more rounds, or where the teams would be in each other's way.
@@ -223,7 +118,7 @@ Candidate consider(const Request& request, const Device& device, const Instance&
   for (std::int64_t teams = 1; teams <= room; ++teams) {
     plan.rounds = ceil_div(plan.jobs, teams);
     plan.teams = static_cast<int>(teams);
-    model(request, device, plan);
+    set_times(request, device, plan);
     if (!out.plan || plan.call_us < out.plan->call_us) out.plan = plan;
   }
   return out;

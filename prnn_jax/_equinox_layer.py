@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Required, Self, TypedDict, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import equinox as eqx
 import jax
@@ -17,13 +17,14 @@ from prnn_jax._call import Call
 from prnn_jax._cell_options import GATED, cell_of
 from prnn_jax._cells import CELLS
 from prnn_jax._checks import check
+from prnn_jax._equinox_training import Training
 from prnn_jax._layer_arrays import (
     check_kept,
     checked_proj_size,
     has_peepholes,
     layer_arrays,
 )
-from prnn_jax._noise import Noise, check_key, check_noise
+from prnn_jax._noise import check_noise
 from prnn_jax._params import Params, typed
 from prnn_jax._run import (
     Implementation,
@@ -34,78 +35,6 @@ from prnn_jax._run import (
     Resets,
     State,
 )
-
-
-class Training(eqx.Module):
-    """What a layer drops while it trains.
-
-    Attributes:
-      noise: the rates.
-      inference: whether nothing is dropped; `eqx.nn.inference_mode` sets it.
-    """
-
-    noise: Noise = eqx.field(static=True)
-    inference: bool
-
-    @classmethod
-    def of(cls, noise: Noise, inference: bool) -> "Training | None":
-        """None where nothing is dropped: it then adds no leaf to a layer."""
-        if not noise:
-            return None
-        return cls(noise, _options.flag("Layer", "inference", inference))
-
-    def key(self, op: str, key: Array | None, inference: bool | None) -> Array | None:
-        """What masks are drawn from, None at inference.
-
-        Raises:
-          ValueError: there is none though the layer is training.
-        """
-        inference = self.inference if inference is None else inference
-        if _options.flag(op, "inference", inference):
-            return None
-        check(
-            key is not None,
-            f"{op}: key must be given to a layer that drops values while training, got "
-            "None; without dropout it runs with inference=True (for a whole model, "
-            "eqx.nn.inference_mode).",
-        )
-        check_key(op, key)
-        return key
-
-
-class CommonOptions(TypedDict, total=False):
-    """Arguments of layers and stacks, as type checkers know those of `**options`."""
-
-    bidirectional: bool
-    merge: Merge
-    heads: int
-    reserve: Reserve
-    precision: Precision
-    implementation: Implementation | None
-    activation: GivenActivations
-    gate_activation: GivenActivation
-    peepholes: bool
-    proj_size: int | None
-
-
-class LayerOptions(CommonOptions, total=False):
-    """Those of layers."""
-
-    reverse: bool
-    recurrent_dropout: float
-    zoneout: float | tuple[float, ...]
-    inference: bool
-    key: Required[Array]
-
-
-class StackOptions(CommonOptions, total=False):
-    """Those of a stack, of any cell."""
-
-    use_bias: bool
-    dtype: Any
-    reset_after: bool
-    cap: float
-    skip: float
 
 
 class Layer(eqx.Module):

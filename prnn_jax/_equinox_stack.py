@@ -14,13 +14,9 @@ from jax.typing import ArrayLike
 from prnn_jax import _checks, _options, _stack
 from prnn_jax._cells import CellName
 from prnn_jax._checks import check
-from prnn_jax._equinox_layer import (
-    Layer,
-    StackOptions,
-    Training,
-    check_sequence,
-    promoted,
-)
+from prnn_jax._equinox_layer import Layer, check_sequence, promoted
+from prnn_jax._equinox_options import StackOptions
+from prnn_jax._equinox_training import Training
 from prnn_jax._layer_arrays import any_peepholes, check_alike
 from prnn_jax._noise import check_noise
 from prnn_jax._params import Params

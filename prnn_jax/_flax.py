@@ -10,14 +10,14 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from prnn_jax import _checks, _ops, _options, _params
+from prnn_jax import _checks, _options, _params
 from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._call import Call
 from prnn_jax._cell_options import GATED, cell_of
-from prnn_jax._cells import CELLS, Cell, CellName
 from prnn_jax._checks import check
 from prnn_jax._controls import counted
 from prnn_jax._flax_carry import Carry, Form
+from prnn_jax._flax_kinds import Kind
 from prnn_jax._layer_arrays import checked_proj_size
 from prnn_jax._noise import Noise
 from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
@@ -26,36 +26,6 @@ from prnn_jax._params import Params
 Initializer = jax.nn.initializers.Initializer
 
 _FLAGS = "bidirectional", "time_major", "return_carry", "reverse", "keep_order"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a layer must know of its cell.
-
-    Attributes:
-      cell: its row of `_cells.CELLS`.
-      function: the function of `prnn_jax` that runs it.
-      carry: names of the states in the order of a carry: Flax's for the LSTM, that of
-        the function for the others.
-      options: attributes of a layer that are arguments of the function, of those that
-        not all functions have.
-      has_carry_init: whether it makes sense to draw its states.
-    """
-
-    cell: Cell
-    function: Callable
-    carry: str
-    options: tuple[str, ...]
-    has_carry_init: bool = True
-
-
-LSTM = Kind(CELLS["lstm"], _ops.lstm, "ch", GATED)
-SLSTM = Kind(CELLS["slstm"], _ops.slstm, "hcnm", (), has_carry_init=False)
-GRU = Kind(CELLS["gru"], _ops.gru, "h", (*GATED, "reset_after"))
-RNN = Kind(CELLS["rnn_tanh"], _ops.rnn, "h", ("activation", "cap", "skip"))
-KINDS: dict[CellName, Kind] = {
-    kind.cell.function: kind for kind in (GRU, LSTM, RNN, SLSTM)
-}
 
 
 def orthogonal(key: Array, shape, dtype=jnp.float32, out_sharding=None) -> Array:
@@ -392,16 +362,6 @@ class Options:
         steps = lax.broadcasted_iota(jnp.int32, y.shape[:-1], axis)
         order = jnp.where(steps < lengths, lengths - 1 - steps, steps)
         return jnp.take_along_axis(y, order[..., None], axis)
-
-
-def check_gru(reset_after: bool, recurrent_bias: bool) -> None:
-    """Raises ValueError for options of a GRU that exclude each other."""
-    after = _options.flag("GRU", "reset_after", reset_after)
-    check(
-        after or not _options.flag("GRU", "recurrent_bias", recurrent_bias),
-        "GRU: recurrent_bias must be False without reset_after, where it would "
-        "only be added to b_ih, got True.",
-    )
 
 
 def promoted(arrays: tuple, dtype: Any) -> tuple:

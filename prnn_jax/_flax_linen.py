@@ -16,6 +16,7 @@ from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry, LayerCallOptions
+from prnn_jax._flax_kinds import Kind
 from prnn_jax._layer_arrays import check_kept, has_peepholes, layer_arrays
 from prnn_jax._ops import Implementation, Lengths, Merge, Precision, Reserve, Resets
 from prnn_jax._params import Params
@@ -70,7 +71,7 @@ class Layer(nn.Module):
     peepholes: bool = False
     proj_size: int | None = None
 
-    _kind: ClassVar[_flax.Kind]
+    _kind: ClassVar[Kind]
 
     def __post_init__(self):
         make_hashable(self)

@@ -13,6 +13,7 @@ from prnn_jax._activations import GivenActivation, GivenActivations
 from prnn_jax._checks import check
 from prnn_jax._flax import Initializer
 from prnn_jax._flax_carry import Carry, LayerCallOptions
+from prnn_jax._flax_kinds import Kind
 from prnn_jax._layer_arrays import check_kept, has_peepholes, layer_arrays
 from prnn_jax._ops import (
     Implementation,
@@ -89,7 +90,7 @@ class _CallOptions(LayerCallOptions, total=False):
 class Layer(nnx.Module):
     """All that the layers share; a layer is a kind of cell and its options."""
 
-    _kind: ClassVar[_flax.Kind]
+    _kind: ClassVar[Kind]
 
     recurrent_bias: bool = False
 

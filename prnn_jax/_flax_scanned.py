@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _checks, _flax
+from prnn_jax import _checks, _flax_kinds
 from prnn_jax._cells import NAMES, CellName
 from prnn_jax._checks import check
 from prnn_jax._flax_carry import Carry, Form
@@ -38,7 +38,7 @@ def initialize_carry(
     """
     check_cell(cell)
     batch = batch_size if isinstance(batch_size, (tuple, list)) else (batch_size,)
-    form = Form(_flax.KINDS[cell].carry, bidirectional=False)
+    form = Form(_flax_kinds.KINDS[cell].carry, bidirectional=False)
     of_h = hidden_size if proj_size is None else proj_size
     return form.make(
         lambda s: jnp.zeros((*batch, of_h if s == "h" else hidden_size), dtype)

@@ -20,7 +20,8 @@ except ModuleNotFoundError as error:
 from prnn_jax import _checks, _ops, _options
 from prnn_jax._cell_options import GATED
 from prnn_jax._equinox_cells import WithCell
-from prnn_jax._equinox_layer import Layer, LayerOptions
+from prnn_jax._equinox_layer import Layer
+from prnn_jax._equinox_options import LayerOptions
 from prnn_jax._equinox_stack import ScannedRNN, Stack
 
 __all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN", "Stack"]

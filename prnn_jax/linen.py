@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from jax import Array
 
-from prnn_jax import _flax, _flax_scanned
+from prnn_jax import _flax_kinds, _flax_scanned
 from prnn_jax._cells import CellName
 from prnn_jax._flax_carry import Carry
 
@@ -96,7 +96,7 @@ class LSTM(Layer):
       ValueError: options do not fit, said by the first call.
     """
 
-    _kind: ClassVar = _flax.LSTM
+    _kind: ClassVar = _flax_kinds.LSTM
 
 
 class SLSTM(Layer):
@@ -114,7 +114,7 @@ class SLSTM(Layer):
       ValueError: options do not fit, said by the first call.
     """
 
-    _kind: ClassVar = _flax.SLSTM
+    _kind: ClassVar = _flax_kinds.SLSTM
 
 
 class GRU(Layer):
@@ -144,13 +144,13 @@ class GRU(Layer):
     reset_after: bool = True
     recurrent_bias: bool | None = None
 
-    _kind: ClassVar = _flax.GRU
+    _kind: ClassVar = _flax_kinds.GRU
 
     @nn.nowrap
     def _has_b_hn(self) -> bool:
         has_b_hn = self.recurrent_bias
         has_b_hn = self.reset_after if has_b_hn is None else has_b_hn
-        _flax.check_gru(self.reset_after, has_b_hn)
+        _flax_kinds.check_gru(self.reset_after, has_b_hn)
         return has_b_hn
 
 
@@ -174,7 +174,7 @@ class RNN(Layer):
     cap: float = 20.0
     skip: float = 0.0
 
-    _kind: ClassVar = _flax.RNN
+    _kind: ClassVar = _flax_kinds.RNN
 
 
 _LAYERS: dict[CellName, Callable[..., Any]] = {

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from jax import Array
 
-from prnn_jax import _flax, _flax_scanned, _options
+from prnn_jax import _flax_kinds, _flax_scanned, _options
 from prnn_jax._cells import CellName
 from prnn_jax._flax_carry import Carry
 
@@ -99,7 +99,7 @@ class LSTM(LikeLSTM, Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _kind = _flax.LSTM
+    _kind = _flax_kinds.LSTM
 
 
 class SLSTM(LikeSLSTM, Layer):
@@ -125,7 +125,7 @@ class SLSTM(LikeSLSTM, Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _kind = _flax.SLSTM
+    _kind = _flax_kinds.SLSTM
 
 
 class GRU(LikeGRU, Layer):
@@ -156,7 +156,7 @@ class GRU(LikeGRU, Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _kind = _flax.GRU
+    _kind = _flax_kinds.GRU
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class GRU(LikeGRU, Layer):
         recurrent_bias: bool = False,
         **options: Unpack[LayerOptions],
     ):
-        _flax.check_gru(reset_after, recurrent_bias)
+        _flax_kinds.check_gru(reset_after, recurrent_bias)
         self.reset_after = _options.static(reset_after)
         self.recurrent_bias = _options.static(recurrent_bias)
         super().__init__(in_features, hidden_features, **options)
@@ -200,7 +200,7 @@ class RNN(LikeRNN, Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _kind = _flax.RNN
+    _kind = _flax_kinds.RNN
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ import jax
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("cases", "support")
+pytest.register_assert_rewrite("cases", "support", "half_support")
 
 from quick_xla import set_flags  # noqa: E402
 

@@ -228,6 +228,13 @@ def emulation(monkeypatch: pytest.MonkeyPatch):
     jax.clear_caches()
 
 
+def forward(case: Case, dtype: str = "bfloat16"):
+    """Results, compiled now; a function without arguments."""
+    arrays = case.inputs(dtype)
+    compiled = jax.jit(lambda a: case.run(a, "native")).lower(arrays).compile()
+    return lambda: jax.block_until_ready(compiled(arrays))
+
+
 def results(case: Case, dtype: str):
     """(y and states, gradients) of a case by the native engine."""
 

@@ -9,10 +9,9 @@ from examples.speech import (
     layouts,
     text,
 )
-from examples.speech.config import (
-    RunConfig,
-)
+from examples.speech.config import FeatureConfig, RunConfig
 
+FEATURES = FeatureConfig()  # 8 kHz: windows of 200 samples, every 80
 ALPHABET = text.Alphabet(RunConfig().model.characters)
 SETTINGS = """
 [model]

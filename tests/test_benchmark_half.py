@@ -5,14 +5,11 @@ import json
 
 import jax
 import pytest
+from benchmark_support import needs_a_compiler
 
 from benchmarks import _harness as harness
 from benchmarks import _limits, half_precision
 from benchmarks._points import Candidate, Point
-
-needs_a_compiler = pytest.mark.skipif(
-    _limits.compiler() is None, reason="needs a C++ compiler"
-)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """The CUDA engine's own sources in the emulator: tests/native/check_cuda_engine.cc.
 
-The last part makes mistakes on purpose (tests/faults/table.py) and wants each noticed.
+The last part makes mistakes on purpose (tests/faults) and wants each noticed.
 """
 
 import functools
@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from emulator.build import COMPILER, FOLDER, ROOT, VARIANTS, build, compile_cxx, run
 from emulator.build import compiled as compiled_folder
-from faults.table import CHECKS, FAULTS, Edit
+from faults.fault import CHECKS, Edit
+from faults.table import FAULTS
 from made_once import made_once, sources
 
 SOURCE = ROOT / "tests/native/check_cuda_engine.cc"

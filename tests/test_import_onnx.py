@@ -1,70 +1,37 @@
-"""Whole models of ONNX as networks, against ONNX Runtime."""
-
-import io
+"""Nodes of ONNX as networks, against ONNX Runtime."""
 
 import numpy as np
 import pytest
+from onnx_support import (
+    BATCH,
+    HIDDEN,
+    IN,
+    X,
+    assert_computes_the_same,
+    model_of,
+    node_of,
+    onnx,
+    random,
+    value,
+    weights,
+    y_of,
+)
 from support import assert_bitwise_equal
 
-from prnn_jax.convert import Imported, import_onnx, to_onnx
+from prnn_jax.convert import import_onnx, to_onnx
 
-onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
-
-IN, HIDDEN, BATCH, TIME = 5, 7, 3, 6
-GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
-OPSET = 17
+TensorProto, helper = onnx.TensorProto, onnx.helper
 
 
-def random(*shape: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32) / 2
+def lstm(**options):
+    return model_of([node_of("LSTM", **options)], weights("LSTM"))
 
 
-def weights(cell: str, directions: int = 1, size: int = IN) -> dict[str, np.ndarray]:
-    wide = GATES[cell] * HIDDEN
-    return {
-        "W": random(directions, wide, size, seed=1),
-        "R": random(directions, wide, HIDDEN, seed=2),
-        "B": random(directions, 2 * wide, seed=3),
-    }
+def with_inputs(*inputs, **arrays):
+    node = node_of("LSTM", ("X", "W", "R", "B", *inputs))
+    return model_of([node], weights("LSTM") | arrays)
 
 
-def value(name: str, *shape: object):
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-
-
-def model_of(nodes, arrays, inputs=(), output="Y"):
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [value("X", None, None, None), *inputs],
-        [helper.make_empty_tensor_value_info(output)],
-        [numpy_helper.from_array(a, name) for name, a in arrays.items()],
-    )
-    opsets = [helper.make_opsetid("", OPSET)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-
-def node_of(cell: str, inputs=("X", "W", "R", "B"), name="the", **options):
-    return helper.make_node(
-        cell, list(inputs), ["Y"], name=name, hidden_size=HIDDEN, **options
-    )
-
-
-def y_of(model, x: np.ndarray, **others) -> np.ndarray:
-    """What ONNX Runtime gives, directions side by side."""
-    session = ort.InferenceSession(model.SerializeToString())
-    (y,) = session.run(None, {"X": x, **others})
-    return np.moveaxis(y, 1, 2).reshape(len(x), x.shape[1], -1)
-
-
-def assert_computes_the_same(net: Imported, model, x: np.ndarray, **options) -> None:
-    y, _ = net(x, **options)
-    # A few roundings of sums below 4: ONNX Runtime's are in float32, too.
-    np.testing.assert_allclose(y, y_of(model, x), rtol=0, atol=2e-6)
-
-
-X = random(TIME, BATCH, IN, seed=9)
 OPTIONS = [
     ("LSTM", {}),
     ("LSTM", {"direction": "bidirectional"}),
@@ -159,6 +126,34 @@ def test_quantized_weights_are_made_whole():
     assert_bitwise_equal(net.layers, expected.layers)
 
 
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_weights_in_8_bits(directions, per_channel, tmp_path):
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    direction = "bidirectional" if directions == 2 else "forward"
+    arrays = weights("LSTM", directions)
+    model = model_of([node_of("LSTM", direction=direction)], arrays)
+    onnx.save(model, tmp_path / "exact.onnx")
+    quantization.quantize_dynamic(
+        tmp_path / "exact.onnx",
+        tmp_path / "model.onnx",
+        op_types_to_quantize=["LSTM"],
+        per_channel=per_channel,
+    )
+    model = onnx.load(tmp_path / "model.onnx")
+    assert "DynamicQuantizeLSTM" in {node.op_type for node in model.graph.node}
+    net = import_onnx(model)
+    (params,), (exact,) = net.layers, import_onnx(tmp_path / "exact.onnx").layers
+    for ours, of_exact in ((params.w_ih, exact.w_ih), (params.w_hh, exact.w_hh)):
+        error = np.abs(ours - of_exact).max()
+        assert 0 < error <= np.abs(of_exact).max() / 127
+    # The node rounds x and h to 8 bits, too: it is as far from ours as from the exact.
+    of_node, ours = y_of(model, X), net(X)[0]
+    of_exact = y_of(onnx.load(tmp_path / "exact.onnx"), X)
+    assert np.abs(ours - of_node).max() <= 1.2 * np.abs(of_exact - of_node).max()
+    assert np.abs(ours - of_exact).max() < 0.02
+
+
 def test_a_node_of_a_branch_whose_weights_are_outside():
     def branch(name):
         return helper.make_graph(
@@ -238,104 +233,26 @@ def test_an_initial_state_that_is_one_of_two_inputs():
     assert net.state_0 is None
 
 
-# ---- layers of one network, as PyTorch writes them -----------------------------------
-
-
-def exported(module, x) -> bytes:
-    """The module's first result, by PyTorch's exporter."""
-    torch = pytest.importorskip("torch")
-
-    class First(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rnn = module
-
-        def forward(self, x):
-            return self.rnn(x)[0]
-
-    file = io.BytesIO()
-    axes = {"x": {0: "a", 1: "b"}}
-    options = {"input_names": ["x"], "dynamic_axes": axes, "dynamo": False}
-    torch.onnx.export(First().eval(), torch.from_numpy(x), file, **options)
-    return file.getvalue()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("LSTM", {}),
-        ("LSTM", {"num_layers": 2, "bidirectional": True}),
-        ("GRU", {"num_layers": 3}),
-        ("GRU", {"num_layers": 2, "batch_first": True}),
-        ("RNN", {"num_layers": 2, "nonlinearity": "relu"}),
-    ],
-    ids=str,
-)
-def test_layers_that_pytorch_exports(kind, options):
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(1)
-    module = getattr(torch.nn, kind)(IN, HIDDEN, **options)
-    model = exported(module, X)
+@pytest.mark.parametrize("directions", [1, 2])
+def test_peepholes(directions):
+    direction = "bidirectional" if directions == 2 else "forward"
+    node = node_of("LSTM", ("X", "W", "R", "B", "", "", "", "P"), direction=direction)
+    peepholes = 2 * random(directions, 3 * HIDDEN, seed=4)
+    model = model_of([node], {**weights("LSTM", directions), "P": peepholes})
     net = import_onnx(model)
-    assert len(net.layers) == options.get("num_layers", 1)
-    (expected,) = ort.InferenceSession(model).run(None, {"x": X})
-    # The node always has time first, whatever the module had.
-    x, back = (np.swapaxes(X, 0, 1),) * 2 if options.get("batch_first") else (X, None)
-    y = np.asarray(net(x)[0])
-    y = y if back is None else np.swapaxes(y, 0, 1)
-    np.testing.assert_allclose(y, expected, rtol=0, atol=2e-6)
-
-
-def two_layers(between, state=()) -> onnx.ModelProto:
-    arrays = weights("LSTM")
-    arrays |= {f"{n}_2": a for n, a in weights("LSTM", size=HIDDEN).items()}
-    inputs = ["X_2", "W_2", "R_2", "B_2", "", *state][: 4 + 2 * len(state)]
-    second = helper.make_node(
-        "LSTM", inputs, ["Y_2"], name="second", hidden_size=HIDDEN
-    )
-    arrays["axis"] = np.array([1])
-    return model_of([node_of("LSTM"), *between, second], arrays, (), "Y_2")
-
-
-def test_layers_of_which_one_has_a_state():
-    """As it lies in Y: [time, directions, batch, hidden]."""
-    squeeze = helper.make_node("Squeeze", ["Y", "axis"], ["X_2"])
-    model = two_layers([squeeze], ("h",))
-    model.graph.initializer.append(
-        numpy_helper.from_array(random(1, BATCH, HIDDEN, seed=5), "h")
-    )
-    net = import_onnx(model)
-    assert net.state_0 is not None
-    assert net.state_0[0] is None
     assert_computes_the_same(net, model, X)
+    (params,) = net.layers
+    back = to_onnx("LSTM", params)
+    assert_bitwise_equal(back, {**weights("LSTM", directions), "P": peepholes})
 
 
-def test_layers_with_something_else_between_are_not_one_network():
-    squeeze = helper.make_node("Squeeze", ["Y", "axis"], ["Y_s"])
-    relu = helper.make_node("Relu", ["Y_s"], ["X_2"])
-    model = two_layers([squeeze, relu])
-    with pytest.raises(ValueError, match=r"one of 'the' \(LSTM\), 'second' \(LSTM\)"):
-        import_onnx(model)
-    assert len(import_onnx(model, ["the", "second"]).layers) == 2
-    # With time and batch exchanged the second layer runs over the batch.
-    turned = helper.make_node("Transpose", ["Y_s"], ["X_2"], perm=[1, 0, 2])
-    with pytest.raises(ValueError, match="name must say which node is meant"):
-        import_onnx(two_layers([squeeze, turned]))
-    right = helper.make_node("Squeeze", ["Y", "axis"], ["X_2"])
-    assert len(import_onnx(two_layers([right])).layers) == 2
+def test_peepholes_that_are_zero_are_none():
+    zeros = np.zeros((1, 3 * HIDDEN), np.float32)
+    net = import_onnx(with_inputs("", "", "", "P", P=zeros))
+    assert_bitwise_equal(net.layers, import_onnx(lstm()).layers)
 
 
 # ---- errors --------------------------------------------------------------------------
-
-
-def lstm(**options):
-    return model_of([node_of("LSTM", **options)], weights("LSTM"))
-
-
-def with_inputs(*inputs, **arrays):
-    node = node_of("LSTM", ("X", "W", "R", "B", *inputs))
-    return model_of([node], weights("LSTM") | arrays)
 
 
 def computed_weights():
@@ -385,128 +302,6 @@ def without_any():
 def test_what_does_not_fit_is_an_error(model, message):
     with pytest.raises(ValueError, match=message):
         import_onnx(model())
-
-
-def node_between(operator: str, inputs: list, output: str, **attributes):
-    return helper.make_node(operator, inputs, [output], name=output, **attributes)
-
-
-def pair_of_nodes(n: int, cell: str, x: str, squeezed: bool, **options):
-    """A layer's directions as two nodes, one of which reads x from its end."""
-    nodes, sides = [node_between("Slice", [x, *"seas"], f"turned_{n}")], []
-    for side, source in enumerate((x, f"turned_{n}")):
-        if squeezed:
-            nodes.append(node_between("Unsqueeze", [source, "one"], f"x_{n}_{side}"))
-            source = f"x_{n}_{side}"
-        y = f"y_{n}_{side}"
-        names = [source, *(f"{k}_{n}_{side}" for k in "WRB")]
-        nodes.append(
-            helper.make_node(cell, names, [y], name=y, hidden_size=HIDDEN, **options)
-        )
-        axes = "one_two" if squeezed else "one"
-        nodes.append(node_between("Squeeze", [y, axes], f"s_{n}_{side}"))
-        sides.append(f"s_{n}_{side}")
-    nodes.append(node_between("Slice", [sides[1], *"seas"], f"back_{n}"))
-    return nodes, [sides[0], f"back_{n}"]
-
-
-def pairs(cell: str, squeezed: bool, order=(0, 1), **options):
-    """Two layers of such, each of which gets both directions side by side."""
-    arrays = {"one": np.array([1]), "one_two": np.array([1, 2])}
-    arrays |= {"s": np.array([-1]), "e": np.array([np.iinfo(np.int64).min])}
-    arrays["a"] = np.array([0])
-    nodes, x = [], "X"
-    for n in range(2):
-        made, sides = pair_of_nodes(n, cell, x, squeezed, **options)
-        nodes += made
-        x = "Y" if n == 1 else f"both_{n}"
-        sides = [sides[i] for i in order]
-        nodes.append(node_between("Concat", sides, x, axis=1 if squeezed else 2))
-        for side in range(2):
-            size = 2 * HIDDEN if n else IN
-            of_side = weights(cell, 1, size)
-            arrays |= {
-                f"{k}_{n}_{side}": a * (1 + 0.1 * n - 0.3 * side)
-                for k, a in of_side.items()
-            }
-    arrays = {k: a if a.dtype == np.int64 else a.astype("f") for k, a in arrays.items()}
-    rank = (None,) * (2 if squeezed else 3)
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [value("X", *rank)],
-        [helper.make_empty_tensor_value_info("Y")],
-        [numpy_helper.from_array(a, name) for name, a in arrays.items()],
-    )
-    opsets = [helper.make_opsetid("", OPSET)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
-
-
-@pytest.mark.parametrize("squeezed", [True, False])
-@pytest.mark.parametrize(("cell", "options"), [("LSTM", {}), ("RNN", {}), OPTIONS[3]])
-def test_two_nodes_are_the_directions_of_a_layer(cell, options, squeezed):
-    model = pairs(cell, squeezed, **options)
-    net = import_onnx(model)
-    assert net.bidirectional
-    assert len(net.layers) == 2
-    x = X[:, :1] if squeezed else X
-    session = ort.InferenceSession(model.SerializeToString())
-    (wanted,) = session.run(None, {"X": x[:, 0] if squeezed else x})
-    y, _ = net(x)
-    np.testing.assert_allclose(y[:, 0] if squeezed else y, wanted, rtol=0, atol=2e-6)
-
-
-def test_directions_in_another_order_are_no_layer():
-    """The first layer is one, but the second does not read it as ours gives it."""
-    with pytest.raises(ValueError, match="name must say which node is meant"):
-        import_onnx(pairs("GRU", True, order=(1, 0)))
-
-
-@pytest.mark.parametrize("directions", [1, 2])
-@pytest.mark.parametrize("per_channel", [False, True])
-def test_weights_in_8_bits(directions, per_channel, tmp_path):
-    quantization = pytest.importorskip("onnxruntime.quantization")
-    direction = "bidirectional" if directions == 2 else "forward"
-    arrays = weights("LSTM", directions)
-    model = model_of([node_of("LSTM", direction=direction)], arrays)
-    onnx.save(model, tmp_path / "exact.onnx")
-    quantization.quantize_dynamic(
-        tmp_path / "exact.onnx",
-        tmp_path / "model.onnx",
-        op_types_to_quantize=["LSTM"],
-        per_channel=per_channel,
-    )
-    model = onnx.load(tmp_path / "model.onnx")
-    assert "DynamicQuantizeLSTM" in {node.op_type for node in model.graph.node}
-    net = import_onnx(model)
-    (params,), (exact,) = net.layers, import_onnx(tmp_path / "exact.onnx").layers
-    for ours, of_exact in ((params.w_ih, exact.w_ih), (params.w_hh, exact.w_hh)):
-        error = np.abs(ours - of_exact).max()
-        assert 0 < error <= np.abs(of_exact).max() / 127
-    # The node rounds x and h to 8 bits, too: it is as far from ours as from the exact.
-    of_node, ours = y_of(model, X), net(X)[0]
-    of_exact = y_of(onnx.load(tmp_path / "exact.onnx"), X)
-    assert np.abs(ours - of_node).max() <= 1.2 * np.abs(of_exact - of_node).max()
-    assert np.abs(ours - of_exact).max() < 0.02
-
-
-@pytest.mark.parametrize("directions", [1, 2])
-def test_peepholes(directions):
-    direction = "bidirectional" if directions == 2 else "forward"
-    node = node_of("LSTM", ("X", "W", "R", "B", "", "", "", "P"), direction=direction)
-    peepholes = 2 * random(directions, 3 * HIDDEN, seed=4)
-    model = model_of([node], {**weights("LSTM", directions), "P": peepholes})
-    net = import_onnx(model)
-    assert_computes_the_same(net, model, X)
-    (params,) = net.layers
-    back = to_onnx("LSTM", params)
-    assert_bitwise_equal(back, {**weights("LSTM", directions), "P": peepholes})
-
-
-def test_peepholes_that_are_zero_are_none():
-    zeros = np.zeros((1, 3 * HIDDEN), np.float32)
-    net = import_onnx(with_inputs("", "", "", "P", P=zeros))
-    assert_bitwise_equal(net.layers, import_onnx(lstm()).layers)
 
 
 def test_names_and_files_that_are_not_there(tmp_path):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from half_support import assert_as_accurate as assert_as_accurate_in_16_bits
 from jax import export
 from projected_support import (
     BEND,
@@ -30,7 +31,6 @@ from support import (
     run_python,
     scan,
 )
-from test_half import assert_as_accurate as assert_as_accurate_in_16_bits
 
 import prnn_jax
 

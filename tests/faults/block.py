@@ -1,0 +1,96 @@
+"""Within a block: barriers, buffers, and which number is where."""
+
+from faults.fault import BLOCK, GRID, JOBS, SMALL, Fault, edit
+
+FAULTS = [
+    # Barriers and buffers
+    edit(
+        "sums_without_barrier",
+        "value",
+        GRID,
+        SMALL,
+        "engine.cuh",
+        "ptx::bar_sync();  // every warp's partial sums are there",
+        "",
+    ),
+    Fault("barrier_does_not_wait", "value", GRID, (*SMALL, "fault=skip_bar_sync")),
+    edit(
+        "sums_single_buffered",
+        "race",
+        GRID,
+        SMALL,
+        "engine.cuh",
+        "(((s & 1) * kTile.warps_k() + warp_k)",
+        "((0 * s + warp_k)",
+    ),
+    edit(
+        "job_starts_without_barrier",
+        "race",
+        GRID,
+        JOBS,
+        "exchange.cuh",
+        "ptx::bar_sync();\n    const std::int64_t depth_bytes",
+        "const std::int64_t depth_bytes",
+    ),
+    edit(
+        "bias_written_while_it_is_read",
+        "race",
+        GRID,
+        JOBS,
+        "engine.cuh",
+        "ptx::bar_sync();  // the bias of the group before is no longer read",
+        "",
+    ),
+    edit(
+        "bias_of_the_first_group",
+        "value",
+        GRID,
+        JOBS,
+        "engine.cuh",
+        "load_bias(group);",
+        "if (n == 0) load_bias(group);",
+    ),
+    edit(
+        "weights_read_before_they_are_staged",
+        "value",
+        GRID,
+        SMALL,
+        "product.cuh",
+        "ptx::bar_warp_sync();  // other lanes wrote what this one reads",
+        "",
+    ),
+    edit(
+        "weights_staged_before_they_are_read",
+        "race",
+        BLOCK,
+        SMALL,
+        "product.cuh",
+        "ptx::bar_warp_sync();  // and read it before the next is written",
+        "",
+    ),
+    # Which number is where
+    edit(
+        "fragment_of_a_in_other_order",
+        "value",
+        GRID,
+        SMALL,
+        "product.cuh",
+        "component = word % 2 * 2 + row % 16 / 8",
+        "component = word % 2 + row % 16 / 8 * 2",
+    ),
+    Fault(
+        "fragment_of_b_in_other_order",
+        "value",
+        GRID,
+        (*SMALL, "fault=b_fragment_order"),
+    ),
+    edit(
+        "registers_beyond_the_last",
+        "value",
+        "gru-forward-tf32-grid2",
+        ("cases=*-H650", "schedules=1"),
+        "product.cuh",
+        "multiply_blocks(values, s, sums, first, in_registers,",
+        "multiply_blocks(values, s, sums, first, k_blocks_,",
+    ),
+]

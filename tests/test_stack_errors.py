@@ -1,0 +1,91 @@
+"""Errors of prnn_jax.stack: each says in which layer, what was expected, what came."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from stack_cases import HIDDEN, Case, restack
+
+import prnn_jax
+from prnn_jax import Layer, Norm
+
+
+def wrong(**changes):
+    arrays = Case(layers=6, norm=True, state=True).arrays(input_size=HIDDEN)
+    return {**arrays, **changes}
+
+
+PARAMS = [layer.params for layer in wrong()["layers"]]
+NARROW = PARAMS[0]._replace(w_ih=PARAMS[0].w_ih[:4])
+OTHER_DTYPE = PARAMS[0]._replace(w_hh=PARAMS[0].w_hh.astype(np.float16))
+SHORT_NORM = Norm(np.ones(5, np.float32))
+STACKED = restack(wrong(), 2)
+
+
+WRONG = [
+    ({"cell": "elman"}, "cell must be one of 'lstm', 'slstm', 'gru', 'rnn', got"),
+    ({"layers": PARAMS[0]}, "layers must be a sequence.*Params; put it in a list"),
+    ({"layers": []}, "layers must be at least one, got none"),
+    (
+        {"layers": [PARAMS[0], PARAMS[1][:2]]},
+        r"layers\[1\] must be .*Params.*got tuple",
+    ),
+    ({"layers": [Layer(PARAMS[0], np.ones(3))]}, r"norm of layers\[0\].*got ndarray"),
+    (
+        {"layers": [PARAMS[0], NARROW], "state_0": None},
+        r"layer 1: w_ih must be for an input of 6 features, which is the width of the "
+        r"output of layer 0, got \[4, 24\]",
+    ),
+    (
+        {"layers": [NARROW] * 6},
+        "layer 0: w_ih must be for an input of 6 features, which is the width of x",
+    ),
+    (
+        {"layers": [NARROW] * 6, "x": np.ones((2, 7, 4), np.float32)},
+        "layer 1: w_ih must be for an input of 6 features, .* layer 0",
+    ),
+    (
+        {"layers": [PARAMS[0], OTHER_DTYPE], "state_0": None},
+        "layer 1: all arrays must have the same dtype",
+    ),
+    (
+        {"layers": [Layer(PARAMS[0], SHORT_NORM)], "state_0": None},
+        r"layer 0: norm.scale must be \[input\] = \[6\], got \[5\]",
+    ),
+    (
+        {"state_0": wrong()["state_0"][:2]},
+        "state_0 must be a sequence of 6 states .*, one for each of layers, got 2",
+    ),
+    ({"state_0": np.zeros((6, 2, 6))}, "state_0 must be a sequence of 6.*got "),
+    (
+        {"state_0": [state[0] for state in wrong()["state_0"]]},
+        r"layer 0: state_0 must be \(h_0, c_0\)",
+    ),
+    (
+        {**STACKED, "state_0": [None, None, wrong()["state_0"][0]]},
+        r"state_0\[2\] must begin with the axis of the 4 stacked layers, got \[2, 6\]",
+    ),
+    (
+        {"layers": [Layer(PARAMS[0], stacked=True)], "state_0": None},
+        r"layers\[0\] is stacked.*same first axis.*\[6, 24\], \[6, 24\], \[24\]",
+    ),
+    ({"reset_to": wrong()["state_0"]}, "reset_to is given without resets"),
+    ({"dropout": 1.0}, "stack: dropout must be from 0 to below 1, got 1.0"),
+    ({"recurrent_dropout": jnp.ones(1)}, "recurrent_dropout must be a number"),
+    ({"zoneout": 1.5}, "stack: zoneout must be from 0 to 1, got 1.5"),
+    ({"zoneout": (0.1, 0.1, 0.1)}, "zoneout must be a number or a tuple of 2.*got 3"),
+    ({"cell": "slstm", "zoneout": 0.1}, "zoneout must be 0 for the sLSTM"),
+    ({"skip_connections": 2}, "skip_connections must be True or False.* got 2"),
+    ({"x": np.ones(6, np.float32)}, r"x must be \[\*batch, time, input\], got \[6\]"),
+    ({"lengths": np.ones(3, int)}, r"lengths must be \[\*batch\] = \[2\], got \[3\]"),
+    ({"lengths": np.array([8, 1])}, "lengths must be from 0 to time = 7, got 8"),
+    ({"implementation": "cuda"}, "stack: implementation must be one of"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG)
+def test_errors_say_where_and_what(changes, message):
+    arguments = {"cell": "lstm", "implementation": "scan", **wrong(), **changes}
+    with pytest.raises(
+        ValueError, match=f"^stack(, |: ).*{message.removeprefix('stack: ')}"
+    ):
+        prnn_jax.stack(**arguments)
