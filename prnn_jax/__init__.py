@@ -21,7 +21,9 @@ from prnn_jax._ops_recurrence import recurrence
 from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params, Prepared
 from prnn_jax._plan import Plan, explain
 from prnn_jax._prepare import prepare
+from prnn_jax._qrnn import qrnn
 from prnn_jax._recurrence import SAVED
+from prnn_jax._sru import sru
 from prnn_jax._stack import stack
 from prnn_jax._stack_layers import Layer, Norm
 
@@ -52,9 +54,11 @@ __all__ = [
     "min_gru",
     "min_lstm",
     "prepare",
+    "qrnn",
     "recurrence",
     "rg_lru",
     "rnn",
     "slstm",
+    "sru",
     "stack",
 ]
