@@ -237,8 +237,7 @@ def _gathered(
     number = ends - 1 - t if reverse else t  # of the step, in the order of processing
     latest = jnp.zeros_like(t)  # of the resets up to here, from 1; 0 for none
     if resets is not None:
-        is_reset = (resets != 0) & (t < ends)
-        latest = jnp.where(is_reset, number + 1, 0)
+        latest = jnp.where(resets != 0, number + 1, 0)  # past the end, none above 0
         latest = lax.cummax(latest, axis, reverse=reverse)
     since = number - jnp.maximum(latest - 1, 0)
     windows = [jnp.moveaxis(window, -2, axis) for window in (x_0, x_to)]

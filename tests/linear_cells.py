@@ -150,9 +150,6 @@ CELLS = {
     "sru": Cell(
         {"w_ih": (5, 15), "b_ih": (10,)}, _sru, _CALL_SRU, holds=False, input=HIDDEN
     ),
-    "sru-skip": Cell(
-        {**_OF_SRU, "w_skip": (INPUT, HIDDEN)}, _sru, _CALL_SRU, holds=False
-    ),
     "sru-peepholes": Cell(
         {**_OF_SRU, "w_skip": (INPUT, HIDDEN), "peepholes": (2 * HIDDEN,)},
         _sru,
