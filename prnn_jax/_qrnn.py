@@ -14,6 +14,7 @@ from prnn_jax._controls import as_array, checked_lengths
 from prnn_jax._linear_run import Steps, gates_of, input_of, linear
 from prnn_jax._linear_ways import CellOptions, Together, in_directions, in_fewer_steps
 from prnn_jax._run import Precision
+from prnn_jax._sharding import aligned_state
 
 #: Which gates there are besides the candidate z, by their letters.
 Pooling = Literal["f", "fo", "ifo"]
@@ -202,11 +203,11 @@ def _window(
     """`[*batch, width - 1, input]`, checked, or zeros."""
     sizes = (*steps.batch, width - 1, x.shape[-1])
     if given is None:
-        return jnp.zeros(sizes, x.dtype)
+        given = jnp.zeros(sizes, x.dtype)
     given = _checks.jax_array(op, name, given)
     _checks.same_dtype(op, {"x": x, name: given})
     _checks.shape(op, name, given, ("*batch", "width - 1", "input"), sizes)
-    return given
+    return aligned_state(x, steps.axis, given)
 
 
 def _slices(x: Array, x_0: Array, steps: Steps, *, reverse: bool) -> list[Array]:

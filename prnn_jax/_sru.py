@@ -24,7 +24,7 @@ from prnn_jax._linear_run import (
 )
 from prnn_jax._linear_ways import CellOptions, Together, in_directions, in_fewer_steps
 from prnn_jax._run import Precision
-from prnn_jax._sharding import match_varying
+from prnn_jax._sharding import aligned_state, match_varying
 
 
 def sru(
@@ -151,7 +151,12 @@ def _seeing_states(
     names = {"of_a": "x", "of_b": "x", "of_h": "c_0"}
     given = Given.of(op, candidate, candidate, c_0, time_major=time_major, **names)
     bent = Bent.of(op, given, lengths, None, "hold", resets, reset_to)
-    arrays = candidate, *gates, peepholes, given.or_zeros(), bent
+    axis = given.steps.axis
+    c_0 = aligned_state(candidate, axis, given.or_zeros())
+    if bent.reset_to is not None:
+        reset_to = aligned_state(candidate, axis, bent.reset_to)
+        bent = bent._replace(reset_to=reset_to)
+    arrays = candidate, *gates, peepholes, c_0, bent
     return _scanned(static.reverse, given.steps, *match_varying(arrays))
 
 
