@@ -13,15 +13,18 @@ from importlib.metadata import version as _version
 from prnn_jax import convert as convert
 from prnn_jax._activations import Activation
 from prnn_jax._define import DefinedCell, define_cell
+from prnn_jax._explain import explain
 from prnn_jax._export import export_checks
 from prnn_jax._init import init
 from prnn_jax._linear import indrnn, linear_recurrence, min_gru, min_lstm, rg_lru
 from prnn_jax._ops import gru, lstm, rnn, slstm
 from prnn_jax._ops_recurrence import recurrence
 from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params, Prepared
-from prnn_jax._plan import Plan, explain
+from prnn_jax._plan import Plan
 from prnn_jax._prepare import prepare
+from prnn_jax._qrnn import qrnn
 from prnn_jax._recurrence import SAVED
+from prnn_jax._sru import sru
 from prnn_jax._stack import stack
 from prnn_jax._stack_layers import Layer, Norm
 
@@ -52,9 +55,11 @@ __all__ = [
     "min_gru",
     "min_lstm",
     "prepare",
+    "qrnn",
     "recurrence",
     "rg_lru",
     "rnn",
     "slstm",
+    "sru",
     "stack",
 ]

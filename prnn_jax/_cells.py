@@ -38,10 +38,10 @@ class Defined:
 AnyCell = CellName | Defined
 
 
-def check_cell_name(op: str, cell: Any) -> None:
-    """The cell must be known."""
+def check_cell_name(op: str, cell: Any, more: tuple[str, ...] = ()) -> None:
+    """The cell must be known; `more` are names that only this function takes."""
     if not isinstance(cell, Defined):
-        _checks.one_of(op, "cell", cell, NAMES)
+        _checks.one_of(op, "cell", cell, (*NAMES, *more))
 
 
 @dataclass(frozen=True)

@@ -50,14 +50,14 @@ class Elementwise:
 def recur(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
     """y of all steps; y_0 `[rows, width]`."""
     y_0 = _aligned(how, b, y_0)
-    a = _aligned(how, b, a) if a.ndim == 2 else a
+    a = _aligned(how, b, a)
     if how.implementation == "scan":
         return _by_scan(how, a, b, y_0)
     return _recur(how, a, b, y_0)
 
 
 def _aligned(how: Elementwise, b: Array, x: Array) -> Array:
-    """What has no time, sharded as b is, where the mesh is Explicit."""
+    """What goes with b, sharded as b is, where the mesh is Explicit."""
     as_call: Any = how
     return aligned(as_call, b[..., None], x[..., None])[..., 0]
 

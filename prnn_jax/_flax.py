@@ -348,20 +348,21 @@ class Options:
             **self.cell_options,
         )
         if self.reverse and not self.keep_order:
-            y = self._in_order_of_processing(y, seq_lengths)
+            y = in_order_of_processing(y, seq_lengths, time_major=self.time_major)
         return (self.carries.from_state(state), y) if self.return_carry else y
 
-    def _in_order_of_processing(self, y: Array, lengths: Any) -> Array:
-        """y of a reversed layer, last step first; what is past the end stays there."""
-        axis = 0 if self.time_major else y.ndim - 2
-        if lengths is None:
-            return jnp.flip(y, axis)
-        time = y.shape[axis]
-        lengths = jnp.asarray(lengths)
-        lengths = jnp.expand_dims(counted(lengths, time), axis)
-        steps = lax.broadcasted_iota(jnp.int32, y.shape[:-1], axis)
-        order = jnp.where(steps < lengths, lengths - 1 - steps, steps)
-        return jnp.take_along_axis(y, order[..., None], axis)
+
+def in_order_of_processing(y: Array, lengths: Any, *, time_major: bool) -> Array:
+    """y of a reversed layer, last step first; what is past the end stays there."""
+    axis = 0 if time_major else y.ndim - 2
+    if lengths is None:
+        return jnp.flip(y, axis)
+    time = y.shape[axis]
+    lengths = jnp.asarray(lengths)
+    lengths = jnp.expand_dims(counted(lengths, time), axis)
+    steps = lax.broadcasted_iota(jnp.int32, y.shape[:-1], axis)
+    order = jnp.where(steps < lengths, lengths - 1 - steps, steps)
+    return jnp.take_along_axis(y, order[..., None], axis)
 
 
 def promoted(arrays: tuple, dtype: Any) -> tuple:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _plan
+from prnn_jax import _explain, _plan
 from prnn_jax._checks import check
 from prnn_jax._params import BidirectionalParams, Params
 from prnn_jax.convert import from_keras, to_keras
@@ -130,7 +130,7 @@ class Layer:
         )
         why = self._refusal(training, None)
         function: Any = type(self)._function.__name__
-        plan = _plan.explain(
+        plan = _explain.explain(
             function,
             batch=batch,
             time=time,

@@ -1,6 +1,6 @@
 """The public functions whose recurrence has no product: element by element."""
 
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -10,22 +10,13 @@ from jax.typing import ArrayLike
 from prnn_jax import _checks
 from prnn_jax._activations import GivenActivation, applied
 from prnn_jax._checks import check
-from prnn_jax._linear_run import Given, gates_of, how, projected, run
+from prnn_jax._linear_run import gates_of, input_of, linear, projected
+from prnn_jax._linear_ways import CellOptions, in_directions, in_fewer_steps
 from prnn_jax._params import Params
 from prnn_jax._run import Implementation, Lengths, Precision, Resets
+from prnn_jax._step_mask import MaskedY
 
 __all__ = ["indrnn", "linear_recurrence", "min_gru", "min_lstm", "rg_lru"]
-
-
-class LinearOptions(TypedDict, total=False):
-    """The options of `linear_recurrence`, which what is made of it has too."""
-
-    lengths: Lengths | None
-    resets: Resets | None
-    reset_to: ArrayLike | None
-    reverse: bool
-    time_major: bool
-    implementation: Implementation | None
 
 
 def linear_recurrence(
@@ -34,6 +25,8 @@ def linear_recurrence(
     h_0: ArrayLike | None = None,
     *,
     lengths: Lengths | None = None,
+    mask: ArrayLike | None = None,
+    masked_y: MaskedY = "hold",
     resets: Resets | None = None,
     reset_to: ArrayLike | None = None,
     reverse: bool = False,
@@ -55,11 +48,14 @@ def linear_recurrence(
       h_0: `[*batch, features]`; zeros if not given.
       lengths: `[*batch]`, how many steps of each row count, from its beginning, as in
         `lstm`: h is zero at the others, and `reverse` begins at the last that counts.
+      mask: `[*batch, time]`: where zero, the step does not count, as in `lstm`: the
+        state stays. In place of lengths, and without resets.
+      masked_y: what h is there: "hold" for the last before it, or "zero".
       resets: `[*batch, time]`: where not zero, the state is replaced before that step,
         in the order of processing, as in `lstm`.
       reset_to: what it is replaced with, as h_0; zeros if not given.
       reverse: from the last step to the first.
-      time_major: a, b, h and resets are `[time, *batch, ...]`.
+      time_major: a, b, h, mask and resets are `[time, *batch, ...]`.
       implementation: "native", "scan" (`lax.scan`), or None: native on a CPU in
         float32, bfloat16 and float16, an associative scan elsewhere.
 
@@ -69,10 +65,8 @@ def linear_recurrence(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    op = "linear_recurrence"
-    static = how(op, reverse, implementation, None)
-    given = Given.of(op, a, b, h_0, time_major=time_major, of_a="a", of_b="b")
-    return run(op, static, given, lengths, resets, reset_to)
+    arguments = locals()
+    return linear("linear_recurrence", **arguments)
 
 
 def indrnn(
@@ -81,13 +75,8 @@ def indrnn(
     h_0: ArrayLike | None = None,
     *,
     activation: GivenActivation = "relu",
-    lengths: Lengths | None = None,
-    resets: Resets | None = None,
-    reset_to: ArrayLike | None = None,
-    reverse: bool = False,
-    time_major: bool = False,
     precision: Precision = None,
-    implementation: Implementation | None = None,
+    **options: Unpack[CellOptions],
 ) -> tuple[Array, Array]:
     r"""Independently recurrent network: each unit sees its own state alone.
 
@@ -101,13 +90,10 @@ def indrnn(
         `[hidden]` or None, and u, `[hidden]`, as w_hh.
       h_0: `[*batch, hidden]`; zeros if not given.
       activation: f, a name or an `Activation`, as of `rnn`.
-      lengths: `[*batch]`, as in `linear_recurrence`.
-      resets: `[*batch, time]`, as in `linear_recurrence`.
-      reset_to: as h_0.
-      reverse: from the last step to the first.
-      time_major: x, y and resets are `[time, *batch, ...]`.
       precision: of the product with w_ih, as in `jax.lax.dot`.
-      implementation: as in `linear_recurrence`; elsewhere than on a CPU `lax.scan`.
+      **options: as of `linear_recurrence`, but that elsewhere than on a CPU
+        `lax.scan` runs it; and `bidirectional` and `merge` as of `lstm`: then the
+        params and h_0 have a leading axis of 2, and y is `[*batch, time, 2*hidden]`.
 
     Returns:
       y `[*batch, time, hidden]`, every h, and the last h `[*batch, hidden]`.
@@ -115,19 +101,30 @@ def indrnn(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    op = "indrnn"
-    static = how(op, reverse, implementation, applied(op, "activation", activation))
-    w_hh: Any = params.w_hh if isinstance(params, Params) else None
+    f = applied("indrnn", "activation", activation)
+    is_params = isinstance(params, Params)
+    w_hh: Any = params.w_hh if is_params else None
+    lead = 1 + bool(options.get("bidirectional"))
     check(
-        len(getattr(w_hh, "shape", ())) == 1,
-        f"{op}: params must be prnn_jax.Params whose w_hh is u, [hidden], got "
+        len(getattr(w_hh, "shape", ())) == lead,
+        "indrnn: params must be prnn_jax.Params whose w_hh is u, "
+        f"[{'2, ' * (lead - 1)}hidden], got "
         f"{list(getattr(w_hh, 'shape', ())) or type(params).__name__}.",
     )
-    weights = {"w_ih": params.w_ih, "b_ih": params.b_ih, "b_hh": params.b_hh}
-    axes = lengths, time_major
-    a_x = projected(op, x, weights, "hidden", w_hh.shape[0], precision, *axes)
-    given = Given.of(op, w_hh, a_x, h_0, time_major=time_major, of_a="w_hh", of_b="x")
-    return run(op, static, given, lengths, resets, reset_to)
+
+    def one(op: str, weights: dict, h_0: Any, options: dict) -> tuple[Array, Array]:
+        u, own = weights["w_hh"], {k: w for k, w in weights.items() if k != "w_hh"}
+
+        def run(x: Any, options: dict, _) -> tuple[Array, Array]:
+            x, _ = input_of(op, x, options)
+            a_x = projected(op, x, own, "hidden", u.shape[0], precision)
+            return linear(op, u, a_x, h_0, f=f, of_a="w_hh", of_b="x", **options)
+
+        return in_fewer_steps(op, run, x, h_0, options)
+
+    names = "w_ih", "w_hh", "b_ih", "b_hh"
+    weights = {name: getattr(params, name) for name in names}
+    return in_directions("indrnn", one, weights, h_0, **options)
 
 
 def min_gru(
@@ -138,7 +135,7 @@ def min_gru(
     *,
     activation: GivenActivation = "linear",
     precision: Precision = None,
-    **options: Unpack[LinearOptions],
+    **options: Unpack[CellOptions],
 ) -> tuple[Array, Array]:
     r"""Minimal GRU, whose gates see the input alone.
 
@@ -153,7 +150,9 @@ def min_gru(
       h_0: `[*batch, hidden]`; zeros if not given.
       activation: f, a name or an `Activation`.
       precision: of the product with w_ih, as in `jax.lax.dot`.
-      **options: as of `linear_recurrence`.
+      **options: as of `linear_recurrence`, and `bidirectional` and `merge` as of
+        `lstm`: then all arrays but x have a leading axis of 2, and y is
+        `[*batch, time, 2*hidden]`.
 
     Returns:
       y `[*batch, time, hidden]`, every h, and the last h.
@@ -161,11 +160,15 @@ def min_gru(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    op = "min_gru"
-    z, candidate = gates_of(op, x, {"w_ih": w_ih, "b_ih": b_ih}, 2, precision, options)
-    z = jax.nn.sigmoid(z)
-    f = applied(op, "activation", activation)
-    return linear_recurrence(1 - z, z * f(candidate), h_0, **options)
+    f = applied("min_gru", "activation", activation)
+
+    def one(op: str, weights: dict, h_0: Any, options: dict) -> tuple[Array, Array]:
+        z, candidate = gates_of(op, input_of(op, x, options)[0], weights, 2, precision)
+        z = jax.nn.sigmoid(z)
+        return linear(op, 1 - z, z * f(candidate), h_0, **options)
+
+    weights = {"w_ih": w_ih, "b_ih": b_ih}
+    return in_directions("min_gru", one, weights, h_0, **options)
 
 
 def min_lstm(
@@ -176,7 +179,7 @@ def min_lstm(
     *,
     activation: GivenActivation = "linear",
     precision: Precision = None,
-    **options: Unpack[LinearOptions],
+    **options: Unpack[CellOptions],
 ) -> tuple[Array, Array]:
     r"""Minimal LSTM, whose gates see the input alone and add up to 1.
 
@@ -192,7 +195,9 @@ def min_lstm(
       h_0: `[*batch, hidden]`; zeros if not given.
       activation: φ, a name or an `Activation`.
       precision: of the product with w_ih, as in `jax.lax.dot`.
-      **options: as of `linear_recurrence`.
+      **options: as of `linear_recurrence`, and `bidirectional` and `merge` as of
+        `lstm`: then all arrays but x have a leading axis of 2, and y is
+        `[*batch, time, 2*hidden]`.
 
     Returns:
       y `[*batch, time, hidden]`, every h, and the last h.
@@ -200,12 +205,16 @@ def min_lstm(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    op = "min_lstm"
-    i, f, g = gates_of(op, x, {"w_ih": w_ih, "b_ih": b_ih}, 3, precision, options)
-    # f / (f + i) is 1 / (1 + i / f), and log of i / f is log σ(a_i) - log σ(a_f).
-    keep = jax.nn.sigmoid(jax.nn.log_sigmoid(f) - jax.nn.log_sigmoid(i))
-    phi = applied(op, "activation", activation)
-    return linear_recurrence(keep, (1 - keep) * phi(g), h_0, **options)
+    phi = applied("min_lstm", "activation", activation)
+
+    def one(op: str, weights: dict, h_0: Any, options: dict) -> tuple[Array, Array]:
+        i, f, g = gates_of(op, input_of(op, x, options)[0], weights, 3, precision)
+        # f / (f + i) is 1 / (1 + i / f), and log of i / f is log σ(a_i) - log σ(a_f).
+        keep = jax.nn.sigmoid(jax.nn.log_sigmoid(f) - jax.nn.log_sigmoid(i))
+        return linear(op, keep, (1 - keep) * phi(g), h_0, **options)
+
+    weights = {"w_ih": w_ih, "b_ih": b_ih}
+    return in_directions("min_lstm", one, weights, h_0, **options)
 
 
 def rg_lru(
@@ -217,7 +226,7 @@ def rg_lru(
     *,
     c: float = 8.0,
     precision: Precision = None,
-    **options: Unpack[LinearOptions],
+    **options: Unpack[CellOptions],
 ) -> tuple[Array, Array]:
     r"""Real-gated linear recurrent unit, of Griffin and RecurrentGemma.
 
@@ -235,7 +244,9 @@ def rg_lru(
       h_0: `[*batch, hidden]`; zeros if not given.
       c: how much r may speed the decay up.
       precision: of the product, as in `jax.lax.dot`.
-      **options: as of `linear_recurrence`.
+      **options: as of `linear_recurrence`, and `bidirectional` and `merge` as of
+        `lstm`: then all arrays but x have a leading axis of 2, and y is
+        `[*batch, time, 2*hidden]`.
 
     Returns:
       y `[*batch, time, hidden]`, every h, and the last h.
@@ -243,15 +254,18 @@ def rg_lru(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    op = "rg_lru"
-    weights = {"w_gates": w_gates, "b_gates": b_gates}
-    r, i = gates_of(op, x, weights, 2, precision, options)
-    x, decay = jnp.asarray(x), _checks.jax_array(op, "decay", decay)
-    _checks.shape(op, "decay", decay, ("hidden",), r.shape[-1:])
-    _checks.same_dtype(op, {"x": x, "decay": decay})
-    log_a = c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay)
-    # 1 - a^2, exact where a is near 1.
-    share = jnp.sqrt(-jnp.expm1(2 * log_a))
-    return linear_recurrence(
-        jnp.exp(log_a), share * (jax.nn.sigmoid(i) * x), h_0, **options
-    )
+
+    def one(op: str, weights: dict, h_0: Any, options: dict) -> tuple[Array, Array]:
+        given, _ = input_of(op, x, options)
+        decay = _checks.jax_array(op, "decay", weights.pop("decay"))
+        r, i = gates_of(op, given, weights, 2, precision)
+        _checks.shape(op, "decay", decay, ("hidden",), r.shape[-1:])
+        _checks.same_dtype(op, {"x": given, "decay": decay})
+        log_a = c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay)
+        # 1 - a^2, exact where a is near 1.
+        share = jnp.sqrt(-jnp.expm1(2 * log_a))
+        b = share * (jax.nn.sigmoid(i) * given)
+        return linear(op, jnp.exp(log_a), b, h_0, **options)
+
+    weights = {"w_gates": w_gates, "b_gates": b_gates, "decay": decay}
+    return in_directions("rg_lru", one, weights, h_0, **options)

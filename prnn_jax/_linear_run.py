@@ -3,19 +3,34 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from prnn_jax import _checks, _options
 from prnn_jax._checks import check
 from prnn_jax._controls import checked_lengths, steps_that_count
 from prnn_jax._eager import compiled_once
 from prnn_jax._elementwise import Elementwise, recur
-from prnn_jax._ffi import CPU_DTYPES
-from prnn_jax._native import missing
+from prnn_jax._linear_engine import check_native
+from prnn_jax._run import Implementation, Lengths, Resets
 from prnn_jax._sharding import match_varying
+from prnn_jax._step_mask import MaskedY, check_alone, which_count
+
+
+class LinearOptions(TypedDict, total=False):
+    """The options of `linear_recurrence`, which what is made of it has too."""
+
+    lengths: Lengths | None
+    mask: ArrayLike | None
+    masked_y: MaskedY
+    resets: Resets | None
+    reset_to: Any
+    reverse: bool
+    time_major: bool
+    implementation: Implementation | None
 
 
 def how(op: str, reverse, implementation, f) -> Elementwise:
@@ -25,61 +40,132 @@ def how(op: str, reverse, implementation, f) -> Elementwise:
 
 
 @dataclass(frozen=True)
+class Steps:
+    """The axes of a call's sequences, but for the features."""
+
+    batch: tuple[int, ...]
+    time: int
+    time_major: bool
+
+    @classmethod
+    def of(cls, op: str, name: str, x: Array, features: str, time_major) -> "Steps":
+        time_major = _options.flag(op, "time_major", time_major)
+        axes = (*_names(time_major=time_major), features)
+        check(
+            x.ndim >= 2,
+            f"{op}: {name} must be [{', '.join(axes)}], got {list(x.shape)}.",
+        )
+        if time_major:
+            return cls(x.shape[1:-1], x.shape[0], True)
+        return cls(x.shape[:-2], x.shape[-2], False)
+
+    @property
+    def axis(self) -> int:
+        """Of time."""
+        return 0 if self.time_major else len(self.batch)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the axes, in the words of messages."""
+        return _names(time_major=self.time_major)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The same in numbers."""
+        return self.along_time(self.batch, self.time)
+
+    def along_time(self, batch: tuple, time: Any) -> tuple:
+        """Something of time among such of the batch axes."""
+        return (*batch[: self.axis], time, *batch[self.axis :])
+
+    def along(self, state: Array) -> Array:
+        """A state as one step of a sequence."""
+        return jnp.expand_dims(state, self.axis)
+
+    def counting(self, op: str, options: Mapping[str, Any]) -> Array | None:
+        """Which steps count, by lengths or mask, with an axis of features of 1.
+
+        None if all do.
+        """
+        lengths, mask = options.get("lengths"), options.get("mask")
+        if mask is not None:
+            return which_count(op, mask, self.batch, self.time, self)[..., None]
+        if lengths is None:
+            return None
+        lengths = checked_lengths(op, lengths, self.batch, self.time)
+        return steps_that_count(lengths, self.time, time_major=self.time_major)
+
+
+def _names(*, time_major: bool) -> tuple[str, ...]:
+    return ("time", "*batch") if time_major else ("*batch", "time")
+
+
+@dataclass(frozen=True)
 class Given:
     """The arrays of a call, which fit together."""
 
     a: Array
     b: Array
     h_0: Array | None
-    time_major: bool
+    steps: Steps
 
     @classmethod
-    def of(cls, op: str, a, b, h_0, *, time_major, of_a: str, of_b: str) -> "Given":
-        time_major = _options.flag(op, "time_major", time_major)
+    def of(
+        cls, op: str, a, b, h_0, *, time_major, of_a: str, of_b: str, of_h: str = "h_0"
+    ) -> "Given":
         a, b = _checks.jax_array(op, of_a, a), _checks.jax_array(op, of_b, b)
         arrays = {of_a: a, of_b: b}
         if h_0 is not None:
-            h_0 = arrays["h_0"] = _checks.jax_array(op, "h_0", h_0)
+            h_0 = arrays[of_h] = _checks.jax_array(op, of_h, h_0)
         _checks.same_dtype(op, arrays)
-        steps = ("time", "*batch") if time_major else ("*batch", "time")
-        names = ", ".join((*steps, "features"))
-        check(b.ndim >= 2, f"{op}: {of_b} must be [{names}], got {list(b.shape)}.")
+        steps = Steps.of(op, of_b, b, "features", time_major)
+        names = ", ".join((*steps.names, "features"))
         check(
             a.shape in (b.shape, b.shape[-1:]),
             f"{op}: {of_a} must be [{names}] = {list(b.shape)} or [features] = "
             f"{list(b.shape[-1:])}, got {list(a.shape)}.",
         )
-        given = cls(a, b, h_0, time_major)
+        given = cls(a, b, h_0, steps)
         if h_0 is not None:
-            _checks.shape(op, "h_0", h_0, ("*batch", "features"), given.state_shape)
+            _checks.shape(op, of_h, h_0, ("*batch", "features"), given.state_shape)
         return given
 
     @property
-    def batch(self) -> tuple[int, ...]:
-        return self.b.shape[1:-1] if self.time_major else self.b.shape[:-2]
-
-    @property
-    def time(self) -> int:
-        return self.b.shape[0 if self.time_major else -2]
-
-    @property
     def state_shape(self) -> tuple[int, ...]:
-        return (*self.batch, self.b.shape[-1])
+        return (*self.steps.batch, self.b.shape[-1])
+
+    def or_zeros(self) -> Array:
+        """The initial state."""
+        if self.h_0 is not None:
+            return self.h_0
+        return jnp.zeros(self.state_shape, self.b.dtype)
+
+
+# ---- the input -----------------------------------------------------------------------
+
+
+def input_of(op: str, x: Any, options: Mapping[str, Any]) -> tuple[Array, Array | None]:
+    """x, zero where a step does not count, and which steps do, or None for all.
+
+    For what a step that does not count holds may be NaN, and 0 * NaN would come back
+    from the gradient of a weight.
+    """
+    x = _checks.jax_array(op, "x", x)
+    check(
+        x.ndim >= 2, f"{op}: x must have axes of time and input, got {list(x.shape)}."
+    )
+    steps = Steps.of(op, "x", x, "input", options.get("time_major", False))
+    counts = steps.counting(op, options)
+    return (x if counts is None else jnp.where(counts, x, 0)), counts
 
 
 def gates_of(
-    op: str,
-    x: Any,
-    weights: dict[str, Any],
-    gates: int,
-    precision: Any,
-    options: Mapping[str, Any],
+    op: str, x: Array, weights: dict[str, Any], gates: int, precision: Any
 ) -> list[Array]:
     """The pre-activations of each gate, made of the input alone.
 
     Args:
       weights: by name; w first, then a bias or None.
-      options: of the public call, of which `lengths` and `time_major` matter.
     """
     (name, w), *_ = weights.items()
     columns = getattr(w, "shape", (0,))[-1:]
@@ -90,43 +176,26 @@ def gates_of(
         f"{op}: {name} must be [input, {gates}*hidden] with hidden >= 1, got "
         f"{list(getattr(w, 'shape', ())) or type(w).__name__}.",
     )
-    axes = options.get("lengths"), options.get("time_major", False)
-    a = projected(op, x, weights, f"{gates}*hidden", columns[0], precision, *axes)
+    a = projected(op, x, weights, f"{gates}*hidden", columns[0], precision)
     return jnp.split(a, gates, -1)
 
 
 def projected(
-    op: str,
-    x: Any,
-    weights: dict[str, Any],
-    wide: str,
-    columns: int,
-    precision: Any,
-    lengths: Any,
-    time_major: Any,
+    op: str, x: Array, weights: dict[str, Any], wide: str, columns: int, precision: Any
 ) -> Array:
     """x w and the biases, for all steps; `wide` is what the columns are called."""
     arrays = {
         name: _checks.jax_array(op, name, array)
-        for name, array in {"x": x, **weights}.items()
+        for name, array in weights.items()
         if array is not None
     }
-    _checks.same_dtype(op, arrays)
-    x, w, *biases = arrays.values()
-    check(
-        x.ndim >= 2, f"{op}: x must have axes of time and input, got {list(x.shape)}."
-    )
-    for name, array in list(arrays.items())[1:]:
+    _checks.same_dtype(op, {"x": x, **arrays})
+    w, *biases = arrays.values()
+    for name, array in arrays.items():
         names, sizes = (wide,), (columns,)
         if array is w:
             names, sizes = ("input", wide), (x.shape[-1], columns)
         _checks.shape(op, name, array, names, sizes)
-    if lengths is not None:  # or 0 * NaN would come back from the gradient of w
-        time_major = _options.flag(op, "time_major", time_major)
-        time = x.shape[0 if time_major else -2]
-        batch = x.shape[1:-1] if time_major else x.shape[:-2]
-        lengths = checked_lengths(op, lengths, batch, time)
-        x = jnp.where(steps_that_count(lengths, time, time_major=time_major), x, 0)
     a = jnp.matmul(x, w, precision=_options.precision(op, precision))
     return sum(biases, start=a)
 
@@ -134,72 +203,108 @@ def projected(
 # ---- the call ------------------------------------------------------------------------
 
 
-def run(
-    op: str, how: Elementwise, given: Given, lengths, resets, reset_to
-) -> tuple[Array, Array]:
-    check(
-        reset_to is None or resets is not None,
-        f"{op}: reset_to is given without resets; give resets, or leave it out.",
-    )
-    dtype = given.b.dtype.name
-    reason = missing or (
-        f"the native engine takes {', '.join(CPU_DTYPES)}, not {dtype}"
-        if dtype not in CPU_DTYPES
-        else ""
-    )
-    check(
-        how.implementation != "native" or not reason,
-        f'{op}: implementation="native" is not available: {reason}. '
-        'implementation="scan" always runs; None chooses.',
-    )
-    time, time_major = given.time, given.time_major
-    h_0 = given.h_0
-    if h_0 is None:
-        h_0 = jnp.zeros(given.state_shape, given.b.dtype)
-    if lengths is not None:
-        lengths = checked_lengths(op, lengths, given.batch, time)
-    if resets is not None:
-        resets = jnp.asarray(resets)
-        steps = ("time", "*batch") if time_major else ("*batch", "time")
-        _checks.shape(op, "resets", resets, steps, given.b.shape[:-1])
+class Bent(NamedTuple):
+    """What bends the course of a call, checked; None where there is no such thing.
+
+    Attributes:
+      lengths: int32 `[*batch]`.
+      counts: by a mask, `[*batch, time]`, or time-major, bool.
+      resets: likewise.
+      reset_to: as the initial state.
+    """
+
+    lengths: Array | None
+    counts: Array | None
+    resets: Array | None
+    reset_to: Array | None
+
+    @classmethod
+    def of(
+        cls, op: str, given: Given, lengths, mask, masked_y, resets, reset_to
+    ) -> "Bent":
+        check(
+            reset_to is None or resets is not None,
+            f"{op}: reset_to is given without resets; give resets, or leave it out.",
+        )
+        of_steps = {"lengths": lengths, "resets": resets}
+        check_alone(op, {"mask": mask, "masked_y": masked_y, **of_steps})
+        steps = given.steps
+        if lengths is not None:
+            lengths = checked_lengths(op, lengths, steps.batch, steps.time)
+        if mask is not None:
+            mask = which_count(op, mask, steps.batch, steps.time, steps)
+        if resets is not None:
+            resets = jnp.asarray(resets)
+            _checks.shape(op, "resets", resets, steps.names, steps.sizes)
         if reset_to is not None:
             reset_to = _checks.jax_array(op, "reset_to", reset_to)
-            _checks.same_dtype(op, {"h_0": h_0, "reset_to": reset_to})
+            _checks.same_dtype(op, {"h_0": given.b, "reset_to": reset_to})
             names = ("*batch", "features")
             _checks.shape(op, "reset_to", reset_to, names, given.state_shape)
-    arrays = match_varying((given.a, given.b, h_0, lengths, resets, reset_to))
-    return _compiled(how, time_major, *arrays)
+        return cls(lengths, mask, resets, reset_to)
+
+    def counting(self, steps: Steps) -> Array | None:
+        """Which steps count, with an axis of features of 1; None if all do."""
+        if self.lengths is not None:
+            lengths, time_major = self.lengths, steps.time_major
+            return steps_that_count(lengths, steps.time, time_major=time_major)
+        return None if self.counts is None else self.counts[..., None]
 
 
-@compiled_once(static_argnums=(0, 1))
+def linear(
+    op: str,
+    a: Any,
+    b: Any,
+    h_0: Any,
+    *,
+    of_a: str = "a",
+    of_b: str = "b",
+    of_h: str = "h_0",
+    f: Any = None,
+    lengths: Lengths | None = None,
+    mask: ArrayLike | None = None,
+    masked_y: MaskedY = "hold",
+    resets: Resets | None = None,
+    reset_to: Any = None,
+    reverse: bool = False,
+    time_major: bool = False,
+    implementation: Implementation | None = None,
+) -> tuple[Array, Array]:
+    """h' = f(a h + b) in the words of function `op`; a mask only without f."""
+    static = how(op, reverse, implementation, f)
+    names = {"of_a": of_a, "of_b": of_b, "of_h": of_h}
+    given = Given.of(op, a, b, h_0, time_major=time_major, **names)
+    bent = Bent.of(op, given, lengths, mask, masked_y, resets, reset_to)
+    check_native(op, static, given.b.dtype)
+    arrays = given.a, given.b, given.or_zeros(), bent
+    return _compiled(static, given.steps, masked_y, *match_varying(arrays))
+
+
+@compiled_once(static_argnums=(0, 1, 2))
 def _compiled(
     how: Elementwise,
-    time_major: bool,
+    steps: Steps,
+    masked_y: MaskedY,
     a: Array,
     b: Array,
     h_0: Array,
-    lengths: Array | None,
-    resets: Array | None,
-    reset_to: Array | None,
+    bent: Bent,
 ) -> tuple[Array, Array]:
     if b.size == 0:
         return b, h_0
-    axis = 0 if time_major else b.ndim - 2
-    time = b.shape[axis]
-
-    def along(state: Array) -> Array:
-        return jnp.expand_dims(state, axis)
-
-    counts = True
-    if lengths is not None:
-        counts = steps_that_count(lengths, time, time_major=time_major)
+    axis, time, along = steps.axis, steps.time, steps.along
+    lengths = bent.lengths
+    counts = bent.counting(steps)
+    if counts is not None:
         # At a step that does not count a linear state stays. What is there may be NaN.
         a = jnp.where(counts, a, 1 if how.f is None else 0)
         b = jnp.where(counts, b, 0)
-    if resets is not None:
-        is_reset = (resets != 0)[..., None] & counts
-        if reset_to is not None:
-            b = jnp.where(is_reset, b + a * along(reset_to), b)
+    if bent.resets is not None:
+        is_reset = (bent.resets != 0)[..., None]
+        if counts is not None:
+            is_reset &= counts
+        if bent.reset_to is not None:
+            b = jnp.where(is_reset, b + a * along(bent.reset_to), b)
         a = jnp.where(is_reset, 0, a)
     if lengths is not None and how.f is not None and how.reverse:
         # Each row begins at the last step that counts.
@@ -207,15 +312,15 @@ def _compiled(
         first = along(lengths[..., None]) == last + 1
         b = jnp.where(first, b + a * along(h_0), b)
         a = jnp.where(first, 0, a)
-    y = _flat(how, time_major, a, b, h_0)
+    y = _flat(how, steps.time_major, a, b, h_0)
     ends = lax.index_in_dim(y, 0 if how.reverse else time - 1, axis, keepdims=False)
-    if lengths is None:
-        return y, ends
-    if how.f is not None:
+    if lengths is not None and how.f is not None:
         if not how.reverse:
             at = jnp.maximum(lengths - 1, 0)[..., None]
             ends = jnp.take_along_axis(y, along(at), axis).squeeze(axis)
         ends = jnp.where(lengths[..., None] > 0, ends, h_0)
+    if counts is None or (lengths is None and masked_y == "hold"):
+        return y, ends
     return jnp.where(counts, y, 0), ends
 
 

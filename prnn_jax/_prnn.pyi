@@ -44,6 +44,7 @@ def cpu_prepacked_words(
     int8: bool,
 ) -> int: ...
 def products_workspace_floats(
+    dtype: str,
     products: list[tuple[bool, int, int, int, int]],
 ) -> int: ...
 def cuda_workspace_bytes(

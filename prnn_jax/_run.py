@@ -23,7 +23,7 @@ from prnn_jax._plan import engine_for, target_platform
 from prnn_jax._primals import Primals
 from prnn_jax._recurrence import recurrence
 from prnn_jax._sharding import match_varying
-from prnn_jax._step_mask import MaskedY, StepMask, check_alone
+from prnn_jax._step_mask import MaskedY, StepMask, check_alone, which_count
 
 Implementation = Literal["native", "scan"]
 Merge = Literal["concat", "sum"]
@@ -140,7 +140,9 @@ def run(
     check_alone(op, arguments)
     steps = None
     if arguments["mask"] is not None:
-        steps = StepMask.of(op, call, layout, arguments["mask"])
+        mask = arguments["mask"]
+        counts = which_count(op, mask, layout.batch, layout.time, call)
+        steps = StepMask.of(counts, call)
         given["lengths"] = steps.lengths(call)
     controls = check_controls(op, call, layout, x, **given)
     engine, reason = engine_for(

@@ -75,6 +75,19 @@ def aligned(
     return jax.tree.map(align, tree)
 
 
+def aligned_state(sequence: Array, axis: int, state: Array) -> Array:
+    """A state of a sequence, without its axis of time, sharded as that is.
+
+    Where the mesh is Explicit. The state may have axes of its own before the features.
+    """
+    spec = _explicit_spec(sequence)
+    if spec is None:
+        return state
+    batch = [*spec[:axis], *spec[axis + 1 : -1]]
+    own = [None] * (state.ndim - len(batch) - 1)
+    return jax.sharding.reshard(state, P(*batch, *own, spec[-1]))
+
+
 def match_varying(arrays):
     """Inside shard_map: makes all arrays vary over the mesh axes that any varies over.
 

@@ -4,7 +4,7 @@ Between the steps that count a state only waits, so a row without the others, wh
 `lengths` then ends, is the same recurrence in fewer steps.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import jax.numpy as jnp
 from jax import Array
@@ -19,6 +19,13 @@ from prnn_jax._controls import Controls, as_array
 MaskedY = Literal["hold", "zero"]
 
 
+class Timed(Protocol):
+    """What says where time is: a `Call`, for example."""
+
+    @property
+    def time_major(self) -> bool: ...
+
+
 class StepMask(NamedTuple):
     """Which steps count; each array `[*batch, time]`, or time-major.
 
@@ -31,22 +38,16 @@ class StepMask(NamedTuple):
     order: Array
 
     @classmethod
-    def of(cls, op: str, call: Call, given: Layout, mask: Any) -> "StepMask":
-        """Checked, in the words of function `op`."""
-        mask = as_array(op, "mask", mask)
-        names = ("time", "*batch") if call.time_major else ("*batch", "time")
-        sizes = (*given.batch, given.time)
-        sizes = (given.time, *given.batch) if call.time_major else sizes
-        _checks.shape(op, "mask", mask, names, sizes)
-        counts = jnp.asarray(mask) != 0
+    def of(cls, counts: Array, call: Timed) -> Self:
+        """Of what `which_count` gives."""
         order = jnp.argsort(~counts, axis=_axis(call), stable=True)
         return cls(counts, order.astype(jnp.int32))
 
-    def lengths(self, call: Call) -> Array:
+    def lengths(self, call: Timed) -> Array:
         """How many steps of each row count, `[*batch]`."""
         return jnp.sum(self.counts, _axis(call), dtype=jnp.int32)
 
-    def together(self, call: Call, sequence: Array) -> Array:
+    def together(self, call: Timed, sequence: Array) -> Array:
         """A sequence `[*batch, time, features]` with the steps that count in front."""
         axis = _axis(call)
         axis = axis - 1 if axis < 0 else axis
@@ -70,29 +71,56 @@ class StepMask(NamedTuple):
         """
         axis = call.time_axis
         counts = self.counts.reshape(*given.order, 1, 1)
-        # In the order of time: of the steps that count, how many came up to here.
-        before = jnp.cumsum(counts, axis, dtype=jnp.int32)
-        if masked_y == "zero":
-            at = jnp.maximum(before - 1, 0)
-            return jnp.where(counts, jnp.take_along_axis(y, at, axis), 0)
-
-        def held(y: Array, h_0: Array, against: bool) -> Array:
-            last = before - counts if against else before - 1
-            is_first = last >= before[_last(axis)] if against else last < 0
-            at = jnp.clip(last, 0, y.shape[axis] - 1)
-            h_0 = jnp.expand_dims(h_0, axis)
-            return jnp.where(is_first, h_0, jnp.take_along_axis(y, at, axis))
-
         if not call.bidirectional:
-            return held(y, h_0, call.reverse)
+            return put_back(counts, y, h_0, axis, call.reverse, masked_y)
         sides = zip(jnp.split(y, 2, 2), jnp.split(h_0, 2, 1), strict=True)
         ways = call.reverse, not call.reverse
         return jnp.concatenate(
-            [held(*side, way) for side, way in zip(sides, ways, strict=True)], 2
+            [
+                put_back(counts, *side, axis, way, masked_y)
+                for side, way in zip(sides, ways, strict=True)
+            ],
+            2,
         )
 
 
-def _axis(call: Call) -> int:
+def which_count(
+    op: str, mask: Any, batch: tuple[int, ...], time: int, call: Timed
+) -> Array:
+    """A mask, checked in the words of function `op`, as bool."""
+    mask = as_array(op, "mask", mask)
+    names = ("time", "*batch") if call.time_major else ("*batch", "time")
+    sizes = (time, *batch) if call.time_major else (*batch, time)
+    _checks.shape(op, "mask", mask, names, sizes)
+    return jnp.asarray(mask) != 0
+
+
+def put_back(
+    counts: Array, y: Array, first: Array, axis: int, against: bool, masked_y: MaskedY
+) -> Array:
+    """The inverse of `StepMask.together`, of one direction.
+
+    Args:
+      counts: which steps do, as many axes as y.
+      y: of the steps that count in front.
+      first: what is held where nothing came before; y without time.
+      axis: of time.
+      against: whether it is run from the last step to the first.
+      masked_y: what is where a step does not count.
+    """
+    # In the order of time: of the steps that count, how many came up to here.
+    before = jnp.cumsum(counts, axis, dtype=jnp.int32)
+    if masked_y == "zero":
+        at = jnp.maximum(before - 1, 0)
+        return jnp.where(counts, jnp.take_along_axis(y, at, axis), 0)
+    last = before - counts if against else before - 1
+    is_first = last >= before[_last(axis)] if against else last < 0
+    at = jnp.clip(last, 0, y.shape[axis] - 1)
+    first = jnp.expand_dims(first, axis)
+    return jnp.where(is_first, first, jnp.take_along_axis(y, at, axis))
+
+
+def _axis(call: Timed) -> int:
     """Of time, in an array without features."""
     return 0 if call.time_major else -1
 

@@ -21,10 +21,24 @@ from prnn_jax import _checks, _ops, _options
 from prnn_jax._cell_options import GATED
 from prnn_jax._equinox_cells import WithCell
 from prnn_jax._equinox_layer import Layer
+from prnn_jax._equinox_linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
 from prnn_jax._equinox_options import LayerOptions
 from prnn_jax._equinox_stack import ScannedRNN, Stack
 
-__all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN", "Stack"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "QRNN",
+    "RGLRU",
+    "RNN",
+    "SLSTM",
+    "SRU",
+    "IndRNN",
+    "MinGRU",
+    "MinLSTM",
+    "ScannedRNN",
+    "Stack",
+]
 
 
 class LSTM(WithCell):

@@ -22,13 +22,27 @@ try:
     from flax.core import FrozenDict
 
     from prnn_jax._flax_linen import Layer, make_hashable
+    from prnn_jax._flax_linen_linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
     from prnn_jax._flax_linen_stack import Stack
 except ModuleNotFoundError as error:
     raise ImportError(
         'prnn_jax.linen needs Flax: pip install "prnn_jax[flax]".'
     ) from error
 
-__all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN", "Stack"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "QRNN",
+    "RGLRU",
+    "RNN",
+    "SLSTM",
+    "SRU",
+    "IndRNN",
+    "MinGRU",
+    "MinLSTM",
+    "ScannedRNN",
+    "Stack",
+]
 
 
 class LSTM(Layer):

@@ -22,13 +22,27 @@ try:
 
     from prnn_jax._flax_cells import LikeGRU, LikeLSTM, LikeRNN, LikeSLSTM
     from prnn_jax._flax_nnx import Layer, LayerOptions
+    from prnn_jax._flax_nnx_linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
     from prnn_jax._flax_nnx_stack import Stack
 except ModuleNotFoundError as error:
     raise ImportError(
         'prnn_jax.nnx needs Flax: pip install "prnn_jax[flax]".'
     ) from error
 
-__all__ = ["GRU", "LSTM", "RNN", "SLSTM", "ScannedRNN", "Stack"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "QRNN",
+    "RGLRU",
+    "RNN",
+    "SLSTM",
+    "SRU",
+    "IndRNN",
+    "MinGRU",
+    "MinLSTM",
+    "ScannedRNN",
+    "Stack",
+]
 
 
 class LSTM(LikeLSTM, Layer):

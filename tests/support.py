@@ -106,13 +106,14 @@ def error_of(values, oracle) -> float:
     return float(np.max(np.abs(np.asarray(values, np.float64) - oracle), initial=0))
 
 
-def assert_as_accurate(ours, scan, oracle) -> None:
+def assert_as_accurate(ours, scan, oracle, roundings: float = 4) -> None:
     """Our largest error is at most twice that of the same scan in float32.
 
     Args:
       ours: a tree of float32 arrays.
       scan: the same from `lax.scan` in float32.
       oracle: the same from `lax.scan` in float64.
+      roundings: of an array's largest value that it is given besides.
     """
     ours, structure = jax.tree_util.tree_flatten_with_path(ours)
     for (path, value), of_scan, exact in zip(
@@ -129,7 +130,7 @@ def assert_as_accurate(ours, scan, oracle) -> None:
         # Where there are few values the scan may be right by chance. So an array is
         # given a few roundings of its largest value beside twice the scan's error.
         largest = np.max(np.abs(exact), initial=0)
-        slack = 4 * np.finfo(np.float32).eps * largest
+        slack = roundings * np.finfo(np.float32).eps * largest
         error, of_scan = error_of(value, exact), error_of(of_scan, exact)
         assert error <= 2 * of_scan + slack, (
             f"{name}: error {error:.3g}, the scan's is {of_scan:.3g} "

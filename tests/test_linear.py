@@ -294,63 +294,6 @@ def test_devices_keep_their_rows_and_elements():
         assert report["error"] < 1e-5, report
 
 
-# ---- cells ---------------------------------------------------------------------------
-
-
-def _sigmoid(v):
-    return 1 / (1 + np.exp(-v))
-
-
-def _min_gru(x, w, b, h):
-    z, candidate = np.split(x @ w + b, 2, -1)
-    z = _sigmoid(z)
-    return (1 - z) * h + z * np.tanh(candidate)
-
-
-def _min_lstm(x, w, b, h):
-    i, f, g = np.split(x @ w + b, 3, -1)
-    i, f = _sigmoid(i), _sigmoid(f)
-    return (f * h + i * g) / (f + i)
-
-
-def _rg_lru(x, w, b, h, decay):
-    r, i = np.split(x @ w + b, 2, -1)
-    a = _sigmoid(decay) ** (8 * _sigmoid(r))
-    return a * h + np.sqrt(1 - a * a) * (_sigmoid(i) * x)
-
-
-def test_cells_are_their_equations():
-    random = np.random.default_rng(0)
-    x, h_0 = random.standard_normal((3, 9, 6)), random.standard_normal((3, 6))
-    decay = random.standard_normal(6)
-    calls = {
-        _min_gru: (2, (), functools.partial(prnn_jax.min_gru, activation="tanh")),
-        _min_lstm: (3, (), prnn_jax.min_lstm),
-        _rg_lru: (2, (decay,), prnn_jax.rg_lru),
-    }
-    for step, (gates, own, run) in calls.items():
-        w = random.standard_normal((6, gates * 6))
-        b = random.standard_normal(gates * 6)
-        h, y = h_0, []
-        for t in range(9):
-            h = step(x[:, t], w, b, h, *own)
-            y.append(h)
-        exact = np.stack(y, 1)
-        narrow = [v.astype(np.float32) for v in (x, w, b, *own, h_0)]
-        found, last = run(*narrow)
-        # A few roundings of sums of six products.
-        np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-6)
-        assert_bitwise_equal(last, found[:, -1])
-
-
-def test_a_decay_near_one_keeps_its_digits():
-    # σ(20)^8 is 1 - 1.6e-8, which float32 rounds to 1: 1 - a^2 would be 0.
-    x = jnp.ones((1, 1, 1))
-    y, _ = prnn_jax.rg_lru(x, jnp.full((1, 2), 30.0), None, jnp.full(1, 20.0))
-    a_squared = -np.expm1(16 * -np.log1p(np.exp(-20.0)))
-    np.testing.assert_allclose(y[0, 0, 0], np.sqrt(a_squared), rtol=1e-4)
-
-
 # ---- bad input -----------------------------------------------------------------------
 
 
@@ -384,26 +327,6 @@ def test_a_decay_near_one_keeps_its_digits():
         (
             lambda x: prnn_jax.linear_recurrence(x, x, implementation="cuda"),
             "implementation must be one of None, 'native', 'scan'",
-        ),
-        (
-            lambda x: prnn_jax.indrnn(x, Params(jnp.ones((4, 5)), jnp.ones((5, 5)))),
-            r"params must be prnn_jax.Params whose w_hh is u, \[hidden\], got \[5, 5\]",
-        ),
-        (
-            lambda x: prnn_jax.min_gru(x, jnp.ones((4, 5))),
-            r"w_ih must be \[input, 2\*hidden\] with hidden >= 1, got \[4, 5\]",
-        ),
-        (
-            lambda x: prnn_jax.min_lstm(x, jnp.ones((3, 6))),
-            r"w_ih must be \[input, 3\*hidden\] = \[4, 6\], got \[3, 6\]",
-        ),
-        (
-            lambda x: prnn_jax.rg_lru(x, jnp.ones((4, 8)), None, jnp.ones(3)),
-            r"decay must be \[hidden\] = \[4\], got \[3\]",
-        ),
-        (
-            lambda x: prnn_jax.min_gru(x[0, 0], jnp.ones((4, 6))),
-            r"x must have axes of time and input, got \[4\]",
         ),
     ],
 )

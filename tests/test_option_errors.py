@@ -71,7 +71,7 @@ OPTIONS = {
     ),
     "explain: another cell": (
         lambda: prnn_jax.explain("rnn_tanh", batch=1, time=1, hidden_size=1),
-        ("explain: cell must be one of 'lstm', 'slstm', 'gru', 'rnn', got 'rnn_tanh'",),
+        ("explain: cell must be one of 'lstm', 'slstm', 'gru', 'rnn', ", "'rnn_tanh'"),
     ),
     "explain: no units": (
         lambda: prnn_jax.explain("gru", batch=1, time=1, hidden_size=0),

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-import prnn_jax
+import prnn_jax.nnx
 
 
 class Block(nnx.Module):
@@ -12,15 +12,12 @@ class Block(nnx.Module):
 
     def __init__(self, size: int, rngs: nnx.Rngs):
         self.norm = nnx.LayerNorm(size, rngs=rngs)
-        self.gates = nnx.Linear(size, 2 * size, rngs=rngs)
-        decay = jax.random.uniform(rngs.params(), (size,), minval=2, maxval=6)
-        self.decay = nnx.Param(decay)
+        self.lru = prnn_jax.nnx.RGLRU(size, size, return_carry=True, rngs=rngs)
 
     def __call__(self, x, h_0=None, resets=None):
         """The block's output and its last state."""
         given = self.norm(x)
-        weights = self.gates.kernel[...], self.gates.bias[...], self.decay[...]
-        y, h = prnn_jax.rg_lru(given, *weights, h_0, resets=resets)
+        h, y = self.lru(given, initial_carry=h_0, resets=resets)
         return x + jax.nn.gelu(given) * y, h
 
 
