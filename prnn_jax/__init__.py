@@ -2,9 +2,9 @@
 
 `lstm`, `slstm`, `gru` and `rnn` run a layer over a whole sequence; `recurrence` takes
 input that is projected already; `explain` tells which engine runs a call, `prepare`
-packs weights once for many calls; `convert` takes models and parameters of other
-libraries. Layers for Flax, Equinox and Keras are in `prnn_jax.nnx`, `prnn_jax.linen`,
-`prnn_jax.equinox` and `prnn_jax.keras`.
+packs weights once for many calls, `statistics` says how large values become; `convert`
+takes models and parameters of other libraries. Layers for Flax, Equinox and Keras are
+in `prnn_jax.nnx`, `prnn_jax.linen`, `prnn_jax.equinox` and `prnn_jax.keras`.
 """
 
 from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
@@ -27,6 +27,9 @@ from prnn_jax._recurrence import SAVED
 from prnn_jax._sru import sru
 from prnn_jax._stack import stack
 from prnn_jax._stack_layers import Layer, Norm
+from prnn_jax._statistics import LayerStatistics, statistics
+from prnn_jax._statistics_plot import plot_statistics
+from prnn_jax._summaries import ValueStatistics
 
 try:
     __version__ = _version("prnn_jax")
@@ -39,11 +42,13 @@ __all__ = [
     "BidirectionalParams",
     "DefinedCell",
     "Layer",
+    "LayerStatistics",
     "MultiHeadParams",
     "Norm",
     "Params",
     "Plan",
     "Prepared",
+    "ValueStatistics",
     "define_cell",
     "explain",
     "export_checks",
@@ -54,6 +59,7 @@ __all__ = [
     "lstm",
     "min_gru",
     "min_lstm",
+    "plot_statistics",
     "prepare",
     "qrnn",
     "recurrence",
@@ -62,4 +68,5 @@ __all__ = [
     "slstm",
     "sru",
     "stack",
+    "statistics",
 ]

@@ -129,18 +129,18 @@ def _split(a: Array, gates: int) -> list[Array]:
     return jnp.split(a, gates, axis=-1)
 
 
-def _with_residual(call, a, h):
+def with_residual(call, a, h):
     return a + call.skip * h if call.skip else a  # 0 of an infinite h is none of it
 
 
 def _rnn(call, a_x, state, product):
     (h,) = state
-    return (call.f.candidate(_with_residual(call, a_x + product(h, 0, 1), h)),), ()
+    return (call.f.candidate(with_residual(call, a_x + product(h, 0, 1), h)),), ()
 
 
 def _rnn_relu(call, a_x, state, product):
     (h,) = state
-    h = jax.nn.relu(_with_residual(call, a_x + product(h, 0, 1), h))
+    h = jax.nn.relu(with_residual(call, a_x + product(h, 0, 1), h))
     return (jnp.where(h >= call.cap, jnp.asarray(call.cap, h.dtype), h),), ()
 
 

@@ -37,6 +37,18 @@ def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
     All floating arrays of one dtype. No gradient flows to the controls but `reset_to`.
     Where the source is what a_x is made of, a_x is not kept.
     """
+    primals = placed(call, primals)
+    if call.implementation == "scan" and not call.lean:
+        a_x = pre_activations(call, primals.source, primals.controls)
+        y, state_n, _ = _scan.forward(call, a_x, *primals[1:])
+        return y, state_n
+    out: Any = _forward(call, reverse_mode_only(call, primals))
+    y, state_n, _ = out
+    return y, state_n
+
+
+def placed(call: Call, primals: Primals) -> Primals:
+    """The same; on an Explicit mesh, states and controls are where the source is."""
     source, state_0, controls = primals.source, primals.state_0, primals.controls
     like: Any = source
     if isinstance(source, Input):
@@ -46,14 +58,7 @@ def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
     lengths = aligned(call, like, controls.lengths, "b")
     state_0, controls = aligned(call, like, (state_0, controls))
     controls = controls._replace(lengths=lengths)
-    primals = primals._replace(state_0=state_0, controls=controls)
-    if call.implementation == "scan" and not call.lean:
-        a_x = pre_activations(call, source, controls)
-        y, state_n, _ = _scan.forward(call, a_x, *primals[1:])
-        return y, state_n
-    out: Any = _forward(call, reverse_mode_only(call, primals))
-    y, state_n, _ = out
-    return y, state_n
+    return primals._replace(state_0=state_0, controls=controls)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))

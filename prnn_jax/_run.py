@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,6 +40,11 @@ _CONTROLS = "lengths", "resets", "reset_to", "recurrent_mask", "zoneout"
 
 def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, Any]:
     """A layer on input x; `arguments` are those of the public function."""
+    return _compiled(*checked_layer(op, call, x, params, arguments))
+
+
+def checked_layer(op: str, call: Call, x, params, arguments: dict) -> "Checked":
+    """What `run_layer` runs."""
     packed = None
     if isinstance(params, Prepared):
         packed = params.packed
@@ -61,7 +66,7 @@ def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, A
     params = params if isinstance(params, Params) else Params(*values)
     check_lead(op, params, params.w_hh, bidirectional=call.bidirectional)
     _checks.array(op, "w_ih", params.w_ih)  # None is for `recurrence`
-    return run(op, call, x, params, arguments, packed)
+    return checked(op, call, x, params, arguments, packed)
 
 
 def options(op: str, arguments: dict) -> dict:
@@ -128,10 +133,72 @@ def _with_per_unit(op: str, call: Call, peepholes: Any) -> Call:
     return replace(call, cell=cell)
 
 
-def run(
-    op: str, call: Call, x, params: Params, arguments: dict, packed=None
-) -> tuple[Array, Any]:
+class Checked(NamedTuple):
+    """A call whose arguments fit together; the first four are static."""
+
+    call: Call
+    layout: Layout
+    merge: Merge
+    masked_y: MaskedY
+    arrays: Arrays
+    packed: Array | None
+    controls: Controls
+    steps: StepMask | None
+
+    def varying(self) -> "Checked":
+        """With no array left out, and inside shard_map all of them varying alike."""
+        static, (arrays, *others) = self[:4], self[4:]
+        return Checked(*static, *match_varying((arrays.or_zeros(self.layout), *others)))
+
+    def primals(self) -> Primals:
+        """The same as the recurrence takes it; of a call that is `varying`."""
+        call, given, _, _, arrays, packed, controls, steps = self
+        x, w_ih, w_hh, b_ih, b_hh, peepholes, w_hr, states = arrays
+        groups, hidden, output = given.groups, given.hidden, given.output
+        columns = call.table.gates * hidden
+        if steps is not None:
+            x = steps.together(call, x)
+            controls = steps.controls(call, given, controls)
+        if w_ih is None:
+            source = x.reshape(*given.order, groups, columns)
+        else:
+            source = layer_input(given, x, w_ih, b_ih)._replace(prepared=packed)
+        no_zeros: Any = b_hh, states  # None of them is None any more
+        b_hh, states = no_zeros
+        return Primals(
+            source,
+            w_hh=w_hh.reshape(groups, output, columns),
+            b_hh=b_hh.reshape(groups, columns),
+            state_0=tuple(given.state_to_native(state) for state in states),
+            controls=controls,
+            per_unit=None if peepholes is None else peepholes.reshape(groups, -1),
+            w_hr=None if w_hr is None else w_hr.reshape(groups, hidden, output),
+        )
+
+    def results(self, primals: Primals, y: Array, state_n) -> tuple[Array, Any]:
+        """y and the state as the caller sees them, of what the recurrence gives."""
+        call, given, steps = self.call, self.layout, self.steps
+        if steps is not None:
+            y = steps.apart(call, given, y, primals.state_0[0], self.masked_y)
+        features = given.groups * given.output
+        y = y.reshape(*given.order, features)  # one axis at a time: the mesh's wish
+        y = y.reshape(*self.arrays.x.shape[:-1], features)
+        if self.merge == "sum":
+            forward, backward = jnp.split(y, 2, -1)
+            y = forward + backward
+        states: Any = tuple(given.state_from_native(state) for state in state_n)
+        return y, states if len(states) > 1 else states[0]
+
+
+def run(op: str, call: Call, x, params: Params, arguments: dict) -> tuple[Array, Any]:
     """The way of every call; with w_ih None, x is a_x already."""
+    return _compiled(*checked(op, call, x, params, arguments))
+
+
+def checked(
+    op: str, call: Call, x, params: Params, arguments: dict, packed=None
+) -> Checked:
+    """What `run` runs."""
     state_0 = arguments["state_0"]
     call = with_own(op, call, params)
     layout, arrays = check_arguments(op, call, x, params, state_0)
@@ -159,64 +226,15 @@ def run(
         call = replace(call, implementation="scan", lean=False)
     merge = arguments["merge"] if call.bidirectional else "concat"
     masked_y = arguments["masked_y"]
-    return _compiled(call, layout, merge, masked_y, arrays, packed, controls, steps)
+    return Checked(call, layout, merge, masked_y, arrays, packed, controls, steps)
 
 
 @compiled_once(static_argnums=(0, 1, 2, 3))
-def _compiled(
-    call: Call,
-    layout: Layout,
-    merge: Merge,
-    masked_y: MaskedY,
-    arrays: Arrays,
-    packed: Array | None,
-    controls: Controls,
-    steps: StepMask | None,
-) -> tuple[Array, Any]:
+def _compiled(*given) -> tuple[Array, Any]:
     """y and the state as the caller sees them."""
-    varying = match_varying((arrays.or_zeros(layout), packed, controls, steps))
-    out: Any = _projected_recurrence(call, layout, masked_y, *varying)
-    y, states = out
-    if merge == "sum":
-        forward, backward = jnp.split(y, 2, -1)
-        y = forward + backward
-    return y, states if len(states) > 1 else states[0]
-
-
-def _projected_recurrence(
-    call: Call,
-    given: Layout,
-    masked_y: MaskedY,
-    arrays: Any,
-    packed: Array | None,
-    controls: Controls,
-    steps: StepMask | None,
-) -> tuple[Array, tuple[Array, ...]]:
-    x, w_ih, w_hh, b_ih, b_hh, peepholes, w_hr, states = arrays
-    groups, hidden, output = given.groups, given.hidden, given.output
-    columns = call.table.gates * hidden
-    if steps is not None:
-        x = steps.together(call, x)
-        controls = steps.controls(call, given, controls)
-    if w_ih is None:
-        source = x.reshape(*given.order, groups, columns)
-    else:
-        source = layer_input(given, x, w_ih, b_ih)._replace(prepared=packed)
-    primals = Primals(
-        source,
-        w_hh=w_hh.reshape(groups, output, columns),
-        b_hh=b_hh.reshape(groups, columns),
-        state_0=tuple(given.state_to_native(state) for state in states),
-        controls=controls,
-        per_unit=None if peepholes is None else peepholes.reshape(groups, -1),
-        w_hr=None if w_hr is None else w_hr.reshape(groups, hidden, output),
-    )
-    y, states = recurrence(call, primals)
-    if steps is not None:
-        y = steps.apart(call, given, y, primals.state_0[0], masked_y)
-    y = y.reshape(*given.order, groups * output)  # one axis at a time: the mesh's wish
-    y = y.reshape(*x.shape[:-1], groups * output)
-    return y, tuple(given.state_from_native(state) for state in states)
+    called = Checked(*given).varying()
+    primals = called.primals()
+    return called.results(primals, *recurrence(called.call, primals))
 
 
 def layer_input(given: Layout, x: Array, w_ih: Array, b_ih: Array | None) -> Input:

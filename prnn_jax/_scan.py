@@ -27,12 +27,14 @@ def forward(
     w_hr: Array | None = None,
     a_h: Array | None = None,
     h_more: Array | None = None,
+    taps: State | None = None,
 ) -> tuple[Array, State, tuple[Array, ...]]:
     """Runs the cell over time; shapes as in `_call`.
 
     Args:
       a_h: as a_x; added to the products, one number to each.
       h_more: as y; added to the products that are h.
+      taps: sequences, one for each state: added to what each step hands on.
 
     Returns:
       y, the last state, and what `call.save` says of the saved values (a tuple of one
@@ -48,7 +50,7 @@ def forward(
         a_x = jnp.where(counts, a_x, 0)
 
     def step(state, inputs):
-        n, a_x_t, a_h_t, h_more_t, reset, zoneout = inputs
+        n, a_x_t, a_h_t, h_more_t, taps_t, reset, zoneout = inputs
         before, mask_t = state, mask
         if reset is not None:
             state = _select(reset, reset_to, state)
@@ -81,6 +83,8 @@ def forward(
                 _mixture(k, old, new)
                 for k, old, new in zip(stays, state, after, strict=True)
             )
+        if taps_t is not None:
+            after = tuple(s + tap for s, tap in zip(after, taps_t, strict=True))
         y = after[0]
         if lengths is not None:
             after = _select(n < lengths, after, before)
@@ -108,7 +112,7 @@ def forward(
     steps = jnp.arange(sizes.time, dtype=jnp.int32)
     sequences = jax.tree.map(
         lambda x: oriented(jnp.moveaxis(x, call.time_axis, 0)),
-        (a_x, a_h, h_more, controls.resets, controls.zoneout),
+        (a_x, a_h, h_more, taps, controls.resets, controls.zoneout),
     )
     state_n, outputs = lax.scan(step, state_0, (steps, *sequences), reverse=in_reverse)
     y, saved = jax.tree.map(

@@ -2,7 +2,7 @@
 
 import itertools
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -149,52 +149,13 @@ def stack(
     """
     arguments = {**locals(), "reverse": False}
     check_cell_name("stack", cell)
-    call = call_of("stack", cell, arguments)
-    time_major = call.time_major
-    skip_connections = flag("stack", "skip_connections", skip_connections)
-    entries = _checks.canonical(check_layers(layers))
-    state_0, reset_to = _checks.canonical((state_0, reset_to))
-    sizes = [size_of(n, entry) for n, entry in enumerate(entries)]
-    x = _checks.jax_array("stack", "x", x)
-    axes = "time, *batch" if time_major else "*batch, time"
-    check(x.ndim >= 2, f"stack: x must be [{axes}, input], got {list(x.shape)}.")
-    if lengths is not None:
-        batch = x.shape[1:-1] if time_major else x.shape[:-2]
-        time = x.shape[0] if time_major else x.shape[-2]
-        lengths = checked_lengths("stack", lengths, batch, time)
-        if skip_connections or any(e.norm is not None for e in entries):
-            # What the padding holds must not come through what is beside a layer.
-            x = _only_valid(x, lengths, time_major=time_major)
-    if mask is not None:
-        given: Any = as_array("stack", "mask", mask)
-        names = ("time", "*batch") if time_major else ("*batch", "time")
-        _checks.shape("stack", "mask", given, names, x.shape[:-1])
-        mask = given
-        if skip_connections or any(e.norm is not None for e in entries):
-            x = jnp.where(jnp.asarray(given)[..., None] != 0, x, 0)
-    if resets is not None:
-        resets = as_array("stack", "resets", resets)
-    form = (
-        entries,
-        check_form("state_0", state_0, sizes, entries),
-        check_form("reset_to", reset_to, sizes, entries),
-    )
-    noise = check_noise("stack", call, dropout, recurrent_dropout, zoneout)
-    check_key("stack", key)
-    tower = _Tower(
-        call,
-        noise,
-        skip_connections,
-        (merge, masked_y),
-        sum(sizes),
-        _Shared(key, lengths, mask, resets),
-    )
-
+    tower, x, form = tower_of("stack", call_of("stack", cell, arguments), arguments)
     states, first = [], 0
     for members in _runs(*form):
         parts = [tuple(column[n] for column in form) for n in members]
-        count = sizes[members[0]] if entries[members[0]].stacked else len(members)
-        if entries[members[0]].stacked:
+        layer = parts[0][0]
+        count = size_of("stack", members[0], layer) if layer.stacked else len(members)
+        if layer.stacked:
             x, state = tower.run(x, first, count, parts[0])
             states.append(state)
         elif count < LOOP_FROM:
@@ -202,9 +163,60 @@ def stack(
             states += each
         else:
             x, state = tower.loop(x, first, count, _stacked(parts))
-            states += _apart(state, count)
+            states += apart(state, count)
         first += count
     return x, tuple(states)
+
+
+def tower_of(op: str, call: Call, arguments: dict) -> tuple["Tower", Array, Any]:
+    """A stack whose arguments have been checked, in the words of function `op`.
+
+    Returns:
+      The tower, x, and of `layers`, state_0 and reset_to an entry for each of layers.
+    """
+    time_major = call.time_major
+    skip_connections = flag(op, "skip_connections", arguments["skip_connections"])
+    entries = _checks.canonical(check_layers(op, arguments["layers"]))
+    given = arguments["state_0"], arguments["reset_to"]
+    state_0, reset_to = _checks.canonical(given)
+    sizes = [size_of(op, n, entry) for n, entry in enumerate(entries)]
+    x = _checks.jax_array(op, "x", arguments["x"])
+    axes = "time, *batch" if time_major else "*batch, time"
+    check(x.ndim >= 2, f"{op}: x must be [{axes}, input], got {list(x.shape)}.")
+    lengths, mask, resets = (arguments[n] for n in ("lengths", "mask", "resets"))
+    if lengths is not None:
+        batch = x.shape[1:-1] if time_major else x.shape[:-2]
+        time = x.shape[0] if time_major else x.shape[-2]
+        lengths = checked_lengths(op, lengths, batch, time)
+        if skip_connections or any(e.norm is not None for e in entries):
+            # What the padding holds must not come through what is beside a layer.
+            x = _only_valid(x, lengths, time_major=time_major)
+    if mask is not None:
+        given: Any = as_array(op, "mask", mask)
+        names = ("time", "*batch") if time_major else ("*batch", "time")
+        _checks.shape(op, "mask", given, names, x.shape[:-1])
+        mask = given
+        if skip_connections or any(e.norm is not None for e in entries):
+            x = jnp.where(jnp.asarray(given)[..., None] != 0, x, 0)
+    if resets is not None:
+        resets = as_array(op, "resets", resets)
+    form = (
+        entries,
+        check_form(op, "state_0", state_0, sizes, entries),
+        check_form(op, "reset_to", reset_to, sizes, entries),
+    )
+    rates = (arguments[n] for n in ("dropout", "recurrent_dropout", "zoneout"))
+    noise = check_noise(op, call, *rates)
+    check_key(op, arguments["key"])
+    tower = Tower(
+        call,
+        noise,
+        skip_connections,
+        (arguments["merge"], arguments["masked_y"]),
+        sum(sizes),
+        _Shared(arguments["key"], lengths, mask, resets),
+    )
+    return tower, x, form
 
 
 class _Shared(NamedTuple):
@@ -219,10 +231,12 @@ class _Shared(NamedTuple):
 _NOTHING = _Shared(None, None, None, None)
 
 
-class _Tower(NamedTuple):
+class Tower(NamedTuple):
     """How each layer of a stack runs. A part is its `(layer, state_0, reset_to)`.
 
     `y`: how it is made: merge and masked_y.
+    `run_layer`: as `_run.run_layer`, what runs a layer; whatever it gives as the state
+    is passed on.
 
     Hashable where shared is _NOTHING.
     """
@@ -233,6 +247,7 @@ class _Tower(NamedTuple):
     y: tuple[Merge, MaskedY]
     size: int
     shared: _Shared
+    run_layer: Callable = run_layer
 
     def layer(self, op: str, x: Array, n: int | Array, part) -> tuple[Array, Any]:
         """The n-th layer; messages begin with `op`."""
@@ -241,7 +256,7 @@ class _Tower(NamedTuple):
         merge, masked_y = self.y
         u = x if layer.norm is None else _normalized(op, x, layer.norm)
         w_hh = _checks.array(op, "w_hh", plain(layer.params)[1])
-        y, state = run_layer(
+        y, state = self.run_layer(
             op,
             self.call,
             u,
@@ -265,7 +280,7 @@ class _Tower(NamedTuple):
     def one_by_one(self, x: Array, first: int, parts: Sequence) -> tuple[Array, list]:
         states = []
         for n, part in enumerate(parts, first):
-            check_width(n, part[0].params, x.shape[-1])
+            check_width("stack", n, part[0].params, x.shape[-1])
             x, state = self.layer(f"stack, layer {n}", x, n, part)
             states.append(state)
         return x, states
@@ -279,24 +294,24 @@ class _Tower(NamedTuple):
         """Layers whose arrays are stacked; so are the states."""
         if count >= LOOP_FROM:
             return self.loop(x, first, count, parts)
-        x, states = self.one_by_one(x, first, _apart(parts, count))
+        x, states = self.one_by_one(x, first, apart(parts, count))
         return x, _stacked(states)
 
 
 @compiled_once(static_argnums=(0, 1, 2))
 def _loop(
-    tower: _Tower, first: int, count: int, shared: _Shared, x: Array, parts
+    tower: Tower, first: int, count: int, shared: _Shared, x: Array, parts
 ) -> tuple[Array, Any]:
-    """`_Tower.loop`, of a tower without its arrays."""
+    """`Tower.loop`, of a tower without its arrays."""
     x, parts = match_varying((x, parts))
     tower = tower._replace(shared=shared)
 
     def step(x, inputs):
         n, part = inputs
         params = part[0].params
-        check_width(first, params, x.shape[-1])
+        check_width("stack", first, params, x.shape[-1])
         y, state = tower.layer(f"stack, layer {first}", x, n, part)
-        check_width(first + 1, params, y.shape[-1])
+        check_width("stack", first + 1, params, y.shape[-1])
         return y, state
 
     steps = first + jnp.arange(count, dtype=jnp.int32)
@@ -321,7 +336,7 @@ def _stacked(trees: Sequence) -> Any:
     return jax.tree.map(lambda *arrays: jnp.stack(arrays), *trees)
 
 
-def _apart(tree: Any, count: int) -> list:
+def apart(tree: Any, count: int) -> list:
     """The inverse of `_stacked`."""
     return [jax.tree.map(operator.itemgetter(n), tree) for n in range(count)]
 

@@ -42,10 +42,12 @@ def test_an_isolated_build_takes_the_oldest_jaxlib():
 
 def test_the_public_names():
     functions = {"explain", "gru", "lstm", "recurrence", "rnn", "slstm", "stack"}
+    functions |= {"plot_statistics", "statistics"}
     functions |= {"define_cell", "export_checks", "init", "prepare"}
     functions |= {"indrnn", "linear_recurrence", "min_gru", "min_lstm", "rg_lru"}
     functions |= {"qrnn", "sru"}
     others = {"SAVED", "Layer", "Norm", "Params", "Plan", "Prepared"}
+    others |= {"LayerStatistics", "ValueStatistics"}
     others |= {"Activation", "BidirectionalParams", "DefinedCell", "MultiHeadParams"}
     assert set(prnn_jax.__all__) == functions | others
     public = {
