@@ -10,6 +10,7 @@ from benchmarks import _jax_layers, _onnx_layers, _points, _torch_layers
 from benchmarks._points import INFERENCE, MODES, Arrays, Candidate, Point, Result
 
 OURS, SCAN = "native", "scan"
+_BOTH = "float32", "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Kind:
 
 def _our_kind(title: str, implementation: str) -> Kind:
     make = functools.partial(_jax_layers.ours, implementation=implementation)
-    dtypes, both = ("float32", "bfloat16"), (True, False)
-    return Kind(title, "jax", make, dtypes=dtypes, projections=both, in_jax=True)
+    both = True, False
+    return Kind(title, "jax", make, dtypes=_BOTH, projections=both, in_jax=True)
 
 
 def _gpu_kind(
@@ -66,7 +67,14 @@ KINDS = {
         cells=("lstm", "gru"),
         in_jax=True,
     ),
-    "torch": Kind("PyTorch", "torch", _torch_layers.eager, ("torch",)),
+    "torch": Kind("PyTorch", "torch", _torch_layers.eager, ("torch",), dtypes=_BOTH),
+    "torch_autocast": Kind(
+        "autocast",
+        "torch",
+        _torch_layers.autocast,
+        ("torch",),
+        dtypes=("bfloat16",),
+    ),
     "torch_compile": Kind(
         "torch.compile", "torch", _torch_layers.compiled, ("torch",), may_fail=True
     ),

@@ -3,6 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import numpy as np
+
 from benchmarks._points import Arrays, Candidate, Point, Result, gradients, threads
 from benchmarks.gpu import peers as gpu_peers
 from prnn_jax import Params, convert
@@ -25,6 +28,20 @@ _HASTE = {
 def eager(point: Point, arrays: Arrays) -> Candidate:
     """torch.nn as users call it; on a GPU that is cuDNN."""
     return _torch_nn(point, arrays)
+
+
+def autocast(point: Point, arrays: Arrays) -> Candidate:
+    """torch.nn with parameters in float32, computed with in the point's dtype."""
+    import torch
+
+    def cast(layer):
+        def run(x):
+            with torch.autocast(x.device.type, getattr(torch, point.dtype)):
+                return layer(x)
+
+        return run
+
+    return _torch_nn(point, arrays, through=cast, dtype="float32")
 
 
 def compiled(point: Point, arrays: Arrays) -> Candidate:
@@ -78,9 +95,16 @@ def flashrnn(point: Point, arrays: Arrays) -> Candidate:
 
 
 def _torch_nn(
-    point: Point, arrays: Arrays, through: Callable = lambda layer: layer, **options
+    point: Point,
+    arrays: Arrays,
+    through: Callable = lambda layer: layer,
+    dtype: str | None = None,
+    **options,
 ) -> Candidate:
-    """The layer of torch.nn with our parameters; options are those of `_candidate`."""
+    """The layer of torch.nn with our parameters, in the point's dtype or another.
+
+    The other options are those of `_candidate`.
+    """
     import torch
 
     torch.set_num_threads(threads())
@@ -88,9 +112,10 @@ def _torch_nn(
     name, size = point.cell.upper(), point.hidden_size
     relu = {"nonlinearity": "relu"} if point.cell == "rnn" else {}
     layer = getattr(torch.nn, name)(size, size, batch_first=True, **relu)
-    state = convert.to_pytorch(name, [arrays.params])
+    params = jax.tree.map(lambda a: a.astype(np.float32), arrays.params)
+    state = convert.to_pytorch(name, [params])
     layer.load_state_dict({n: torch.from_numpy(a) for n, a in state.items()})
-    layer = layer.to(_device(point))
+    layer = layer.to(_device(point), getattr(torch, dtype or point.dtype))
     named = dict(layer.named_parameters())
 
     def as_params(gradients):
@@ -154,8 +179,10 @@ def _device(point: Point) -> str:
 def _tensor(point: Point, array: Any) -> Any:
     import torch
 
-    return torch.from_numpy(array).to(_device(point))
+    # NumPy's bfloat16 is none that torch knows.
+    tensor = torch.from_numpy(array.astype(np.float32))
+    return tensor.to(_device(point), getattr(torch, point.dtype))
 
 
 def _array(tensor: Any) -> Any:
-    return tensor.detach().cpu().numpy()
+    return tensor.detach().float().cpu().numpy()

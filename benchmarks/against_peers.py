@@ -300,7 +300,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=("float32", "bfloat16"),
         default=("float32",),
-        help="of all arrays; bfloat16 is measured for ours and the scan",
+        help="of all arrays; bfloat16 is measured for ours, the scan and PyTorch",
     )
     parser.add_argument(
         "--projection",

@@ -89,6 +89,19 @@ def test_ours_and_the_scan_agree_in_16_bits(mode, projection):
 
 
 @pytest.mark.parametrize("mode", ["forward", "train"])
+@pytest.mark.parametrize("cell", ["lstm", "rnn"])
+def test_pytorch_agrees_in_16_bits(cell, mode):
+    skip_without("torch")
+    point, names = Point(cell, mode, 8, 2, 4, "bfloat16"), ["torch", "torch_autocast"]
+    workers = {"jax": Here(), "torch": Here()}
+    differences, absent = against_peers.check(workers, point, names)
+    assert list(differences) == names and not absent
+    assert against_peers.check(workers, Point(cell, mode, 8, 2, 4), names)[1] == {
+        "torch_autocast": "not for float32"
+    }
+
+
+@pytest.mark.parametrize("mode", ["forward", "train"])
 def test_a_wrong_result_is_refused(mode, monkeypatch):
     monkeypatch.setattr(
         harness, "measure_samplers", lambda *_, **__: pytest.fail("timed")
