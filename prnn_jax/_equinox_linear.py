@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from prnn_jax import _options
 from prnn_jax._activations import GivenActivation
 from prnn_jax._equinox_layer import Training, check_sequence, promoted
-from prnn_jax._linear_layers import CELLS, LinearCell, OwnOptions, Spec, own_of
+from prnn_jax._linear_layers import LinearCell, OwnOptions, Spec, own_of
+from prnn_jax._linear_table import CELLS
 from prnn_jax._noise import Noise
 from prnn_jax._qrnn import Pooling
 from prnn_jax._run import Implementation, Lengths, Merge, Precision, Resets, State
@@ -148,21 +149,8 @@ class LinearLayer(eqx.Module):
         return {name: getattr(self, name) for name in self._cell.names}
 
     def _spec(self, own: dict | None = None) -> Spec:
-        name = type(self).__name__
-        return Spec(
-            name=name,
-            cell=self._cell,
-            sizes=("input_size", "hidden_size"),
-            input_size=self.input_size,
-            hidden_size=self.hidden_size,
-            use_bias=self.use_bias,
-            bidirectional=self.bidirectional,
-            merge=self.merge,
-            reverse=self.reverse,
-            precision=self.precision,
-            implementation=self.implementation,
-            own=own_of(name, self._cell, self, {}) if own is None else own,
-        )
+        sizes = "input_size", "hidden_size"
+        return Spec.of(self, self._cell, sizes, self.input_size, own=own)
 
 
 class MinGRU(LinearLayer):

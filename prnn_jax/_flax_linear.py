@@ -39,15 +39,15 @@ def batch_of(spec: Spec, inputs: Any, *, time_major: bool) -> tuple[int, ...]:
 
 
 def run(
+    layer: Any,
     spec: Spec,
     inputs: ArrayLike,
     arrays: Mapping[str, Array | None],
     key: Array | None,
     *,
-    dtype: Any,
-    return_carry: Any,
-    time_major: Any,
-    keep_order: Any,
+    return_carry: bool | None,
+    time_major: bool | None,
+    keep_order: bool | None,
     initial_carry: Carry | None = None,
     seq_lengths: Lengths | None = None,
     mask: ArrayLike | None = None,
@@ -57,11 +57,11 @@ def run(
     """y, or (carry, y) with return_carry.
 
     Args:
+      layer: whose own options are those that are not given.
       spec: of the layer.
       inputs: as for the layers, and so the last five.
       arrays: the parameters by name.
       key: for zoneout; None where a call is deterministic.
-      dtype: of the computation, or None.
       return_carry: whether the carry is returned, too.
       time_major: whether time is the first axis.
       keep_order: of a reversed layer's outputs.
@@ -71,12 +71,13 @@ def run(
       resets: see there.
       reset_carry: see there.
     """
-    flags = {"return_carry": return_carry, "time_major": time_major}
-    flags |= {"keep_order": keep_order}
-    flags = {k: _options.flag(spec.name, k, flag or False) for k, flag in flags.items()}
+    given = {"return_carry": return_carry, "time_major": time_major}
+    given["keep_order"] = keep_order
+    chosen = {k: getattr(layer, k) if v is None else v for k, v in given.items()}
+    flags = {k: _options.flag(spec.name, k, v or False) for k, v in chosen.items()}
     time_major = flags["time_major"]
     batch = batch_of(spec, inputs, time_major=time_major)
-    x, *of_layer = promoted((inputs, *arrays.values()), dtype)
+    x, *of_layer = promoted((inputs, *arrays.values()), layer.dtype)
     check(
         reset_carry is None or resets is not None,
         f"{spec.name}: reset_carry is given without resets; give resets, or leave it "

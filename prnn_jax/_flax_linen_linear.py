@@ -11,7 +11,8 @@ from prnn_jax import _checks, _flax_linear
 from prnn_jax._activations import GivenActivation
 from prnn_jax._flax_carry import Carry
 from prnn_jax._flax_linen import make_hashable
-from prnn_jax._linear_layers import CELLS, Initializer, LinearCell, Spec, own_of
+from prnn_jax._linear_layers import Initializer, LinearCell, Spec
+from prnn_jax._linear_table import CELLS
 from prnn_jax._ops import Implementation, Merge, Precision
 from prnn_jax._qrnn import Pooling
 
@@ -87,18 +88,15 @@ class LinearLayer(nn.Module):
             is_off = nn.merge_param("deterministic", self.deterministic, deterministic)
             key = None if is_off else self.make_rng("dropout")
 
-        def chosen(given: bool | None, own: bool) -> bool:
-            return own if given is None else given
-
         return _flax_linear.run(
+            self,
             spec,
             inputs,
             arrays,
             key,
-            dtype=self.dtype,
-            return_carry=chosen(return_carry, self.return_carry),
-            time_major=chosen(time_major, self.time_major),
-            keep_order=chosen(keep_order, self.keep_order),
+            return_carry=return_carry,
+            time_major=time_major,
+            keep_order=keep_order,
             **bent,
         )
 
@@ -126,21 +124,8 @@ class LinearLayer(nn.Module):
 
     @nn.nowrap
     def _spec(self, in_features: int, *, reverse: bool | None = None) -> Spec:
-        name = type(self).__name__
-        return Spec(
-            name=name,
-            cell=self._cell,
-            sizes=("in_features", "features"),
-            input_size=in_features,
-            hidden_size=self.features,
-            use_bias=self.use_bias,
-            bidirectional=self.bidirectional,
-            merge=self.merge,
-            reverse=self.reverse if reverse is None else reverse,
-            precision=self.precision,
-            implementation=self.implementation,
-            own=own_of(name, self._cell, self, {}),
-        )
+        sizes = "in_features", "features"
+        return Spec.of(self, self._cell, sizes, in_features, reverse=reverse)
 
 
 class MinGRU(LinearLayer):

@@ -12,13 +12,13 @@ from prnn_jax._activations import GivenActivation
 from prnn_jax._checks import check
 from prnn_jax._flax_carry import Carry
 from prnn_jax._linear_layers import (
-    CELLS,
     Initializer,
     LinearCell,
     OwnOptions,
     Spec,
     own_of,
 )
+from prnn_jax._linear_table import CELLS
 from prnn_jax._ops import Implementation, Merge, Precision
 from prnn_jax._qrnn import Pooling
 
@@ -129,18 +129,15 @@ class LinearLayer(nnx.Module):
             )
             key = stream()
 
-        def chosen(given: bool | None, own: bool) -> bool:
-            return own if given is None else given
-
         return _flax_linear.run(
+            self,
             spec,
             inputs,
             self._arrays(),
             key,
-            dtype=self.dtype,
-            return_carry=chosen(return_carry, self.return_carry),
-            time_major=chosen(time_major, self.time_major),
-            keep_order=chosen(keep_order, self.keep_order),
+            return_carry=return_carry,
+            time_major=time_major,
+            keep_order=keep_order,
             **bent,
         )
 
@@ -167,21 +164,8 @@ class LinearLayer(nnx.Module):
         return {k: None if param is None else param[...] for k, param in held.items()}
 
     def _spec(self, own: dict | None = None, *, reverse: bool | None = None) -> Spec:
-        name = type(self).__name__
-        return Spec(
-            name=name,
-            cell=self._cell,
-            sizes=("in_features", "hidden_features"),
-            input_size=self.in_features,
-            hidden_size=self.hidden_features,
-            use_bias=self.use_bias,
-            bidirectional=self.bidirectional,
-            merge=self.merge,
-            reverse=self.reverse if reverse is None else reverse,
-            precision=self.precision,
-            implementation=self.implementation,
-            own=own_of(name, self._cell, self, {}) if own is None else own,
-        )
+        sizes, of_x = ("in_features", "hidden_features"), self.in_features
+        return Spec.of(self, self._cell, sizes, of_x, own=own, reverse=reverse)
 
 
 class MinGRU(LinearLayer):
