@@ -339,6 +339,8 @@ def _options() -> list[Case]:
         Case("gru", 7, (17,), 129, bidirectional=True, state=True),
         Case("gru", 8, (1,), 160),  # threads share the units, on any processor
         Case("slstm", 8, (1,), 160),
+        Case("lstm_general", 8, (1,), 160),
+        Case("gru_general", 8, (1,), 160),
         Case("rnn_tanh", 7, (1,), 257, 3),
         Case("lstm", 7, (5,), 257, reverse=True),
         Case("gru_reset_before", 7, (2,), 257, bidirectional=True, time_major=True),
