@@ -126,6 +126,7 @@ struct MatrixBlock {
   const void* ones = nullptr;  // `depth` of them, where Σ_k b[k][n] is asked for
   float* sums = nullptr;
 };
+// A sum is taken so many terms at a time on every machine: its bits depend on it.
 inline constexpr std::int64_t kMostTerms = 512;
 
 // For matrices of one type.

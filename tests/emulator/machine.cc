@@ -1,6 +1,5 @@
 #include "emulator/machine.h"
 
-#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -22,21 +21,12 @@ constexpr int kIdlePolls = 64;
 constexpr std::size_t kMostTurns = 16;
 // What passes then, in units of 2^20 ns; and how often, until nothing can be expected of it.
 constexpr std::uint32_t kLongWhile = 1 << 10, kLongWhiles = 64;
-constexpr std::size_t kMostPlaces = 8;  // in the message of a deadlock
 
 Fault fault_of(const std::string& name) {
   for (const auto& [known, fault] : kFaults) {
     if (name == known) return fault;
   }
   throw EmulatorError("no fault is named '" + name + "'");
-}
-
-// " (file.cuh:12)"
-std::string source_of(const Place& place) {
-  const std::string_view path = place.where.file;
-  if (path.empty()) return "";
-  const std::string_view file = path.substr(path.find_last_of('/') + 1);
-  return " (" + std::string(file) + ":" + std::to_string(place.where.line) + ")";
 }
 
 std::string name_of(const Thread& thread) {
@@ -370,43 +360,6 @@ void Machine::cancel() {
       }
     }
   }
-}
-
-// "block 3 @ spin x 256 (exchange.cuh:41)", for every place at which threads wait.
-std::string Machine::deadlock() const {
-  struct Waiting {
-    const Block* block;
-    Place place;
-    int threads;
-  };
-  std::vector<Waiting> all;
-  for (const Cluster& cluster : clusters_) {
-    for (const auto& block : cluster.blocks) {
-      for (const Thread& thread : block->threads) {
-        if (thread.state == State::kEnded) continue;
-        const auto same = std::find_if(all.begin(), all.end(), [&](const Waiting& w) {
-          return w.block == block.get() && same_place(w.place, thread.place);
-        });
-        if (same == all.end()) {
-          all.push_back({block.get(), thread.place, 1});
-        } else {
-          ++same->threads;
-        }
-      }
-    }
-  }
-  std::string out = "deadlock: every thread waits, and nothing is under way";
-  for (std::size_t i = 0; i < std::min(all.size(), kMostPlaces); ++i) {
-    out += "\n  block " + std::to_string(all[i].block->index) + " @ " + all[i].place.operation +
-           " x " + std::to_string(all[i].threads) + source_of(all[i].place);
-  }
-  if (all.size() > kMostPlaces)
-    out += "\n  and " + std::to_string(all.size() - kMostPlaces) + " places more";
-  if (clusters_left_ > 0)
-    out += "\n  " + std::to_string(clusters_left_ * shape.cluster) +
-           " blocks have not started: " + std::to_string(options.resident_blocks) +
-           " can be resident";
-  return out;
 }
 
 }  // namespace prnn::emulator

@@ -30,6 +30,8 @@ struct Place {
   Where where;
 };
 bool same_place(const Place& a, const Place& b);
+// " (file.cuh:12)"
+std::string source_of(const Place& place);
 
 // Unwinds the stack of a thread that cannot go on.
 struct Cancelled {};
