@@ -91,17 +91,18 @@ template <class T>
 void mov(Frame& frame, const Instruction& i) {
   write(frame, i.operands[0], read<T>(frame, i.operands[1]));
 }
-// mov.b64 d, {a, b} and mov.b64 {a, b}, d: of 32 bits each.
-void mov_b64(Frame& frame, const Instruction& i) {
+// Between a register and two of half its width: mov d, {a, b} and mov {a, b}, d.
+template <class T, class Half>
+void mov_halves(Frame& frame, const Instruction& i) {
+  constexpr int kBits = 8 * sizeof(Half);
   const auto& o = i.operands;
-  if (o.size() == 2) return mov<std::uint64_t>(frame, i);
+  if (o.size() == 2) return mov<T>(frame, i);
   if (i.text.find('{') > i.text.find(','))
-    return write(
-        frame, o[0],
-        read<std::uint32_t>(frame, o[1]) | std::uint64_t{read<std::uint32_t>(frame, o[2])} << 32);
-  const auto value = read<std::uint64_t>(frame, o[2]);
-  write(frame, o[0], static_cast<std::uint32_t>(value));
-  write(frame, o[1], static_cast<std::uint32_t>(value >> 32));
+    return write(frame, o[0],
+                 static_cast<T>(read<Half>(frame, o[1]) | T{read<Half>(frame, o[2])} << kBits));
+  const auto value = read<T>(frame, o[2]);
+  write(frame, o[0], static_cast<Half>(value));
+  write(frame, o[1], static_cast<Half>(value >> kBits));
 }
 
 template <class T>
@@ -275,7 +276,8 @@ Opcodes arithmetic() {
   add_bits<std::uint16_t>(to, "b16");
   add_bits<std::uint32_t>(to, "b32");
   add_bits<std::uint64_t>(to, "b64");
-  to["mov.b64"] = mov_b64;
+  to["mov.b64"] = mov_halves<std::uint64_t, std::uint32_t>;
+  to["mov.b32"] = mov_halves<std::uint32_t, std::uint16_t>;
   add_conversions(to);
   add_floats(to);
   return to;

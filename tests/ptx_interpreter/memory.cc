@@ -58,6 +58,9 @@ void add_space(Opcodes& to, const std::string& space) {
   add_type<kSpace, std::uint16_t>(to, space, "u16");
   add_type<kSpace, std::uint32_t>(to, space, "u32");
   add_type<kSpace, std::uint64_t>(to, space, "u64");
+  add_type<kSpace, std::int16_t>(to, space, "s16");
+  add_type<kSpace, std::int32_t>(to, space, "s32");
+  add_type<kSpace, std::int64_t>(to, space, "s64");
   add_type<kSpace, float>(to, space, "f32");
   for (const char* bits : {"b8", "b16", "b32", "b64"}) {
     const std::string unsigned_ = std::string("u") + (bits + 1);
