@@ -34,8 +34,6 @@ struct ForwardArrays {
   // Whether what is kept goes past the caches to memory. For engines whose Io has store_far.
   bool saves_far;
 
-  // Whether a cell that has kKeepsMade keeps the h that it makes.
-  PRNN_HD bool keeps_made() const { return saved != nullptr && controls.zoneout != nullptr; }
   // Whether lengths or resets make step s, which counts, another than it would be without them.
   PRNN_HD bool bends(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b) const {
     return shape.lengths_bend(g, s, b) || controls.resets_at(shape, g, s, b);

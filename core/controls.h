@@ -21,6 +21,7 @@ struct Controls {
   const T* mask;                  // [batch, groups, H]
   const T* zoneout;               // sequence [states·H]: k
 
+  PRNN_HD bool any() const { return resets != nullptr || mask != nullptr || zoneout != nullptr; }
   // Whether what a step multiplies is not simply the h before it.
   PRNN_HD bool change_product_input() const { return resets != nullptr || mask != nullptr; }
 
@@ -86,5 +87,13 @@ struct Controls {
     }
   }
 };
+
+template <class S, class T>
+PRNN_HD decltype(auto) controls_of(const Controls<T>& controls) {
+  if constexpr (S::kIsPlain)
+    return Controls<T>{};
+  else
+    return (controls);
+}
 
 }  // namespace prnn

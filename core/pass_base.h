@@ -5,34 +5,35 @@
 namespace prnn {
 
 // A cell, a shape, and the ways of a pass to its arrays.
-template <class C, class Io, class T>
+template <class C, class Io, class T, class S = Shape>
 struct PassBase {
   using F = typename Io::F;
   using Value = T;
+  using Index = typename S::Index;
   static constexpr int kPhases = C::kPhases;
   C cell;
-  Shape shape;
+  S shape;
+  struct Rows {
+    Index here, next;
+  };
 
   // Units that a phase makes.
-  PRNN_HD std::int64_t units(int) const { return shape.hidden; }
+  PRNN_HD Index units(int) const { return shape.hidden; }
   // Element (unit from, gate, unit to) of w_hh.
   PRNN_HD T w(const T* w_hh, std::int64_t g, std::int64_t from, int gate, std::int64_t to) const {
     return w_hh[(g * shape.hidden + from) * C::kGates * shape.hidden + gate * shape.hidden + to];
   }
   // h before the step, were there no resets: from y, or from the initial state.
-  PRNN_HD const T* h_before(const T* y, const T* h_0, std::int64_t g, std::int64_t step,
-                            std::int64_t b) const {
+  PRNN_HD const T* h_before(const T* y, const T* h_0, Index g, Index step, Index b) const {
     return step == 0 ? h_0 + shape.state_at(b, g)
                      : y + shape.sequence_at(b, shape.time_at(g, step - 1, b), g, 1);
   }
   // What steps multiply, by turns: see ForwardArrays::multiplied.
-  PRNN_HD float* turn(float* multiplied, std::int64_t g, std::int64_t s, std::int64_t b,
-                      int values) const {
+  PRNN_HD float* turn(float* multiplied, Index g, Index s, Index b, int values) const {
     return multiplied + (s & 1) * shape.own_floats(values) + shape.own_at(b, g, values);
   }
   // Where one of a unit's N values lies that pass from step to step.
-  PRNN_HD float* carried_at(float* carry, std::int64_t g, std::int64_t b, std::int64_t unit, int n,
-                            int values) const {
+  PRNN_HD float* carried_at(float* carry, Index g, Index b, Index unit, int n, int values) const {
     return carry + shape.own_at(b, g, values) + n * shape.hidden + unit;
   }
   template <int N, class V>
@@ -51,8 +52,7 @@ struct PassBase {
     return values;
   }
   // A unit's own numbers, the same in all steps: they are near, and need not be fetched ahead.
-  PRNN_HD PerUnit<C, F> per_unit(const T* of_groups, std::int64_t g, std::int64_t unit,
-                                 Io io) const {
+  PRNN_HD PerUnit<C, F> per_unit(const T* of_groups, Index g, Index unit, Io io) const {
     constexpr int kCount = kPerUnitOf<C>;
     if constexpr (kCount == 0) {
       return {};
@@ -68,17 +68,21 @@ struct PassBase {
       for (int n = 0; n < N; ++n) values[n] = io.value(fetched[n]);
     return values;
   }
-  // Of what step s takes of a_x, N gates from `first` on.
+  // The row of a forward step in arrays by time; where a row begins in one of n values per unit.
+  PRNN_HD Index row_of(Index g, Index step, Index b) const {
+    return shape.row_at(b, shape.time_at(g, step, b), g);
+  }
+  PRNN_HD Index in_sequence(Index row, int n) const { return row * n * shape.hidden; }
+  // Of what step s, of that row, takes of a_x, N gates from `first` on.
   template <int N>
-  PRNN_HD Vec<N, typename Io::Fetched> fetch_a_x(const ForwardArrays<T>& at, std::int64_t g,
-                                                 std::int64_t s, std::int64_t b, std::int64_t unit,
-                                                 int first, Io io) const {
+  PRNN_HD Vec<N, typename Io::Fetched> fetch_a_x(const ForwardArrays<T>& at, Index row, Index g,
+                                                 Index s, Index b, Index unit, int first,
+                                                 Io io) const {
     unit += first * shape.hidden;
     if constexpr (requires { Io::kMakesAx; })
       if (at.made_steps != 0)
         return fetch_values<N>(at.made_at(shape, g, s, b, C::kGates) + unit, io);
-    const std::int64_t row = shape.sequence_at(b, shape.time_at(g, s, b), g, C::kGates);
-    return fetch_values<N>(at.a_x + row + unit, io);
+    return fetch_values<N>(at.a_x + in_sequence(row, C::kGates) + unit, io);
   }
   template <int N, class V>
   PRNN_HD void store_values(V* p, const Vec<N, F>& values, Io io) const {

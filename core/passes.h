@@ -25,13 +25,18 @@
 // A pass over a cell of one phase gives the parts of step() too, for engines that keep in
 // registers what a unit carries from step to step, read ahead, or publish in their own way:
 //
+//   rows       where a step, and the one that the loop takes after it, lie in arrays by time, for
+//              engines that go from row to row; fetch and save may be told
 //   fetch      what a step reads that no earlier step of the loop has written, as it lies: nothing
 //              is computed from it yet, so that nothing waits for it
 //   inputs     that as numbers
 //   carried    what the unit carries, from memory; for s = 0, the initial values
-//   advance    the step itself: takes products, carry and fetched values, gives published ones
-//   publish    writes those where input() finds them
+//   advance    the step itself: takes products, carry and fetched values, gives published ones and
+//              what is to be saved; reads and writes nothing but what lengths, resets, masks,
+//              zoneout and a unit's own numbers need
+//   publish    writes the former where input() finds them
 //   exchanged  what the next step multiplies of them
+//   save       writes what no step of this pass reads
 //   keep       writes the carry where carried() finds it; after the last step, the results
 //
 // And for engines that leave out the steps in which nothing happens, for all rows have ended:
@@ -40,7 +45,7 @@
 //   skip                   in place of all the above, writes the zeros of a step that is left out
 //
 // Io tells how to read and write units: one at a time or a vector of them (cpu/simd.h); Io::Fetched
-// is what a fetched one is until it is used. T is the type of the arrays.
+// is what a fetched one is until it is used. T is the type of the arrays, S that of the shape.
 #pragma once
 #include <type_traits>
 
@@ -53,51 +58,55 @@ template <class Pass, class F, class Io>
 PRNN_HD void step_by_parts(const Pass& pass, std::int64_t g, std::int64_t s, std::int64_t b,
                            std::int64_t unit, const Vec<Pass::kProducts, F>& products, Io io) {
   auto carry = pass.carried(g, s, b, unit, io);
-  const auto inputs = pass.inputs(pass.fetch(g, s, b, unit, io), io);
-  const auto published = pass.advance(g, s, b, unit, products, inputs, carry, io);
+  const auto rows = pass.rows(g, s, b);
+  const auto inputs = pass.inputs(pass.fetch(rows, g, s, b, unit, io), io);
+  typename Pass::Saved saved;
+  const auto published = pass.advance(g, s, b, unit, products, inputs, carry, saved, io);
+  pass.save(rows, g, s, b, unit, saved, io);
   pass.publish(g, s, b, unit, published, io);
   pass.keep(g, s, b, unit, carry, io);
 }
 
-template <class C, class Io, class T = float>
-struct ForwardPass : PassBase<C, Io, T> {
-  using Base = PassBase<C, Io, T>;
+template <class C, class Io, class T = float, class S = Shape>
+struct ForwardPass : PassBase<C, Io, T, S> {
+  using Base = PassBase<C, Io, T, S>;
+  using Rows = typename Base::Rows;
+  using Index = typename S::Index;
   using F = typename Io::F;
   using Base::cell, Base::shape;
   ForwardArrays<T> at;
 
+  // Of a plain call none, which the compiler then sees.
+  PRNN_HD decltype(auto) controls() const { return controls_of<S>(at.controls); }
+
   PRNN_HD static constexpr int products(int) { return C::kGates; }
-  PRNN_HD std::int64_t depth(int) const { return shape.hidden; }
-  PRNN_HD std::int64_t steps() const { return shape.time; }
-  PRNN_HD T weight(std::int64_t g, int, std::int64_t unit, int product, std::int64_t k) const {
+  PRNN_HD Index depth(int) const { return shape.hidden; }
+  PRNN_HD Index steps() const { return shape.time; }
+  PRNN_HD T weight(Index g, int, Index unit, int product, Index k) const {
     return Base::w(at.w_hh, g, k, product, unit);
   }
-  PRNN_HD WeightRows<T> weight_rows(std::int64_t g, int) const {
+  PRNN_HD WeightRows<T> weight_rows(Index g, int) const {
     return {at.w_hh + g * C::kGates * shape.hidden * shape.hidden, C::kGates * shape.hidden};
   }
-  PRNN_HD T bias(std::int64_t g, int, std::int64_t unit, int product) const {
+  PRNN_HD T bias(Index g, int, Index unit, int product) const {
     return at.b_hh[(g * C::kGates + product) * shape.hidden + unit];
   }
-  PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
-    return s < shape.length(b, g);
-  }
-  PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return at.bends(shape, g, s, b);
-  }
-  PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
+  PRNN_HD bool multiplies(Index g, int, Index s, Index b) const { return s < shape.length(b, g); }
+  PRNN_HD bool bends(Index g, Index s, Index b) const { return at.bends(shape, g, s, b); }
+  PRNN_HD const float* input(Index g, int, Index s, Index b) const {
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr)
         return at.controls.replaced(Base::h_before(at.y, at.state_0[0], g, s, b), shape, g, s, b);
     return Base::turn(at.multiplied, g, s, b, 1);
   }
   // What the first step multiplies, where input() has it in a place of its own.
-  PRNN_HD void begin(std::int64_t g, std::int64_t b, std::int64_t unit, Io io) const {
+  PRNN_HD void begin(Index g, Index b, Index unit, Io io) const {
     const F h = io.load(at.state_0[0] + shape.state_at(b, g) + unit);
     io.store(Base::turn(at.multiplied, g, 0, b, 1) + unit, exchanged(g, -1, b, unit, {h}, io)[0]);
   }
   template <int kPhase>
-  PRNN_HD void step(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                    const Vec<C::kGates, F>& a_h, Io io) const {
+  PRNN_HD void step(Index g, Index s, Index b, Index unit, const Vec<C::kGates, F>& a_h,
+                    Io io) const {
     step_by_parts(*this, g, s, b, unit, a_h, io);
   }
 
@@ -111,61 +120,70 @@ struct ForwardPass : PassBase<C, Io, T> {
   };
   using Fetched = Of<typename Io::Fetched>;
   using Inputs = Of<F>;
+  struct Saved {
+    Forward<C, F> out;
+    F made;  // h before zoneout
+  };
 
   // Where row b of what step s publishes begins, in an array of the given shape.
-  PRNN_HD static std::int64_t published_at(const Shape& shape, std::int64_t g, std::int64_t s,
-                                           std::int64_t b) {
+  PRNN_HD static Index published_at(const S& shape, Index g, Index s, Index b) {
     return shape.sequence_at(b, shape.time_at(g, s, b), g, kPublished);
   }
-  PRNN_HD Fetched fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                        Io io) const {
-    return {Base::template fetch_a_x<C::kGates>(at, g, s, b, unit, 0, io)};
+  PRNN_HD Rows rows(Index g, Index s, Index b) const {
+    return {Base::row_of(g, s, b), Base::row_of(g, s + 1, b)};
+  }
+  PRNN_HD Fetched fetch(Index g, Index s, Index b, Index unit, Io io) const {
+    return fetch(rows(g, s, b), g, s, b, unit, io);
+  }
+  PRNN_HD Fetched fetch(const Rows& rows, Index g, Index s, Index b, Index unit, Io io) const {
+    return {Base::template fetch_a_x<C::kGates>(at, rows.here, g, s, b, unit, 0, io)};
   }
   PRNN_HD static Inputs inputs(const Fetched& in, Io io) { return {Base::values(in.a_x, io)}; }
-  PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                        Io io) const {
-    const std::int64_t state = shape.state_at(b, g) + unit;
-    const bool has_ended = s > shape.length(b, g);  // and keep() has stored its h
+  PRNN_HD Carry carried(Index g, Index s, Index b, Index unit, Io io) const {
+    const Index state = shape.state_at(b, g) + unit;
+    const bool is_over = s > shape.length(b, g);  // and keep() has stored its h
     Carry carry;
-    carry[0] = io.load(has_ended ? at.state_n[0] + state
-                                 : Base::h_before(at.y, at.state_0[0], g, s, b) + unit);
+    carry[0] = io.load(is_over ? at.state_n[0] + state
+                               : Base::h_before(at.y, at.state_0[0], g, s, b) + unit);
     for (int n = 1; n < C::kStates; ++n)
       carry[n] = s == 0 ? io.load(at.state_0[n] + state) : io.load(between_steps(g, b, unit, n));
     return carry;
   }
-  PRNN_HD Vec<1, F> advance(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                            const Vec<C::kGates, F>& a_h, const Inputs& in, Carry& carry,
-                            Io io) const {
-    if (s >= shape.length(b, g)) return {F(0.0f)};
-    at.controls.replace(carry, shape, g, s, b, unit, io);
+  PRNN_HD Vec<1, F> advance(Index g, Index s, Index b, Index unit, const Vec<C::kGates, F>& a_h,
+                            const Inputs& in, Carry& carry, Saved& saved, Io io) const {
+    if (has_ended(g, s, b)) return {F(0.0f)};
+    controls().replace(carry, shape, g, s, b, unit, io);
     const auto own = Base::per_unit(at.per_unit, g, unit, io);
-    Forward<C, F> out = step_of(cell, own, in.a_x, a_h, carry);
-    const std::int64_t t = shape.time_at(g, s, b);
-    if constexpr (C::kKeepsMade)
-      if (at.keeps_made())
-        Base::keep_values(at.saved + shape.sequence_at(b, t, g, 1) + unit, out.next, at.saves_far,
-                          io);
-    at.controls.zone_out(out.next, carry, shape, g, t, b, unit, io);
-    if (saved_values<C> > 0 && at.saved != nullptr) save(g, t, b, unit, out, io);
+    Forward<C, F>& out = saved.out;
+    out = step_of(cell, own, in.a_x, a_h, carry);
+    saved.made = out.next[0];
+    controls().zone_out(out.next, carry, shape, g, shape.time_at(g, s, b), b, unit, io);
     carry = out.next;
     carry[0] = io.stored(carry[0]);  // other units and later calls see h as it is in y
     return {carry[0]};
   }
-  PRNN_HD void publish(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                       const Vec<1, F>& h, Io io) const {
+  PRNN_HD void save(const Rows& rows, Index g, Index s, Index b, Index unit, const Saved& saved,
+                    Io io) const {
+    if (at.saved == nullptr || has_ended(g, s, b)) return;
+    if constexpr (C::kKeepsMade)
+      if (controls().zoneout != nullptr)
+        Base::keep_values(at.saved + Base::in_sequence(rows.here, 1) + unit, Vec<1, F>{saved.made},
+                          at.saves_far, io);
+    if constexpr (saved_values<C> > 0) save_step(rows.here, unit, saved.out, io);
+  }
+  PRNN_HD void publish(Index g, Index s, Index b, Index unit, const Vec<1, F>& h, Io io) const {
     io.store(at.y + published_at(shape, g, s, b) + unit, h[0]);
     if (at.multiplied != nullptr)
       io.store(Base::turn(at.multiplied, g, s + 1, b, 1) + unit,
                exchanged(g, s, b, unit, h, io)[0]);
   }
-  PRNN_HD Vec<1, F> exchanged(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                              const Vec<1, F>& h, Io io) const {
-    if (!at.controls.change_product_input()) return h;
-    return {io.stored(at.controls.product_input(h[0], shape, g, s + 1, b, unit, io))};
+  PRNN_HD Vec<1, F> exchanged(Index g, Index s, Index b, Index unit, const Vec<1, F>& h,
+                              Io io) const {
+    if (!controls().change_product_input()) return h;
+    return {io.stored(controls().product_input(h[0], shape, g, s + 1, b, unit, io))};
   }
-  PRNN_HD void keep(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                    const Carry& carry, Io io) const {
-    const std::int64_t state = shape.state_at(b, g) + unit;
+  PRNN_HD void keep(Index g, Index s, Index b, Index unit, const Carry& carry, Io io) const {
+    const Index state = shape.state_at(b, g) + unit;
     const bool ends = s + 1 >= shape.length(b, g);
     if (ends) io.store(at.state_n[0] + state, carry[0]);
     for (int n = 1; n < C::kStates; ++n) {
@@ -173,22 +191,24 @@ struct ForwardPass : PassBase<C, Io, T> {
       if (at.carry != nullptr) io.store(between_steps(g, b, unit, n), carry[n]);
     }
   }
-  PRNN_HD std::int64_t first_step(std::int64_t) const { return 0; }
-  PRNN_HD std::int64_t end_step(std::int64_t longest) const { return longest; }
-  PRNN_HD void skip(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                    Io io) const {
+  PRNN_HD Index first_step(Index) const { return 0; }
+  PRNN_HD Index end_step(Index longest) const { return longest; }
+  PRNN_HD void skip(Index g, Index s, Index b, Index unit, Io io) const {
     io.store(at.y + published_at(shape, g, s, b) + unit, F(0.0f));
   }
 
  private:
+  // No row of a plain call, whose engine takes no step more than there are.
+  PRNN_HD bool has_ended(Index g, Index s, Index b) const {
+    return !S::kIsPlain && s >= shape.length(b, g);
+  }
   // Where the n-th state is that passes from step to step.
-  PRNN_HD float* between_steps(std::int64_t g, std::int64_t b, std::int64_t unit, int n) const {
+  PRNN_HD float* between_steps(Index g, Index b, Index unit, int n) const {
     return Base::carried_at(at.carry, g, b, unit, n - 1, C::kStates - 1);
   }
-  PRNN_HD void save(std::int64_t g, std::int64_t t, std::int64_t b, std::int64_t unit,
-                    const Forward<C, F>& out, Io io) const {
+  PRNN_HD void save_step(Index row, Index unit, const Forward<C, F>& out, Io io) const {
     const int first = at.saves_reserve ? C::kReserve : 0;  // of the states
-    T* saved = at.saved + shape.sequence_at(b, t, g, first + C::kStates - 1) + unit;
+    T* saved = at.saved + Base::in_sequence(row, first + C::kStates - 1) + unit;
     if (at.saves_reserve) Base::keep_values(saved, out.reserve, at.saves_far, io);
     if constexpr (C::kStates > 1) {
       Vec<C::kStates - 1, F> states;  // that are not y
@@ -199,38 +219,41 @@ struct ForwardPass : PassBase<C, Io, T> {
 };
 
 // One step more than there are times: the last only multiplies, for the gradient of the initial h.
-template <class C, class Io, class T = float>
-struct BackwardPass : PassBase<C, Io, T> {
-  using Base = PassBase<C, Io, T>;
+template <class C, class Io, class T = float, class S = Shape>
+struct BackwardPass : PassBase<C, Io, T, S> {
+  using Base = PassBase<C, Io, T, S>;
+  using Rows = typename Base::Rows;
+  using Index = typename S::Index;
   using F = typename Io::F;
   using Base::cell, Base::shape;
   BackwardArrays<T> at;
 
+  PRNN_HD decltype(auto) controls() const { return controls_of<S>(at.controls); }
+
   PRNN_HD static constexpr int products(int) { return 1; }
-  PRNN_HD std::int64_t depth(int) const { return C::kGates * shape.hidden; }
-  PRNN_HD std::int64_t steps() const { return shape.time + 1; }
-  PRNN_HD T weight(std::int64_t g, int, std::int64_t unit, int, std::int64_t k) const {
+  PRNN_HD Index depth(int) const { return C::kGates * shape.hidden; }
+  PRNN_HD Index steps() const { return shape.time + 1; }
+  PRNN_HD T weight(Index g, int, Index unit, int, Index k) const {
     return Base::w(at.w_hh, g, unit, 0, k);  // the transpose: k runs over [gate, unit]
   }
-  PRNN_HD WeightColumns<T> weight_columns(std::int64_t g, int) const {
+  PRNN_HD WeightColumns<T> weight_columns(Index g, int) const {
     return {at.w_hh + g * C::kGates * shape.hidden * shape.hidden, C::kGates * shape.hidden};
   }
-  PRNN_HD T bias(std::int64_t, int, std::int64_t, int) const { return T{}; }
-  PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
+  PRNN_HD T bias(Index, int, Index, int) const { return T{}; }
+  PRNN_HD bool multiplies(Index g, int, Index s, Index b) const {
     return shape.time - s < shape.length(b, g);
   }
-  PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
+  PRNN_HD bool bends(Index g, Index s, Index b) const {
     return at.bends(shape, g, forward_step(shape, s), b);
   }
-  PRNN_HD const float* input(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
+  PRNN_HD const float* input(Index g, int, Index s, Index b) const {
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr) return at.da_h + published_at(shape, g, s - 1, b);
     return Base::turn(at.multiplied, g, s, b, C::kGates);
   }
-  PRNN_HD void begin(std::int64_t, std::int64_t, std::int64_t, Io) const {}
+  PRNN_HD void begin(Index, Index, Index, Io) const {}
   template <int kPhase>
-  PRNN_HD void step(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                    const Vec<1, F>& dh, Io io) const {
+  PRNN_HD void step(Index g, Index s, Index b, Index unit, const Vec<1, F>& dh, Io io) const {
     step_by_parts(*this, g, s, b, unit, dh, io);
   }
 
@@ -246,36 +269,39 @@ struct BackwardPass : PassBase<C, Io, T> {
   };
   using Fetched = Of<typename Io::Fetched>;
   using Inputs = Of<F>;
+  using Saved = Gates<C, F>;  // ∂a_x
 
   // Of the forward pass, whose steps this pass takes from the last to the first.
-  PRNN_HD static std::int64_t forward_step(const Shape& shape, std::int64_t s) {
-    return shape.time - 1 - s;
-  }
-  PRNN_HD static std::int64_t published_at(const Shape& shape, std::int64_t g, std::int64_t s,
-                                           std::int64_t b) {
+  PRNN_HD static Index forward_step(const S& shape, Index s) { return shape.time - 1 - s; }
+  PRNN_HD static Index published_at(const S& shape, Index g, Index s, Index b) {
     return shape.sequence_at(b, shape.time_at(g, forward_step(shape, s), b), g, kPublished);
   }
-  PRNN_HD Fetched fetch(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                        Io io) const {
+  PRNN_HD Rows rows(Index g, Index s, Index b) const {
+    const Index step = forward_step(shape, s);
+    return {Base::row_of(g, step, b), Base::row_of(g, step - 1, b)};
+  }
+  PRNN_HD Fetched fetch(Index g, Index s, Index b, Index unit, Io io) const {
+    return fetch(rows(g, s, b), g, s, b, unit, io);
+  }
+  PRNN_HD Fetched fetch(const Rows& rows, Index g, Index s, Index b, Index unit, Io io) const {
     Fetched in{};
     if (s == shape.time) return in;
-    const std::int64_t step = forward_step(shape, s), t = shape.time_at(g, step, b);
-    const std::int64_t y_at = shape.sequence_at(b, t, g, 1) + unit;
-    in.dy[0] = io.fetch(at.dy + y_at);
-    in.now[0] =
-        io.fetch((C::kKeepsMade && at.controls.zoneout != nullptr ? at.saved : at.y) + y_at);
-    in.prev[0] = io.fetch(Base::h_before(at.y, at.state_0[0], g, step, b) + unit);
+    const bool is_first = s + 1 == shape.time;  // of the forward pass, which began with states
+    const Index state = shape.state_at(b, g) + unit;
+    const Index here = Base::in_sequence(rows.here, 1) + unit;
+    const Index before = Base::in_sequence(rows.next, 1) + unit;
+    in.dy[0] = io.fetch(at.dy + here);
+    in.now[0] = io.fetch((C::kKeepsMade && controls().zoneout != nullptr ? at.saved : at.y) + here);
+    in.prev[0] = io.fetch(is_first ? at.state_0[0] + state : at.y + before);
     if constexpr (saved_values<C> > 0) {
       constexpr int kSaved = saved_values<C>;
-      const T* saved = at.saved + shape.sequence_at(b, t, g, kSaved) + unit;
+      const T* saved = at.saved + Base::in_sequence(rows.here, kSaved) + unit;
+      const T* saved_before = at.saved + Base::in_sequence(rows.next, kSaved) + unit;
       in.reserve = Base::template fetch_values<C::kReserve>(saved, io);
       for (int n = 1; n < C::kStates; ++n) {
-        const std::int64_t value = (C::kReserve + n - 1) * shape.hidden;
+        const Index value = (C::kReserve + n - 1) * shape.hidden;
         in.now[n] = io.fetch(saved + value);
-        in.prev[n] = step == 0
-                         ? io.fetch(at.state_0[n] + shape.state_at(b, g) + unit)
-                         : io.fetch(at.saved + unit + value +
-                                    shape.sequence_at(b, shape.time_at(g, step - 1, b), g, kSaved));
+        in.prev[n] = io.fetch(is_first ? at.state_0[n] + state : saved_before + value);
       }
     }
     return in;
@@ -284,8 +310,7 @@ struct BackwardPass : PassBase<C, Io, T> {
     return {Base::values(in.dy, io), Base::values(in.prev, io), Base::values(in.now, io),
             Base::values(in.reserve, io)};
   }
-  PRNN_HD Carry carried(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                        Io io) const {
+  PRNN_HD Carry carried(Index g, Index s, Index b, Index unit, Io io) const {
     if (s == 0) at.no_resets_yet(shape, g, b, unit, io);
     Carry d;
     for (int n = 0; n < C::kStates; ++n)
@@ -293,34 +318,40 @@ struct BackwardPass : PassBase<C, Io, T> {
                     : io.load(between_steps(g, b, unit, n));
     return d;
   }
-  PRNN_HD Gates<C, F> advance(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                              const Vec<1, F>& dh, const Inputs& in, Carry& d, Io io) const {
+  PRNN_HD Gates<C, F> advance(Index g, Index s, Index b, Index unit, const Vec<1, F>& dh,
+                              const Inputs& in, Carry& d, Saved& da_x, Io io) const {
     if (multiplies(g, 0, s, b))  // else the mask may be no number
-      d[0] = d[0] + at.controls.masked(dh[0], shape, g, b, unit, io);
-    at.hand_to_reset(shape, g, forward_step(shape, s) + 1, b, unit, d, io);
+      d[0] = d[0] + controls().masked(dh[0], shape, g, b, unit, io);
+    if (controls().resets != nullptr)
+      at.hand_to_reset(shape, g, forward_step(shape, s) + 1, b, unit, d, io);
     Backward<C, F> out{};
     if (s == shape.time) return out.da_h;
-    const std::int64_t step = forward_step(shape, s);
-    if (step < shape.length(b, g)) {
+    const Index step = forward_step(shape, s);
+    if (S::kIsPlain || step < shape.length(b, g)) {
       State<C, F> prev = in.prev, now = in.now, kept{};
       d[0] = d[0] + in.dy[0];
-      at.controls.replace(prev, shape, g, step, b, unit, io);
-      if (at.controls.zoneout != nullptr) {
-        at.controls.zone_out_grad(d, kept, shape, g, shape.time_at(g, step, b), b, unit, io);
+      controls().replace(prev, shape, g, step, b, unit, io);
+      if (controls().zoneout != nullptr) {
+        controls().zone_out_grad(d, kept, shape, g, shape.time_at(g, step, b), b, unit, io);
         now = cell.made(prev, now, in.reserve);
       }
       const auto own = Base::per_unit(at.per_unit, g, unit, io);
       out = grad_of(cell, own, d, prev, now, in.reserve);
       d = out.prev;
-      if (at.controls.zoneout != nullptr)
+      if (controls().zoneout != nullptr)
         for (int n = 0; n < C::kStates; ++n) d[n] = d[n] + kept[n];
     }
-    if constexpr (!C::kSameGradient)
-      Base::store_values(at.da_x + published_at(shape, g, s, b) + unit, out.da_x, io);
+    da_x = out.da_x;
     return out.da_h;
   }
-  PRNN_HD void publish(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                       const Gates<C, F>& da_h, Io io) const {
+  PRNN_HD void save(const Rows& rows, Index, Index s, Index, Index unit, const Saved& da_x,
+                    Io io) const {
+    if constexpr (!C::kSameGradient)
+      if (s < shape.time)
+        Base::store_values(at.da_x + Base::in_sequence(rows.here, kPublished) + unit, da_x, io);
+  }
+  PRNN_HD void publish(Index g, Index s, Index b, Index unit, const Gates<C, F>& da_h,
+                       Io io) const {
     if (s == shape.time) return;
     Base::store_values(at.da_h + published_at(shape, g, s, b) + unit, da_h, io);
     if (at.multiplied != nullptr) {
@@ -329,12 +360,10 @@ struct BackwardPass : PassBase<C, Io, T> {
       Base::store_values(Base::turn(at.multiplied, g, s + 1, b, C::kGates) + unit, stored, io);
     }
   }
-  PRNN_HD Gates<C, F> exchanged(std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                                const Gates<C, F>& da_h, Io) const {
+  PRNN_HD Gates<C, F> exchanged(Index, Index, Index, Index, const Gates<C, F>& da_h, Io) const {
     return da_h;
   }
-  PRNN_HD void keep(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                    const Carry& d, Io io) const {
+  PRNN_HD void keep(Index g, Index s, Index b, Index unit, const Carry& d, Io io) const {
     for (int n = 0; n < C::kStates; ++n)
       if (s == shape.time)
         io.store(at.dstate_0[n] + shape.state_at(b, g) + unit, d[n]);
@@ -342,18 +371,17 @@ struct BackwardPass : PassBase<C, Io, T> {
         io.store(between_steps(g, b, unit, n), d[n]);
   }
 
-  PRNN_HD std::int64_t first_step(std::int64_t longest) const { return shape.time - longest; }
-  PRNN_HD std::int64_t end_step(std::int64_t) const { return steps(); }
-  PRNN_HD void skip(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
-                    Io io) const {
-    const std::int64_t here = published_at(shape, g, s, b) + unit;
+  PRNN_HD Index first_step(Index longest) const { return shape.time - longest; }
+  PRNN_HD Index end_step(Index) const { return steps(); }
+  PRNN_HD void skip(Index g, Index s, Index b, Index unit, Io io) const {
+    const Index here = published_at(shape, g, s, b) + unit;
     Base::store_values(at.da_h + here, Gates<C, F>{}, io);
     if constexpr (!C::kSameGradient) Base::store_values(at.da_x + here, Gates<C, F>{}, io);
   }
 
  private:
   // Where the gradient of the n-th state is that passes from step to step.
-  PRNN_HD float* between_steps(std::int64_t g, std::int64_t b, std::int64_t unit, int n) const {
+  PRNN_HD float* between_steps(Index g, Index b, Index unit, int n) const {
     return Base::carried_at(at.carry, g, b, unit, n, C::kStates);
   }
 };

@@ -72,8 +72,8 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
       return;
     }
     if (at.controls.resets_at(shape, g, s, b)) prev[1] = io.load(at.controls.reset_to[1] + state);
-    const auto a_x =
-        Base::values(Base::template fetch_a_x<C::kGates>(at, g, s, b, unit, 0, io), io);
+    const auto a_x = Base::values(
+        Base::template fetch_a_x<C::kGates>(at, Base::row_of(g, s, b), g, s, b, unit, 0, io), io);
     const auto out = cell.step(a_x, a_h, prev);
     io.store(made(g, b) + unit, io.stored(out.next[0]));
     io.store(carry, out.next[1]);

@@ -10,26 +10,27 @@ namespace prnn {
 // Sequences are [batch, time, groups, n·hidden], or [time, batch, groups, n·hidden] where
 // time_major; states are [batch, groups, hidden]. The group lies beside the features, so that two
 // directions or many heads are one projection's output and one layer's y, without a copy.
-struct Shape {
-  std::int64_t time, batch, groups, hidden;
+template <class I, bool kMayHaveLengths>
+struct ShapeOf {
+  using Index = I;
+  static constexpr bool kIsPlain = !kMayHaveLengths;
+  Index time, batch, groups, hidden;
   bool time_major;
   bool reverse;        // all groups run from the last step to the first
   bool bidirectional;  // the second half of the groups runs against the first
   // [batch, groups]: how many steps of a row count, from its beginning; null: all.
   const std::int32_t* lengths = nullptr;
   // Values of h and y, of a cell that projects what its units give; 0: as many as units.
-  std::int64_t projected = 0;
+  Index projected = 0;
 
-  PRNN_HD std::int64_t output() const { return projected == 0 ? hidden : projected; }
+  PRNN_HD Index output() const { return projected == 0 ? hidden : projected; }
   // As arrays of h are laid out.
-  PRNN_HD Shape of_output() const {
-    Shape out = *this;
+  PRNN_HD ShapeOf of_output() const {
+    ShapeOf out = *this;
     out.hidden = output();
     return out;
   }
-  PRNN_HD std::int64_t state_at(std::int64_t b, std::int64_t g) const {
-    return (b * groups + g) * hidden;
-  }
+  PRNN_HD Index state_at(Index b, Index g) const { return (b * groups + g) * hidden; }
   // Where a row begins in an array of the engine's own with n values per unit: in a pair of the
   // cache's lines that no other row has, for processors fetch them in pairs, and threads with other
   // rows would take them from each other.
@@ -39,33 +40,44 @@ struct Shape {
   }
   PRNN_HD std::int64_t own_floats(int n) const { return own_at(batch, 0, n); }
   // A row at a time: an element of a sequence with one value per group.
-  PRNN_HD std::int64_t row_at(std::int64_t b, std::int64_t t, std::int64_t g) const {
+  PRNN_HD Index row_at(Index b, Index t, Index g) const {
     return (time_major ? t * batch + b : b * time + t) * groups + g;
   }
   // Where row b of group g begins at time t, in a sequence with n values per unit.
-  PRNN_HD std::int64_t sequence_at(std::int64_t b, std::int64_t t, std::int64_t g, int n) const {
+  PRNN_HD Index sequence_at(Index b, Index t, Index g, int n) const {
     return row_at(b, t, g) * n * hidden;
   }
   // Within what there is, whatever the array says.
-  PRNN_HD std::int64_t length(std::int64_t b, std::int64_t g) const {
-    if (lengths == nullptr) return time;
-    const std::int64_t given = lengths[b * groups + g];
+  PRNN_HD Index length(Index b, Index g) const {
+    if (!kMayHaveLengths || lengths == nullptr) return time;
+    const Index given = lengths[b * groups + g];
     return given < 0 ? 0 : given < time ? given : time;
   }
   // The time at which the step-th step of a row takes place. One that runs backwards begins at the
   // last that counts; what does not count comes after all that does, whichever way a row runs.
-  PRNN_HD std::int64_t time_at(std::int64_t g, std::int64_t step, std::int64_t b) const {
-    const std::int64_t count = length(b, g);
+  PRNN_HD Index time_at(Index g, Index step, Index b) const {
+    const Index count = length(b, g);
     return runs_backwards(g) && step < count ? count - 1 - step : step;
   }
-  PRNN_HD bool runs_backwards(std::int64_t g) const {
+  PRNN_HD bool runs_backwards(Index g) const {
     return reverse != (bidirectional && g >= groups / 2);
   }
   // Whether a step that counts is another because of lengths: a row's last, or one of a row that
   // begins there.
-  PRNN_HD bool lengths_bend(std::int64_t g, std::int64_t step, std::int64_t b) const {
-    return lengths != nullptr && (runs_backwards(g) || step + 1 >= length(b, g));
+  PRNN_HD bool lengths_bend(Index g, Index step, Index b) const {
+    return kMayHaveLengths && lengths != nullptr && (runs_backwards(g) || step + 1 >= length(b, g));
+  }
+  // For what takes calls of any kind.
+  template <class To>
+    requires(kIsPlain && !To::kIsPlain)
+  PRNN_HD operator To() const {
+    return {time, batch, groups, hidden, time_major, reverse, bidirectional, nullptr, projected};
   }
 };
+using Shape = ShapeOf<std::int64_t, true>;
+
+// Of a call without lengths whose arrays have fewer than 2^31 values each: for engines to which
+// arithmetic with indices is a part of a step's time.
+using PlainShape = ShapeOf<std::int32_t, false>;
 
 }  // namespace prnn

@@ -63,12 +63,14 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
     at.controls.replace(prev, shape, g, s, b, unit, io);
     float* kept = between(g, b) + unit;
     if constexpr (kPhase == 0) {
-      const auto a_x = Base::values(Base::template fetch_a_x<kOpen>(at, g, s, b, unit, 0, io), io);
+      const auto a_x = Base::values(
+          Base::template fetch_a_x<kOpen>(at, Base::row_of(g, s, b), g, s, b, unit, 0, io), io);
       const auto out = cell.open(a_x, a_h, prev[0]);
       io.store(kept, io.stored(at.controls.masked(out.published, shape, g, b, unit, io)));
       Base::store_values(kept + shape.hidden, out.kept, io);
     } else {
-      const auto a_x = Base::values(Base::template fetch_a_x<1>(at, g, s, b, unit, kOpen, io), io);
+      const auto a_x = Base::values(
+          Base::template fetch_a_x<1>(at, Base::row_of(g, s, b), g, s, b, unit, kOpen, io), io);
       Forward<C, F> out = cell.close(a_x[0], a_h[0], prev[0],
                                      Base::template load_values<kOpen>(kept + shape.hidden, io));
       at.controls.zone_out(out.next, prev, shape, g, t, b, unit, io);

@@ -1,5 +1,7 @@
 // A native call on a GPU, as the handlers describe it. No CUDA header: host code only.
 #pragma once
+#include <algorithm>
+#include <cstdint>
 #include <type_traits>
 
 #include "core/passes.h"
@@ -31,6 +33,30 @@ inline PassSizes pass_sizes(CellKind cell, PassKind pass) {
 template <class C>
 inline constexpr bool has_few_users =
     C::kStates > 2 || std::is_same_v<C, GeneralLstm> || kHasFewUsers<C>;
+
+// Whether kernels are compiled apart for plain calls: of the cells that many layers are of, and of
+// the exchanges that are fast.
+template <class C>
+inline constexpr bool cell_has_plain_kernels = !std::is_same_v<C, GeneralLstm> && !kHasFewUsers<C>;
+constexpr bool has_plain_kernels(Exchange exchange) { return exchange != Exchange::kBlock; }
+
+// Without lengths, resets, mask and zoneout; and no array has an index beyond 31 bits.
+inline bool is_plain(const CudaCall& call) {
+  const Shape& shape = call.shape;
+  const CellNumbers n = numbers(call.cell);
+  const bool has_controls =
+      call.pass == PassKind::kForward ? call.forward.controls.any() : call.backward.controls.any();
+  const std::int64_t padded = padded_hidden(shape.hidden, call.number);
+  const std::int64_t values = std::max(n.gates, n.kept(false)) * padded;
+  const std::int64_t rows = std::max(shape.time * shape.batch, padded) * shape.groups;
+  return shape.lengths == nullptr && !has_controls && rows * values <= INT32_MAX;
+}
+inline PlainShape plain(const Shape& shape) {
+  const auto narrow = [](std::int64_t v) { return static_cast<std::int32_t>(v); };
+  return {narrow(shape.time),     narrow(shape.batch), narrow(shape.groups), narrow(shape.hidden),
+          shape.time_major,       shape.reverse,       shape.bidirectional,  nullptr,
+          narrow(shape.projected)};
+}
 
 inline std::span<const Instance> instances(CellKind cell, PassKind pass) {
   const bool few = visit({cell, 0, 0}, [](auto c) { return has_few_users<decltype(c)>; });

@@ -65,7 +65,7 @@ class PartialSums {
 };
 
 // Parts of a job, in order: what comes before its first step, and those of a step.
-enum class Segment { kBefore, kFetch, kArrive, kProduct, kReduce, kCell };
+enum class Segment { kBefore, kArrive, kProduct, kFetch, kReduce, kCell };
 
 // Told when each of them ends. What is shipped asks nothing (benchmarks/gpu/segments.cu does).
 struct NoProbe {
@@ -88,9 +88,9 @@ class Engine {
 
   template <class Probe = NoProbe>
   PRNN_DEVICE void run(Probe&& probe = {}) {
-    const Shape& shape = task_.pass.shape;
+    const auto& shape = task_.pass.shape;
     const int slices = static_cast<int>(ceil_div(shape.batch, kTile.columns()));
-    const std::int64_t jobs = shape.groups * slices;
+    const std::int64_t jobs = std::int64_t{shape.groups} * slices;
     const int team = ptx::ctaid() / task_.blocks;
     const int end = static_cast<int>(jobs * (team + 1) / task_.teams);
     int group = -1;
@@ -115,7 +115,10 @@ class Engine {
   using Io = UnitIo<kNumber>;
   using Carry = typename Pass::Carry;
   using Fetched = typename Pass::Fetched;
+  using Inputs = typename Pass::Inputs;
   using Published = Vec<Pass::kPublished>;
+  using Exchanged = typename ExchangeOf<kExchange, Pass, kNumber, kTile>::Type;
+  using Target = typename Exchanged::Target;
 
   PRNN_DEVICE static SharedLayout layout(const Task<Pass>& task) {
     return SharedLayout::of(kTile, kExchange, Pass::kPublished * task.padded, kNumber);
@@ -131,23 +134,54 @@ class Engine {
     Element out{index % kUnits, index / kUnits, 0, 0, false};
     out.unit = first_unit_ + out.local_unit;
     out.row = job.first_row + out.column;
-    const Shape& shape = task_.pass.shape;
+    const auto& shape = task_.pass.shape;
     out.exists = out.column < kColumns && out.row < shape.batch && out.unit < shape.hidden;
     return out;
   }
 
+  PRNN_DEVICE Spot spot(const Element& at) const {
+    return {at.column, at.unit / kGranule * kGranule, at.local_unit % kGranule,
+            at.column < kColumns && at.unit < static_cast<int>(task_.padded)};
+  }
+
+  // The row of a step in arrays by time. Of a plain call it is as far from the one before as from
+  // the one after, and goes on from step to step; of others it is computed.
+  class Row {
+   public:
+    Row() = default;
+    PRNN_DEVICE Row(const Pass& pass, const Job& job, const Element& at) {
+      if constexpr (kIsPlain<Pass>) {
+        const auto of_any = pass.rows(job.group, job.first_step, 0);
+        here_ = pass.rows(job.group, job.first_step, at.row).here;
+        stride_ = of_any.next - of_any.here;
+      }
+    }
+    // Of the step that is so many after s.
+    PRNN_DEVICE typename Pass::Rows rows(const Pass& pass, const Job& job, const Element& at, int s,
+                                         int ahead) const {
+      if constexpr (kIsPlain<Pass>)
+        return {here_ + ahead * stride_, here_ + (ahead + 1) * stride_};
+      else
+        return pass.rows(job.group, s + ahead, at.row);
+    }
+    PRNN_DEVICE void go_on() { here_ += stride_; }
+
+   private:
+    int here_ = 0, stride_ = 0;
+  };
+
   // Equal in all blocks of a team.
   PRNN_DEVICE Job job_of(int group, int first_row) const {
     const Pass& pass = task_.pass;
+    if (kIsPlain<Pass> || pass.shape.lengths == nullptr)
+      return {group, first_row, 0, static_cast<int>(pass.steps())};
     const int last_row = static_cast<int>(pass.shape.batch) - 1;
-    std::int64_t longest = pass.shape.lengths == nullptr ? pass.shape.time : 0;
-    if (pass.shape.lengths != nullptr) {
+    std::int64_t longest = 0;
 #pragma unroll
-      for (int n = 0; n < kColumns; ++n) {
-        const int row = first_row + n < last_row ? first_row + n : last_row;
-        const std::int64_t length = pass.shape.length(row, group);
-        longest = length > longest ? length : longest;
-      }
+    for (int n = 0; n < kColumns; ++n) {
+      const int row = first_row + n < last_row ? first_row + n : last_row;
+      const std::int64_t length = pass.shape.length(row, group);
+      longest = length > longest ? length : longest;
     }
     return {group, first_row, static_cast<int>(pass.first_step(longest)),
             static_cast<int>(pass.end_step(longest))};
@@ -166,23 +200,28 @@ class Engine {
     const Pass& pass = task_.pass;
     Carry carry[kElements];
     Fetched fetched[kElements] = {};
+    Target target[kElements];
+    Row row[kElements];
     skip(job, 0, job.first_step);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const Element at = element(job, e);
       carry[e] = {};
+      target[e] = exchange_.target(spot(at));
+      row[e] = Row(pass, job, at);
       if (at.exists) {
         carry[e] = pass.carried(job.group, 0, at.row, at.unit, Io{});
         if (job.first_step < job.end_step)
           fetched[e] = pass.fetch(job.group, job.first_step, at.row, at.unit, Io{});
       }
-      if constexpr (Pass::kStartsPublished) publish(job, at, -1, {carry[e][0]});
+      if constexpr (Pass::kStartsPublished) publish(job, at, -1, {carry[e][0]}, target[e]);
     }
     if (Pass::kStartsPublished) exchange_.leave(-1);
     probe.ended(Segment::kBefore);
 
 #pragma unroll 1
-    for (int s = job.first_step; s < job.end_step; ++s) step(job, s, carry, fetched, probe);
+    for (int s = job.first_step; s < job.end_step; ++s)
+      step(job, s, carry, fetched, target, row, probe);
 
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
@@ -205,24 +244,27 @@ class Engine {
 
   template <class Probe>
   PRNN_DEVICE void step(const Job& job, int s, Carry (&carry)[kElements],
-                        Fetched (&fetched)[kElements], Probe& probe) {
+                        Fetched (&fetched)[kElements], Target (&target)[kElements],
+                        Row (&row)[kElements], Probe& probe) {
     const Pass& pass = task_.pass;
-    // A step ahead: these come from memory, which takes longer than a step.
-    Fetched next[kElements] = {};
-#pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      const Element at = element(job, e);
-      if (at.exists && s + 1 < job.end_step)
-        next[e] = pass.fetch(job.group, s + 1, at.row, at.unit, Io{});
-    }
-    probe.ended(Segment::kFetch);
-
     float sums[kTile.m_tiles][kTile.n_tiles][4] = {};
     exchange_.arrive(s);
     ptx::bar_warp_sync();  // mma wants the warp together
     probe.ended(Segment::kArrive);
     if (job.reads(s)) weights_.multiply(exchange_, s, sums);
     probe.ended(Segment::kProduct);
+    // A step ahead, for these come from memory, which takes as long as a step; and after the look
+    // at the team's values, which would wait for them.
+    Inputs inputs[kElements];
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      inputs[e] = pass.inputs(fetched[e], Io{});
+      const Element at = element(job, e);
+      if (at.exists && s + 1 < job.end_step)
+        fetched[e] =
+            pass.fetch(row[e].rows(pass, job, at, s, 1), job.group, s + 1, at.row, at.unit, Io{});
+    }
+    probe.ended(Segment::kFetch);
     sums_.write(s, place_, sums);
     ptx::bar_sync();  // every warp's partial sums are there
     probe.ended(Segment::kReduce);
@@ -231,14 +273,26 @@ class Engine {
     for (int e = 0; e < kElements; ++e) {
       const Element at = element(job, e);
       Published published{};
-      if (at.exists) {
-        const auto products =
-            sums_.template read<Pass::kProducts>(s, at.column, at.local_unit, bias_);
-        published = pass.advance(job.group, s, at.row, at.unit, products,
-                                 pass.inputs(fetched[e], Io{}), carry[e], Io{});
+      typename Pass::Saved saved;
+      // A plain step looks at nothing that is not there: units that are not are cheaper than
+      // branches around them.
+      if (kIsPlain<Pass> || at.exists) {
+        const int column = at.column < kColumns ? at.column : 0;
+        const auto products = sums_.template read<Pass::kProducts>(s, column, at.local_unit, bias_);
+        published =
+            pass.advance(job.group, s, at.row, at.unit, products, inputs[e], carry[e], saved, Io{});
       }
-      if (s < pass.shape.time) publish(job, at, s, published);
-      fetched[e] = next[e];
+#pragma unroll
+      for (int p = 0; p < Pass::kPublished; ++p) published[p] = at.exists ? published[p] : 0.0f;
+      // What others wait for comes first, where there are registers for what does not.
+      const auto save = [&] {
+        const auto rows = row[e].rows(pass, job, at, s, 0);
+        if (at.exists) pass.save(rows, job.group, s, at.row, at.unit, saved, Io{});
+      };
+      if (!kIsPlain<Pass>) save();
+      if (Pass::kStartsPublished || s < pass.shape.time) publish(job, at, s, published, target[e]);
+      if (kIsPlain<Pass>) save();
+      row[e].go_on();
     }
     exchange_.leave(s);
     probe.ended(Segment::kCell);
@@ -246,19 +300,15 @@ class Engine {
 
   // To the team, padding included, and to the pass's output. All lanes of a warp at once. What is
   // beyond the team's own units, or has no row, is zero.
-  PRNN_DEVICE void publish(const Job& job, const Element& at, int s,
-                           const Published& values) const {
-    const int padded = static_cast<int>(task_.padded);
-    const bool in_row = at.column < kColumns && at.unit < padded;
+  PRNN_DEVICE void publish(const Job& job, const Element& at, int s, const Published& values,
+                           Target& target) const {
     Published exchanged = values;
     if (at.exists) exchanged = task_.pass.exchanged(job.group, s, at.row, at.unit, values, Io{});
+    Granules<Pass> granules;
 #pragma unroll
-    for (int p = 0; p < Pass::kPublished; ++p) {
-      const ptx::Word2 granule = Format<kNumber>::granule(exchanged[p], place_.lane);
-      const int which = (at.local_unit - p) & (kGranule - 1);
-      if (in_row)
-        exchange_.publish(s, at.column, p * padded + at.unit / kGranule * kGranule, granule, which);
-    }
+    for (int p = 0; p < Pass::kPublished; ++p)
+      granules[p] = Format<kNumber>::granule(exchanged[p], place_.lane);
+    exchange_.publish(s, spot(at), target, granules);
     const bool is_output = kExchange == Exchange::kGrid && task_.output_is_mailbox;
     if (s >= 0 && at.exists && !is_output)
       task_.pass.publish(job.group, s, at.row, at.unit, values, Io{});
@@ -268,7 +318,7 @@ class Engine {
   Place place_;
   Weights<kNumber, kTile, Pass::kProducts> weights_;
   PartialSums<kTile> sums_;
-  typename ExchangeOf<kExchange, Pass, kNumber, kTile>::Type exchange_;
+  Exchanged exchange_;
   float* bias_;  // [rows]
   int first_unit_;
 };

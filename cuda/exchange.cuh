@@ -3,9 +3,11 @@
 //
 //   begin    a job starts: all threads of the team, together
 //   arrive   what step s reads is on its way or there
-//   load     this lane's part of a k block (product.cuh), into zeros; and wait, in step s, until it
-//            has arrived
-//   publish  a granule: adjacent units' values, the same in each of those units' lanes
+//   load     this lane's part of one of its warp's k blocks (product.cuh), or zeros; and wait, in
+//            step s, until it has arrived
+//   target   what it keeps from step to step of a place that values are published at
+//   publish  the granules of a place, of each published value one: adjacent units' values, the same
+//            in each of those units' lanes
 //   leave    step s has published
 #pragma once
 #include "cuda/product.cuh"
@@ -24,16 +26,49 @@ struct Job {
   PRNN_DEVICE bool reads(int s) const { return s > first_step || Pass::kStartsPublished; }
 };
 
+// Of each published value the granule that a lane has a part of.
+template <class Pass>
+using Granules = Vec<Pass::kPublished, ptx::Word2>;
+
+// A unit and a row of the batch: which of the job's rows, the first unit of the granule, and which
+// of its units.
+struct Spot {
+  int column, unit, within;
+  bool exists;  // among the job's columns and the padded units
+};
+
+// Calls f(n, granule) for each granule that this one of its lanes stores: of the published value
+// lane + n · lanes.
+template <Number kNumber, int kPublished, class F>
+PRNN_DEVICE void each_of_lane(const Vec<kPublished, ptx::Word2>& granules, int lane, F&& f) {
+  constexpr int kLanes = granule_units(kNumber);
+#pragma unroll
+  for (int first = 0; first < kPublished; first += kLanes) {
+    ptx::Word2 own[kLanes];
+#pragma unroll
+    for (int n = 0; n < kLanes; ++n) own[n] = granules[first + n < kPublished ? first + n : first];
+    // By halves: of a choice among all, nvcc makes a table of jumps.
+#pragma unroll
+    for (int half = kLanes / 2; half > 0; half /= 2)
+#pragma unroll
+      for (int n = 0; n < half; ++n) own[n] = lane & half ? own[n + half] : own[n];
+    if (first + lane < kPublished) f(first / kLanes, own[0]);
+  }
+}
+
 // What the block and the cluster exchange share: values in shared memory, two buffers in turn:
 // those that step s reads lie in buffer s % 2. A buffer is written again two steps later, and every
 // thread has then passed a barrier that comes after its reads.
 template <class Pass, Number kNumber, Tile kTile>
 class SharedValues {
  public:
-  PRNN_DEVICE SharedValues(const SharedLayout& layout, const Place& place)
+  PRNN_DEVICE SharedValues(const Task<Pass>& task, const SharedLayout& layout, const Place& place)
       : place_(place),
         pitch_(static_cast<int>(layout.pitch)),
-        buffer_bytes_(kTile.columns() * pitch_) {
+        buffer_bytes_(kTile.columns() * pitch_),
+        value_bytes_(static_cast<int>(task.padded * sizeof(typename Pass::Value))) {
+    const std::int64_t k_blocks = ceil_div(Pass::kPublished * value_bytes_, kKBlockBytes);
+    k_blocks_ = of_warp(kTile, static_cast<int>(k_blocks), place.warp_k);
     buffers_ = ptx::shared() + static_cast<int>(layout.values);
     // What lies beyond the last published value is multiplied with weights of zero.
     for (int i = 16 * place.thread; i < 2 * buffer_bytes_; i += 16 * kThreads)
@@ -41,21 +76,35 @@ class SharedValues {
   }
 
   PRNN_DEVICE char* buffer(int s) const { return buffers_ + (s & 1) * buffer_bytes_; }
-  PRNN_DEVICE int value_at(int column, int value) const {
-    return column * pitch_ + value * static_cast<int>(sizeof(typename Pass::Value));
+  struct Target {};
+  PRNN_DEVICE Target target(const Spot&) const { return {}; }
+  // Where the step after s reads the first of a unit's published values.
+  PRNN_DEVICE char* published(int s, const Spot& spot) const {
+    return buffer(s + 1) + spot.column * pitch_ +
+           spot.unit * static_cast<int>(sizeof(typename Pass::Value));
   }
-  PRNN_DEVICE void read_from(int s) { from_ = buffer(s) + place_.row * pitch_ + 16 * place_.part; }
-  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
+  PRNN_DEVICE void read_from(int s) {
+    from_ = buffer(s) + place_.row * pitch_ + 16 * place_.part + place_.warp_k * kKBlockBytes;
+  }
+  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k) const {
+#pragma unroll
+    for (int n = 0; n < kTile.n_tiles; ++n) v[n] = {};
+    if (k >= k_blocks_) return;
 #pragma unroll
     for (int n = 0; n < kTile.n_tiles; ++n)
-      v[n] = *reinterpret_cast<const ptx::Word4*>(from_ + 8 * n * pitch_ + k_block * kKBlockBytes);
+      v[n] = *reinterpret_cast<const ptx::Word4*>(from_ + 8 * n * pitch_ +
+                                                  k * kTile.warps_k() * kKBlockBytes);
   }
   template <int kAheadHere>
-  PRNN_DEVICE void wait(ptx::Word4 (&)[kAheadHere][kTile.n_tiles], int, int, int) const {}
+  PRNN_DEVICE void wait(ptx::Word4 (&)[kAheadHere][kTile.n_tiles], int, int) const {}
+
+ protected:
+  // From one of a unit's published values to the next, in bytes.
+  PRNN_DEVICE int value_bytes() const { return value_bytes_; }
 
  private:
   Place place_;
-  int pitch_, buffer_bytes_;
+  int pitch_, buffer_bytes_, value_bytes_, k_blocks_;
   char* buffers_;
   const char* from_;
 };
@@ -66,15 +115,19 @@ class BlockExchange : public SharedValues<Pass, kNumber, kTile> {
   using Values = SharedValues<Pass, kNumber, kTile>;
 
  public:
-  PRNN_DEVICE BlockExchange(const Task<Pass>&, const SharedLayout& layout, const Place& place)
-      : Values(layout, place) {}
+  PRNN_DEVICE BlockExchange(const Task<Pass>& task, const SharedLayout& layout, const Place& place)
+      : Values(task, layout, place) {}
 
   PRNN_DEVICE void begin(const Job<Pass>&) { ptx::bar_sync(); }
   PRNN_DEVICE void arrive(int s) { Values::read_from(s); }
-  PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
-    if (which == 0)
-      *reinterpret_cast<ptx::Word2*>(Values::buffer(s + 1) + Values::value_at(column, value)) =
+  PRNN_DEVICE void publish(int s, const Spot& spot, typename Values::Target&,
+                           const Granules<Pass>& granules) const {
+    if (!spot.exists) return;
+    char* const first = Values::published(s, spot) + spot.within * Values::value_bytes();
+    each_of_lane<kNumber>(granules, spot.within, [&](int n, ptx::Word2 granule) {
+      *reinterpret_cast<ptx::Word2*>(first + n * granule_units(kNumber) * Values::value_bytes()) =
           granule;
+    });
   }
   PRNN_DEVICE void leave(int) const { ptx::bar_sync(); }  // before anyone reads it
   PRNN_DEVICE void end() const {}
@@ -91,7 +144,7 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
  public:
   PRNN_DEVICE ClusterExchange(const Task<Pass>& task, const SharedLayout& layout,
                               const Place& place)
-      : Values(layout, place),
+      : Values(task, layout, place),
         blocks_(task.blocks),
         leader_(place.thread == 0),
         watchdog_(task.watchdog),
@@ -125,12 +178,17 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
     expect(s + 1);
   }
   // The lanes that hold the granule share out the blocks it goes to.
-  PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
-    if (s + 1 == job_.end_step) return;
-    const char* to = Values::buffer(s + 1) + Values::value_at(column, value);
+  PRNN_DEVICE void publish(int s, const Spot& spot, typename Values::Target&,
+                           const Granules<Pass>& granules) const {
+    if (!spot.exists || s + 1 == job_.end_step) return;
+    constexpr int kLanes = granule_units(kNumber);
+    const char* const first = Values::published(s, spot);
     ptx::MBarrier* barrier = barriers_ + ((s + 1) & 1);
-    for (int rank = which; rank < blocks_; rank += granule_units(kNumber))
-      ptx::st_async_v2_b32(ptx::mapa(to, rank), granule, ptx::mapa(barrier, rank));
+#pragma unroll
+    for (int p = 0; p < Pass::kPublished; ++p)
+      for (int rank = (spot.within - p) & (kLanes - 1); rank < blocks_; rank += kLanes)
+        ptx::st_async_v2_b32(ptx::mapa(first + p * Values::value_bytes(), rank), granules[p],
+                             ptx::mapa(barrier, rank));
   }
   PRNN_DEVICE void leave(int) const {}
   // A block's shared memory must outlive what others store there.
@@ -172,65 +230,73 @@ class GridExchange {
     job_ = job;
     ptx::bar_sync();
     const std::int64_t depth_bytes = Pass::kPublished * task_.padded * sizeof(Value);
-    const int k_blocks = static_cast<int>(ceil_div(depth_bytes - 16 * place_.part, kKBlockBytes));
-#pragma unroll
-    for (int n = 0; n < kTile.n_tiles; ++n) {
-      const int row = job.first_row + 8 * n + place_.row;
-      end_[n] = row < shape_.batch ? k_blocks : 0;
-    }
+    const auto k_blocks = static_cast<int>(ceil_div(depth_bytes - 16 * place_.part, kKBlockBytes));
+    k_blocks_ = of_warp(kTile, k_blocks, place_.warp_k);
     stride_ = (Pass::published_at(shape_, job.group, 1, 0) -
                Pass::published_at(shape_, job.group, 0, 0)) *
               static_cast<std::int64_t>(sizeof(Value));
   }
   PRNN_DEVICE void arrive(int s) {
     if (!job_.reads(s)) return;
+    // Short, for this is on the way from one step to the next; two tiles have no registers for it.
+    // Opaque, or nvcc makes a table of jumps.
+    const bool is_next = kTile.n_tiles == 1 && ptx::opaque(s) > job_.first_step + 1;
+#pragma unroll
+    for (int n = 0; n < kTile.n_tiles; ++n) from_[n] = is_next ? from_[n] + stride_ : at_step(s, n);
+  }
+  // Lanes whose 16 bytes lie beyond the last value have zeros: they read nothing.
+  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k) const {
 #pragma unroll
     for (int n = 0; n < kTile.n_tiles; ++n) {
-      // Short, for this is on the way from one step to the next; two tiles have no registers for
-      // it.
-      if (kTile.n_tiles == 1 && s > job_.first_step + 1) {
-        from_[n] += stride_;
-      } else {
-        const Value* row = row_published(s - 1, job_.first_row + 8 * n + place_.row);
-        from_[n] = reinterpret_cast<const char*>(row) + 16 * place_.part;
-      }
+      v[n] = {};
+      if (k < k_blocks_) v[n] = read(n, k);
     }
-  }
-  // Lanes whose 16 bytes lie beyond the last value, or whose column is no row of the batch, have
-  // zeros: they read nothing.
-  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k_block) const {
-#pragma unroll
-    for (int n = 0; n < kTile.n_tiles; ++n)
-      if (k_block < end_[n]) v[n] = read(n, k_block);
   }
   // Reads again what has not been written yet, all of it in flight together.
   template <int kAheadHere>
-  PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int stride,
-                        int s) const {
+  PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int s) const {
     Wait wait;
     while (true) {
       bool all = true;
 #pragma unroll
       for (int i = 0; i < kAheadHere; ++i)
 #pragma unroll
-        for (int n = 0; n < kTile.n_tiles; ++n) all = all && arrived(v[i][n]);
+        for (int n = 0; n < kTile.n_tiles; ++n) all = all & arrived(v[i][n]);
       if (ptx::vote_all(all)) return;
       wait.turn(task_.watchdog, Exchange::kGrid, job_, s);
 #pragma unroll
       for (int i = 0; i < kAheadHere; ++i)
 #pragma unroll
         for (int n = 0; n < kTile.n_tiles; ++n)
-          if (!arrived(v[i][n])) v[i][n] = read(n, first + i * stride);
+          if (!arrived(v[i][n])) v[i][n] = read(n, first + i);
     }
   }
-  PRNN_DEVICE void publish(int s, int column, int value, ptx::Word2 granule, int which) const {
-    const int row = job_.first_row + column;
-    if (which != 0 || row >= shape_.batch) return;
-    ptx::st_relaxed_gpu_b64(row_published(s, row) + value, granule);
+
+  struct Target {
+    char*
+        next;  // where this lane stores in the next step, of those from the job's first on; or null
+  };
+  PRNN_DEVICE Target target(const Spot& spot) const {
+    const bool stores = spot.exists && job_.first_row + spot.column < shape_.batch &&
+                        spot.within < Pass::kPublished;
+    return {stores ? place_of(job_.first_step, spot) : nullptr};
+  }
+  PRNN_DEVICE void publish(int s, const Spot& spot, Target& to,
+                           const Granules<Pass>& granules) const {
+    if (to.next == nullptr) return;
+    char* const first = s < 0 ? place_of(s, spot) : to.next;
+    const std::int64_t bytes = granule_units(kNumber) * task_.padded * sizeof(Value);
+    each_of_lane<kNumber>(granules, spot.within, [&](int n, ptx::Word2 granule) {
+      ptx::st_relaxed_gpu_b64(first + n * bytes, granule);
+    });
+    if (s < 0) return;
     // The fill may have left the second-level cache; who polls should find it there.
     constexpr int kStepsAhead = 2;
     if (s + kStepsAhead < task_.pass.shape.time)
-      ptx::prefetch_global_l2(row_published(s + kStepsAhead, row) + value);
+      each_of_lane<kNumber>(granules, spot.within, [&](int n, ptx::Word2) {
+        ptx::prefetch_global_l2(first + kStepsAhead * stride_ + n * bytes);
+      });
+    to.next += stride_;
   }
   PRNN_DEVICE void leave(int) const {}
   PRNN_DEVICE void end() const {}
@@ -240,21 +306,36 @@ class GridExchange {
 
   // One word tells of each half, which is written by one store.
   PRNN_DEVICE static bool arrived(const ptx::Word4& v) {
-    return v.x != kUnwritten && v.z != kUnwritten;
+    return (v.x != kUnwritten) & (v.z != kUnwritten);
   }
-  PRNN_DEVICE ptx::Word4 read(int n, int k_block) const {
-    return ptx::ld_relaxed_gpu_v2_b64(from_[n] + k_block * kKBlockBytes);
+  // This warp's k-th block.
+  PRNN_DEVICE ptx::Word4 read(int n, int k) const {
+    return ptx::ld_relaxed_gpu_v2_b64(from_[n] + k * kTile.warps_k() * kKBlockBytes);
   }
-  PRNN_DEVICE Value* row_published(int s, int row) const {
-    if (s < 0) return task_.initial + shape_.state_at(row, job_.group);
-    return task_.mailbox + Pass::published_at(shape_, job_.group, s, row);
+  // What this lane reads in step s, of its warp's first k block.
+  PRNN_DEVICE const char* at_step(int s, int n) const {
+    return row_published(s - 1, row_of(n)) + 16 * place_.part + kKBlockBytes * place_.warp_k;
+  }
+  // That a column reads: one beyond the batch reads the last row, and nobody asks for its sums.
+  PRNN_DEVICE int row_of(int n) const {
+    const int row = job_.first_row + 8 * n + place_.row, last = static_cast<int>(shape_.batch) - 1;
+    return row < last ? row : last;
+  }
+  PRNN_DEVICE char* place_of(int s, const Spot& spot) const {
+    return row_published(s, job_.first_row + spot.column) +
+           (spot.within * task_.padded + spot.unit) * sizeof(Value);
+  }
+  PRNN_DEVICE char* row_published(int s, int row) const {
+    Value* const at = s < 0 ? task_.initial + shape_.state_at(row, job_.group)
+                            : task_.mailbox + Pass::published_at(shape_, job_.group, s, row);
+    return reinterpret_cast<char*>(at);
   }
 
   const Task<Pass>& task_;
   Place place_;
-  Shape shape_;  // of the mailbox
+  std::remove_cvref_t<decltype(Pass::shape)> shape_;  // of the mailbox
   Job<Pass> job_;
-  int end_[kTile.n_tiles];  // k blocks of which this lane has a part
+  int k_blocks_;  // of this warp, of which this lane has a part
   const char* from_[kTile.n_tiles];
   std::int64_t stride_;  // bytes from a step's values to the next one's
 };

@@ -46,7 +46,8 @@ constexpr std::span<const Instance> instances_of() {
 template <Number kNumber, std::size_t kIndex, class Pass, class F>
 bool visit_if(const Instance& wanted, const Task<Pass>& task, F&& f) {
   constexpr Instance kInstance = instances_of<Pass>()[kIndex];
-  if constexpr (is_compiled(kInstance, kNumber)) {
+  if constexpr (is_compiled(kInstance, kNumber) &&
+                !(kIsPlain<Pass> && !has_plain_kernels(kInstance.exchange))) {
     if (kInstance == wanted) {
       f.template operator()<kInstance.exchange, kInstance.tile>(task);
       return true;
@@ -75,12 +76,17 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
         return (visit_if<kNumber, kIndex>({plan.exchange, plan.tile}, task, f) || ...);
       }(std::make_index_sequence<instances_of<Pass>().size()>{});
     };
-    if (call.pass == PassKind::kForward) {
-      const auto at = std::bit_cast<ForwardArrays<Value>>(call.forward);
-      return with_pass(ForwardPass<C, Io, Value>{{cell, call.shape}, at}, at.y);
-    }
-    const auto at = std::bit_cast<BackwardArrays<Value>>(call.backward);
-    return with_pass(BackwardPass<C, Io, Value>{{cell, call.shape}, at}, at.da_h);
+    const auto with_shape = [&]<class S>(const S& shape) {
+      if (call.pass == PassKind::kForward) {
+        const auto at = std::bit_cast<ForwardArrays<Value>>(call.forward);
+        return with_pass(ForwardPass<C, Io, Value, S>{{cell, shape}, at}, at.y);
+      }
+      const auto at = std::bit_cast<BackwardArrays<Value>>(call.backward);
+      return with_pass(BackwardPass<C, Io, Value, S>{{cell, shape}, at}, at.da_h);
+    };
+    if constexpr (cell_has_plain_kernels<C>)
+      if (has_plain_kernels(plan.exchange) && is_plain(call)) return with_shape(plain(call.shape));
+    return with_shape(call.shape);
   });
 }
 

@@ -140,7 +140,8 @@ struct UnitIo {
   using Fetched = Value;  // a conversion would wait for it
 
   PRNN_DEVICE Value fetch(const Value* p) const { return *p; }
-  PRNN_DEVICE float value(Value fetched) const { return to_float(fetched); }
+  // Here and not where it is used: its place is that of the next step's.
+  PRNN_DEVICE float value(Value fetched) const { return ptx::opaque(to_float(fetched)); }
   // Of the call's format, or plain floats.
   template <class V>
   PRNN_DEVICE float load(const V* p) const {

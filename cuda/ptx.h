@@ -37,9 +37,14 @@ PRNN_PTX char* shared() {
 }
 
 // v, as if nothing were known of it: what depends on it is computed anew in each turn of a loop,
-// and not kept in registers across all. No instruction.
+// and not kept in registers across all; and v itself is computed here, and not later. No
+// instruction.
 PRNN_PTX int opaque(int v) {
   asm volatile("" : "+r"(v));
+  return v;
+}
+PRNN_PTX float opaque(float v) {
+  asm volatile("" : "+f"(v));
   return v;
 }
 

@@ -47,7 +47,7 @@ BARRIER = 25  # BAR, when all warps have come
 
 #: A part of a step ends with the last of these; in order.
 PARTS = {
-    "fetch": None,  # all before the first look at values of other blocks
+    "start": None,  # all before the first look at values of other blocks
     "arrive": None,  # all before the first product
     "product": r"HMMA",
     "reduce": r"BAR\.",
@@ -164,24 +164,21 @@ def _of_shared_weights(kernel: Kernel) -> set[int]:
 def _prefetches(
     code: dict[int, Instruction], edges: dict[int, list[int]], begin: int
 ) -> set[int]:
-    """Loads that nothing reads on the way to the first product."""
+    """Loads of the next step's: nothing reads them in this one."""
     found = set()
     for at in edges:
         if not LOAD.match(code[at].opcode):
             continue
         registers, todo, seen = code[at].registers[1], list(edges[at]), set()
-        meets_product = is_read = False
+        is_read = False
         while todo and not is_read:
             here = todo.pop()
             if here in seen or here == begin:
                 continue
             seen.add(here)
-            if code[here].opcode.startswith("HMMA"):
-                meets_product = True
-                continue
             is_read = bool(code[here].registers[0] & registers)
             todo += edges[here]
-        if meets_product and not is_read:
+        if not is_read:
             found.add(at)
     return found
 

@@ -23,4 +23,8 @@ struct Task {
   Watchdog watchdog;
 };
 
+// Whether a pass is for calls without lengths, resets, mask and zoneout alone.
+template <class Pass>
+inline constexpr bool kIsPlain = std::remove_cvref_t<decltype(Pass::shape)>::kIsPlain;
+
 }  // namespace prnn

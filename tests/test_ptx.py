@@ -178,7 +178,7 @@ MISTAKES = {
     ),
     "outside of shared memory": Mistake(
         "block",
-        r"(ld\.shared\.v4\S+\s+{.*}, \[%r\d+)\+?(\d*)",
+        r"(ld\.shared\.v4\S+\s+{.*}, \[%r\d+)\+?(-?\d*)",
         r"\1+999936",
         "not in the block",
     ),

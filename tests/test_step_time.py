@@ -60,7 +60,7 @@ def test_parts_are_stalls_and_what_is_waited_for():
         instruction("IADD3 R12, R12, 0x4, RZ", stall=7),
     )
     # An L2 hit of 290 cycles, then the comparison.
-    assert found["fetch"] == 0
+    assert found["start"] == 0
     assert found["arrive"] == 290 + 5
     assert found["product"] == 6
     assert found["reduce"] == 1 + step_time.BARRIER

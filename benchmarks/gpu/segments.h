@@ -11,8 +11,8 @@
 
 namespace prnn {
 
-inline constexpr const char* kSegments[] = {"before",  "fetch",  "arrive",
-                                            "product", "reduce", "cell"};
+inline constexpr const char* kSegments[] = {"before", "arrive", "product",
+                                            "fetch",  "reduce", "cell"};
 inline constexpr int kSegmentCount = 6;
 
 // Launches the call. `cycles` lies on the device: [blocks][segments], each the sum over

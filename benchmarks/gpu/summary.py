@@ -171,7 +171,7 @@ def segments(rows: list[Row]) -> list[str]:
     found = [row for row in rows if row["part"] == "segments" and "pass" in row]
     if not found:
         return []
-    parts = "fetch", "arrive", "product", "reduce", "cell"
+    parts = "arrive", "product", "fetch", "reduce", "cell"
     names = "pass", "hidden", "batch", "exchange", "rows", "columns", "blocks"
     lines = [
         [

@@ -20,6 +20,7 @@ inline int ctaid() { return emulator::block_in_grid(); }
 inline int nctaid() { return emulator::blocks_in_grid(); }
 inline char* shared() { return emulator::shared_memory(); }
 inline int opaque(int v) { return v; }
+inline float opaque(float v) { return v; }
 
 // ---- within a block ----
 inline void bar_sync(Where where = Where::current()) { emulator::block_barrier(where); }

@@ -118,8 +118,9 @@ std::string run_case(const Case& c, const Plan& plan, Runs& runs) {
                     " bytes of parameters, not " + std::to_string(sizeof(task));
             return;
           }
-          ++runs.kernels[name_of(c.cell, c.pass, c.number, instances_of<Pass>(), {kExchange, kTile})
-                             .text];
+          const Name name =
+              name_of(c.cell, c.pass, c.number, instances_of<Pass>(), {kExchange, kTile});
+          ++runs.kernels[std::string(name.text) + (kIsPlain<Pass> ? "-plain" : "")];
           const emulator::Launch shape = emulator::launch_of(plan);
           emulator::Options options;
           options.seed = runs.seed;

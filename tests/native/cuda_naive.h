@@ -39,7 +39,7 @@ class NaiveRun {
  private:
   static constexpr bool kIsForward = Pass::kStartsPublished;
 
-  const Shape& shape() const { return pass_.shape; }
+  Shape shape() const { return pass_.shape; }
   template <class F>
   void for_all_rows(F&& f) const {
     for (std::int64_t g = 0; g < shape().groups; ++g)
@@ -112,7 +112,10 @@ class NaiveRun {
         }
       }
     }
-    pass_.publish(g, s, b, unit, pass_.advance(g, s, b, unit, products, inputs, carry, io_), io_);
+    typename Pass::Saved saved;
+    const auto published = pass_.advance(g, s, b, unit, products, inputs, carry, saved, io_);
+    pass_.save(pass_.rows(g, s, b), g, s, b, unit, saved, io_);
+    pass_.publish(g, s, b, unit, published, io_);
     if (s + 1 == pass_.steps()) pass_.keep(g, s, b, unit, carry, io_);
   }
 
