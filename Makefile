@@ -11,7 +11,9 @@ CXX_FILES = $(wildcard core/*.h cpu/*.h cpu/*.cc cpu/*/*.h cpu/*/*.cc cuda/*.h c
     benchmarks/gpu/micro/*.cuh \
     tests/emulator/*.h tests/emulator/*.cc tests/fake_cuda/*.h tests/fake_cuda/*.cc \
     tests/ptx_interpreter/*.h tests/ptx_interpreter/*.cc tests/ptx_interpreter/*.cu)
-BUILT_FROM = pyproject.toml CMakeLists.txt $(filter-out tests/% benchmarks/%,$(CXX_FILES))
+# An installed package finds its modules by itself, but knows its folders by name.
+BUILT_FROM = pyproject.toml CMakeLists.txt $(filter-out tests/% benchmarks/%,$(CXX_FILES)) \
+    $(wildcard prnn_jax/*/__init__.py prnn_jax/*/*/__init__.py)
 
 # Where there is an nvcc: Hopper, and a generic architecture whose PTX runs on what comes after it.
 # `make PRNN_CUDA_ARCHS=native` builds for the GPU of this machine.

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import _harness as harness
-from prnn_jax._native import native
+from prnn_jax._engine.modules import native
 
 HIDDEN = 32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 448, 512, 640, 768, 1024, 1536
 BATCH, TIME = (1, 1, 1, 2, 2, 3, 4, 4, 6, 8, 12, 16, 24, 32), (1, 1, 2, 3, 4, 8, 16, 64)

@@ -22,7 +22,7 @@ import numpy as np
 
 import prnn_jax
 from benchmarks import _harness as harness
-from prnn_jax import _stack
+from prnn_jax._ops import layer_stack
 
 NAME = "compile_time"
 RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
@@ -95,7 +95,7 @@ def _timed(spent: list[float], run):
 @contextlib.contextmanager
 def _loop_for(point: Point) -> Iterator[None]:
     first = sys.maxsize if point.form == "unrolled" else 2
-    with mock.patch.object(_stack, "LOOP_FROM", first):
+    with mock.patch.object(layer_stack, "LOOP_FROM", first):
         yield
 
 

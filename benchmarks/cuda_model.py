@@ -5,7 +5,7 @@ python -m benchmarks.cuda_model ["NVIDIA H200"]
 
 import sys
 
-from prnn_jax._native import native
+from prnn_jax._engine.modules import native
 
 CELLS = {
     "rnn_tanh": (256, 1152, 4096),

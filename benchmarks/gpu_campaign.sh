@@ -154,11 +154,11 @@ has_cuda() {
 import os
 
 import jax
-from prnn_jax import _native
-targets = _native.cuda.cuda_targets() if _native.cuda else {}
-print("prnn_jax:", _native.native.__file__, "CUDA targets:", sorted(targets))
+from prnn_jax._engine import modules
+targets = modules.cuda.cuda_targets() if modules.cuda else {}
+print("prnn_jax:", modules.native.__file__, "CUDA targets:", sorted(targets))
 print("JAX:", jax.__version__, jax.devices())
-if os.environ["build"] and not _native.native.__file__.startswith(os.environ["carried"]):
+if os.environ["build"] and not modules.native.__file__.startswith(os.environ["carried"]):
     raise SystemExit("an editable install hides what was built: uninstall it, or --no-build")
 raise SystemExit(0 if targets else 77 if os.environ["smoke"] else 1)'
 }

@@ -34,7 +34,8 @@ from benchmarks._scan_points import (
     RELU_GRADIENT_TOLERANCE,
     TOLERANCES,
 )
-from prnn_jax import _call, _products
+from prnn_jax._call.call import Call
+from prnn_jax._engine import weight_products
 
 NAME = "prnn_figure"
 HIDDEN, TIME = 1152, 64
@@ -118,12 +119,12 @@ def _backward_weights(point: Point, normal: Callable[..., Array]) -> harness.Can
     """Both read h and da_h as the pass before them leaves these."""
     rows = point.batch, point.time, 1
     h, da_h = normal(*rows, point.hidden_size), normal(*rows, point.wide)
-    call = _call.Call(point.cell)
+    call = Call(point.cell)
 
     def ours(h, da_h):
         like = jnp.zeros((1, point.hidden_size, point.wide))
-        weights = [_products.Weights(h, da_h)]
-        ((dw, _),), _ = _products.gradients(call, like, weights, None)
+        weights = [weight_products.Weights(h, da_h)]
+        ((dw, _),), _ = weight_products.gradients(call, like, weights, None)
         return dw[0]
 
     by_step = [jnp.swapaxes(a[:, :, 0], 0, 1) for a in (h, da_h)]

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 from benchmarks._scan_points import CELLS
-from prnn_jax import _products
+from prnn_jax._engine import weight_products
 
 NAME = "products"
 HIDDEN_SIZES, BATCHES, TIME = (64, 128, 256, 512, 1024), (1, 4, 16), 128
@@ -38,13 +38,13 @@ def candidates(
 
     columns = CELLS[cell].gates * hidden
     h, da = draw(batch, time, 1, hidden), draw(batch, time, 1, columns)
-    projection = _products.Projection(
+    projection = weight_products.Projection(
         draw(batch, time, hidden), draw(hidden, 1, columns), da
     )
-    given = (_products.Weights(h, da),), projection
+    given = (weight_products.Weights(h, da),), projection
     runs = {
-        "native": _products._by_engine,
-        "xla": functools.partial(_products._by_xla, None, None),
+        "native": weight_products._by_engine,
+        "xla": functools.partial(weight_products._by_xla, None, None),
     }
     return {name: functools.partial(jax.jit(run), *given) for name, run in runs.items()}
 
@@ -71,7 +71,7 @@ def measure(
         "time": time,
         "dtype": dtype,
         "multiply_adds": multiply_adds,
-        "is_native": multiply_adds <= _products.MAX_MULTIPLY_ADDS,
+        "is_native": multiply_adds <= weight_products.MAX_MULTIPLY_ADDS,
         "us": {name: dataclasses.asdict(spread) for name, spread in us.items()},
         "gflops": {n: 2 * multiply_adds / s.median / 1e3 for n, s in us.items()},
         "ratio": dataclasses.asdict(ratio),

@@ -1,4 +1,4 @@
-// The static part of a call, as it comes from Python: prnn_jax/_call.py's dataclass, field by
+// The static part of a call, as it comes from Python: prnn_jax/_call/call.py's dataclass, field by
 // field. A field that only one side has is an error when the call is compiled.
 #pragma once
 #include <algorithm>
@@ -37,7 +37,7 @@ inline std::optional<Dtype> dtype_named(std::string_view name) {
   if (name == "float16") return Dtype::kFloat16;
   return std::nullopt;
 }
-// The cell of a row of Python's table (prnn_jax/_cells.py), with the activations it is known for.
+// The cell of a row of Python's table (prnn_jax/_cells/table.py), with the activations it has.
 inline std::optional<CellSpec> cell_named(std::string_view name) {
   const auto of = [](CellKind kind) { return CellSpec{kind, 0.0f, 0.0f}; };
   if (name == "rnn_tanh") return of(CellKind::kRnnTanh);

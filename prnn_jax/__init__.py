@@ -11,25 +11,36 @@ from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
 from importlib.metadata import version as _version
 
 from prnn_jax import convert as convert
-from prnn_jax._activations import Activation
-from prnn_jax._define import DefinedCell, define_cell
-from prnn_jax._explain import explain
-from prnn_jax._export import export_checks
-from prnn_jax._init import init
-from prnn_jax._linear import indrnn, linear_recurrence, min_gru, min_lstm, rg_lru
-from prnn_jax._ops import gru, lstm, rnn, slstm
-from prnn_jax._ops_recurrence import recurrence
-from prnn_jax._params import BidirectionalParams, MultiHeadParams, Params, Prepared
-from prnn_jax._plan import Plan
-from prnn_jax._prepare import prepare
-from prnn_jax._qrnn import qrnn
-from prnn_jax._recurrence import SAVED
-from prnn_jax._sru import sru
-from prnn_jax._stack import stack
-from prnn_jax._stack_layers import Layer, Norm
-from prnn_jax._statistics import LayerStatistics, statistics
-from prnn_jax._statistics_plot import plot_statistics
-from prnn_jax._summaries import ValueStatistics
+from prnn_jax._autodiff.recurrence import SAVED
+from prnn_jax._cells.activations import Activation
+from prnn_jax._engine.plan import Plan
+from prnn_jax._given.params import (
+    BidirectionalParams,
+    MultiHeadParams,
+    Params,
+    Prepared,
+)
+from prnn_jax._linear.functions import (
+    indrnn,
+    linear_recurrence,
+    min_gru,
+    min_lstm,
+    rg_lru,
+)
+from prnn_jax._linear.qrnn import qrnn
+from prnn_jax._linear.sru import sru
+from prnn_jax._ops.define import DefinedCell, define_cell
+from prnn_jax._ops.explain import explain
+from prnn_jax._ops.export import export_checks
+from prnn_jax._ops.init import init
+from prnn_jax._ops.layer_stack import stack
+from prnn_jax._ops.prepare import prepare
+from prnn_jax._ops.recurrence import recurrence
+from prnn_jax._ops.recurrent import gru, lstm, rnn, slstm
+from prnn_jax._ops.stack_parts import Layer, Norm
+from prnn_jax._statistics.plot import plot_statistics
+from prnn_jax._statistics.statistics import LayerStatistics, statistics
+from prnn_jax._statistics.summaries import ValueStatistics
 
 try:
     __version__ = _version("prnn_jax")

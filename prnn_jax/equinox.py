@@ -17,13 +17,14 @@ except ModuleNotFoundError as error:
         'prnn_jax.equinox needs Equinox: pip install "prnn_jax[equinox]".'
     ) from error
 
-from prnn_jax import _checks, _ops, _options
-from prnn_jax._cell_options import GATED
-from prnn_jax._equinox_cells import WithCell
-from prnn_jax._equinox_layer import Layer
-from prnn_jax._equinox_linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
-from prnn_jax._equinox_options import LayerOptions
-from prnn_jax._equinox_stack import ScannedRNN, Stack
+from prnn_jax._cells.choose import GATED
+from prnn_jax._given import checks, statics
+from prnn_jax._layers.equinox.cells import WithCell
+from prnn_jax._layers.equinox.layer import Layer
+from prnn_jax._layers.equinox.linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
+from prnn_jax._layers.equinox.options import LayerOptions
+from prnn_jax._layers.equinox.stack import ScannedRNN, Stack
+from prnn_jax._ops import recurrent
 
 __all__ = [
     "GRU",
@@ -90,7 +91,7 @@ class LSTM(WithCell):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _function = staticmethod(_ops.lstm)
+    _function = staticmethod(recurrent.lstm)
     _cell_name = "lstm"
     __init__ = Layer.__init__  # said again for type checkers, which make up another
     _cell = eqx.nn.LSTMCell
@@ -120,7 +121,7 @@ class SLSTM(Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _function = staticmethod(_ops.slstm)
+    _function = staticmethod(recurrent.slstm)
     _cell_name = "slstm"
     _option_names = ()
     __init__ = Layer.__init__  # said again for type checkers, which make up another
@@ -155,7 +156,7 @@ class GRU(WithCell):
 
     reset_after: bool = eqx.field(static=True)
 
-    _function = staticmethod(_ops.gru)
+    _function = staticmethod(recurrent.gru)
     _cell_name = "gru"
     _option_names = (*GATED, "reset_after")
     _cell = eqx.nn.GRUCell
@@ -171,7 +172,7 @@ class GRU(WithCell):
         reset_after: bool = True,
         **options: Unpack[LayerOptions],
     ):
-        self.reset_after = _options.flag("GRU", "reset_after", reset_after)
+        self.reset_after = statics.flag("GRU", "reset_after", reset_after)
         super().__init__(input_size, hidden_size, use_bias, dtype, **options)
 
     def _has_b_hn(self) -> bool:
@@ -179,7 +180,7 @@ class GRU(WithCell):
 
     def _check_cell(self) -> None:
         super()._check_cell()
-        _checks.check(
+        checks.check(
             self.reset_after,
             "GRU.to_cell: Equinox has only the GRU with reset_after=True, got False.",
         )
@@ -215,7 +216,7 @@ class RNN(Layer):
     cap: float = eqx.field(static=True)
     skip: float = eqx.field(static=True)
 
-    _function = staticmethod(_ops.rnn)
+    _function = staticmethod(recurrent.rnn)
     _cell_name = "rnn_tanh"
     _option_names = "activation", "cap", "skip"
 
@@ -230,8 +231,8 @@ class RNN(Layer):
         skip: float = 0.0,
         **options: Unpack[LayerOptions],
     ):
-        self.cap = _options.number("RNN", "cap", cap)
-        self.skip = _options.number("RNN", "skip", skip)
+        self.cap = statics.number("RNN", "cap", cap)
+        self.skip = statics.number("RNN", "skip", skip)
         super().__init__(input_size, hidden_size, use_bias, dtype, **options)
 
 

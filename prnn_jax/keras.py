@@ -17,9 +17,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax import _ops, _plan
-from prnn_jax._checks import check
-from prnn_jax._keras_layer import (
+from prnn_jax._engine import plan
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import BidirectionalParams, Params
+from prnn_jax._layers.keras import (
     Layer,
     check_told,
     keras,
@@ -28,7 +29,7 @@ from prnn_jax._keras_layer import (
     state_of,
     with_weights,
 )
-from prnn_jax._params import BidirectionalParams, Params
+from prnn_jax._ops import recurrent
 from prnn_jax.convert import stack_directions
 
 __all__ = ["GRU", "LSTM", "Bidirectional", "SimpleRNN"]
@@ -42,7 +43,7 @@ class LSTM(Layer, keras.layers.LSTM):
     nothing; recurrent_dropout runs Keras' own code while training.
     """
 
-    _function = staticmethod(_ops.lstm)
+    _function = staticmethod(recurrent.lstm)
 
 
 @registered
@@ -53,7 +54,7 @@ class GRU(Layer, keras.layers.GRU):
     recurrent_dropout runs Keras' own code while training.
     """
 
-    _function = staticmethod(_ops.gru)
+    _function = staticmethod(recurrent.gru)
 
     def _cell_options(self) -> dict[str, Any]:
         return super()._cell_options() | {"reset_after": self.cell.reset_after}
@@ -66,7 +67,7 @@ class SimpleRNN(Layer, keras.layers.SimpleRNN):
     All arguments are those of `keras.layers.SimpleRNN`. unroll changes nothing.
     """
 
-    _function = staticmethod(_ops.rnn)
+    _function = staticmethod(recurrent.rnn)
 
 
 @registered
@@ -176,7 +177,7 @@ class Bidirectional(keras.layers.Bidirectional):
 
     def explain(
         self, batch: int, time: int, *, training: bool = False, **options: Any
-    ) -> _plan.Plan:
+    ) -> plan.Plan:
         """Which engine runs a call, as `prnn_jax.explain`.
 
         Where the two layers run one after the other, what runs each of them; "scan" is

@@ -13,17 +13,24 @@ from typing import Any, ClassVar
 
 from jax import Array
 
-from prnn_jax import _flax_kinds, _flax_scanned
-from prnn_jax._cells import CellName
-from prnn_jax._flax_carry import Carry
+from prnn_jax._cells.table import CellName
+from prnn_jax._layers.flax import kinds, scanned
+from prnn_jax._layers.flax.carry import Carry
 
 try:
     from flax import linen as nn
     from flax.core import FrozenDict
 
-    from prnn_jax._flax_linen import Layer, make_hashable
-    from prnn_jax._flax_linen_linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
-    from prnn_jax._flax_linen_stack import Stack
+    from prnn_jax._layers.flax.linen_layer import Layer, make_hashable
+    from prnn_jax._layers.flax.linen_linear import (
+        QRNN,
+        RGLRU,
+        SRU,
+        IndRNN,
+        MinGRU,
+        MinLSTM,
+    )
+    from prnn_jax._layers.flax.linen_stack import Stack
 except ModuleNotFoundError as error:
     raise ImportError(
         'prnn_jax.linen needs Flax: pip install "prnn_jax[flax]".'
@@ -110,7 +117,7 @@ class LSTM(Layer):
       ValueError: options do not fit, said by the first call.
     """
 
-    _kind: ClassVar = _flax_kinds.LSTM
+    _kind: ClassVar = kinds.LSTM
 
 
 class SLSTM(Layer):
@@ -128,7 +135,7 @@ class SLSTM(Layer):
       ValueError: options do not fit, said by the first call.
     """
 
-    _kind: ClassVar = _flax_kinds.SLSTM
+    _kind: ClassVar = kinds.SLSTM
 
 
 class GRU(Layer):
@@ -158,13 +165,13 @@ class GRU(Layer):
     reset_after: bool = True
     recurrent_bias: bool | None = None
 
-    _kind: ClassVar = _flax_kinds.GRU
+    _kind: ClassVar = kinds.GRU
 
     @nn.nowrap
     def _has_b_hn(self) -> bool:
         has_b_hn = self.recurrent_bias
         has_b_hn = self.reset_after if has_b_hn is None else has_b_hn
-        _flax_kinds.check_gru(self.reset_after, has_b_hn)
+        kinds.check_gru(self.reset_after, has_b_hn)
         return has_b_hn
 
 
@@ -188,7 +195,7 @@ class RNN(Layer):
     cap: float = 20.0
     skip: float = 0.0
 
-    _kind: ClassVar = _flax_kinds.RNN
+    _kind: ClassVar = kinds.RNN
 
 
 _LAYERS: dict[CellName, Callable[..., Any]] = {
@@ -220,7 +227,7 @@ class ScannedRNN(nn.Module):
     cell: CellName = "gru"
     options: Mapping[str, Any] = FrozenDict()
 
-    initialize_carry = staticmethod(_flax_scanned.initialize_carry)
+    initialize_carry = staticmethod(scanned.initialize_carry)
 
     def __post_init__(self):
         make_hashable(self)
@@ -244,13 +251,13 @@ class ScannedRNN(nn.Module):
         Raises:
           ValueError: shapes or dtypes do not fit; says what was expected.
         """
-        _flax_scanned.check_cell(self.cell)
+        scanned.check_cell(self.cell)
         features = self.features
         layer = _LAYERS[self.cell](
-            _flax_scanned.hidden_size_of(carry) if features is None else features,
+            scanned.hidden_size_of(carry) if features is None else features,
             time_major=True,
             return_carry=True,
             name="layer",
             **self.options,
         )
-        return _flax_scanned.scan(layer, carry, x)
+        return scanned.scan(layer, carry, x)

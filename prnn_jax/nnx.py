@@ -13,17 +13,25 @@ from typing import Any, Unpack
 
 from jax import Array
 
-from prnn_jax import _flax_kinds, _flax_scanned, _options
-from prnn_jax._cells import CellName
-from prnn_jax._flax_carry import Carry
+from prnn_jax._cells.table import CellName
+from prnn_jax._given import statics
+from prnn_jax._layers.flax import kinds, scanned
+from prnn_jax._layers.flax.carry import Carry
 
 try:
     from flax import nnx
 
-    from prnn_jax._flax_cells import LikeGRU, LikeLSTM, LikeRNN, LikeSLSTM
-    from prnn_jax._flax_nnx import Layer, LayerOptions
-    from prnn_jax._flax_nnx_linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
-    from prnn_jax._flax_nnx_stack import Stack
+    from prnn_jax._layers.flax.nnx_cells import LikeGRU, LikeLSTM, LikeRNN, LikeSLSTM
+    from prnn_jax._layers.flax.nnx_layer import Layer, LayerOptions
+    from prnn_jax._layers.flax.nnx_linear import (
+        QRNN,
+        RGLRU,
+        SRU,
+        IndRNN,
+        MinGRU,
+        MinLSTM,
+    )
+    from prnn_jax._layers.flax.nnx_stack import Stack
 except ModuleNotFoundError as error:
     raise ImportError(
         'prnn_jax.nnx needs Flax: pip install "prnn_jax[flax]".'
@@ -113,7 +121,7 @@ class LSTM(LikeLSTM, Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _kind = _flax_kinds.LSTM
+    _kind = kinds.LSTM
 
 
 class SLSTM(LikeSLSTM, Layer):
@@ -139,7 +147,7 @@ class SLSTM(LikeSLSTM, Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _kind = _flax_kinds.SLSTM
+    _kind = kinds.SLSTM
 
 
 class GRU(LikeGRU, Layer):
@@ -170,7 +178,7 @@ class GRU(LikeGRU, Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _kind = _flax_kinds.GRU
+    _kind = kinds.GRU
 
     def __init__(
         self,
@@ -181,9 +189,9 @@ class GRU(LikeGRU, Layer):
         recurrent_bias: bool = False,
         **options: Unpack[LayerOptions],
     ):
-        _flax_kinds.check_gru(reset_after, recurrent_bias)
-        self.reset_after = _options.static(reset_after)
-        self.recurrent_bias = _options.static(recurrent_bias)
+        kinds.check_gru(reset_after, recurrent_bias)
+        self.reset_after = statics.hashable(reset_after)
+        self.recurrent_bias = statics.hashable(recurrent_bias)
         super().__init__(in_features, hidden_features, **options)
 
 
@@ -214,7 +222,7 @@ class RNN(LikeRNN, Layer):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    _kind = _flax_kinds.RNN
+    _kind = kinds.RNN
 
     def __init__(
         self,
@@ -225,8 +233,8 @@ class RNN(LikeRNN, Layer):
         skip: float = 0.0,
         **options: Unpack[LayerOptions],
     ):
-        self.cap = _options.number("RNN", "cap", cap)
-        self.skip = _options.number("RNN", "skip", skip)
+        self.cap = statics.number("RNN", "cap", cap)
+        self.skip = statics.number("RNN", "skip", skip)
         super().__init__(in_features, hidden_features, **options)
 
 
@@ -260,7 +268,7 @@ class ScannedRNN(nnx.Module):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    initialize_carry = staticmethod(_flax_scanned.initialize_carry)
+    initialize_carry = staticmethod(scanned.initialize_carry)
 
     def __init__(
         self,
@@ -271,7 +279,7 @@ class ScannedRNN(nnx.Module):
         rngs: nnx.Rngs,
         **options: Any,
     ):
-        _flax_scanned.check_cell(cell)
+        scanned.check_cell(cell)
         self.cell: CellName = cell
         make: Any = _LAYERS[cell]
         self.layer = make(
@@ -300,4 +308,4 @@ class ScannedRNN(nnx.Module):
         Raises:
           ValueError: shapes or dtypes do not fit; says what was expected.
         """
-        return _flax_scanned.scan(self.layer, carry, x)
+        return scanned.scan(self.layer, carry, x)

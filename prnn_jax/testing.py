@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.test_util import check_grads
 
-from prnn_jax._checks import check
-from prnn_jax._define import DefinedCell
+from prnn_jax._given.checks import check
+from prnn_jax._ops.define import DefinedCell
 
 __all__ = ["check_cell"]
 

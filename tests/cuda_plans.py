@@ -1,6 +1,6 @@
 """Plans of the CUDA engine for recorded devices."""
 
-from prnn_jax._native import native
+from prnn_jax._engine.modules import native
 
 H200, MIG = "NVIDIA H200", "NVIDIA H200 MIG 1g.18gb"
 DEVICES = native.recorded_devices()

@@ -21,7 +21,7 @@ from cases import Case
 from made_once import made_once, sources
 from support import error_of, named
 
-from prnn_jax import _cuda, _ffi
+from prnn_jax._engine import ffi, gpu
 
 ROOT = Path(__file__).parent.parent
 EXCHANGES = "block", "cluster", "grid"
@@ -213,15 +213,15 @@ def emulation(monkeypatch: pytest.MonkeyPatch):
     """All native calls run emulated within; programs compiled before do not."""
 
     def by_platform(call, on, results, primals, *rest, backward):
-        able = _ffi._platforms(call, primals.w_hh, backward=backward)
+        able = ffi._platforms(call, primals.w_hh, backward=backward)
         return on("cuda" if "cuda" in able else "default")(call, primals, *rest)
 
     # Not in a context of their own: a test may set the same again, and all must be
     # undone in one order.
-    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
-    monkeypatch.setattr(_ffi, "_by_platform", by_platform)
-    monkeypatch.setattr(_cuda, "target", lambda name: f"{name}_emulated")
-    monkeypatch.setenv(_cuda.DEVICE_VARIABLE, "NVIDIA H200")
+    monkeypatch.setattr(ffi, "PLATFORMS", ("cpu", "cuda"))
+    monkeypatch.setattr(ffi, "_by_platform", by_platform)
+    monkeypatch.setattr(gpu, "target", lambda name: f"{name}_emulated")
+    monkeypatch.setenv(gpu.DEVICE_VARIABLE, "NVIDIA H200")
     jax.clear_caches()
     yield Emulation(monkeypatch)
     monkeypatch.undo()

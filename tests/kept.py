@@ -67,7 +67,7 @@ def _folder() -> Path:
 def _digest() -> str:
     package, tests = SOURCES
     digest = hashlib.sha256()
-    for path in (*sorted(package.glob("*.py")), *(tests / name for name in OWN)):
+    for path in (*sorted(package.rglob("*.py")), *(tests / name for name in OWN)):
         digest.update(path.read_bytes())
     processor = Path("/proc/cpuinfo")
     flags = [platform.machine(), platform.processor()]

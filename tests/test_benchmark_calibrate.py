@@ -9,8 +9,8 @@ from benchmarks import calibrate
 
 LOADED = """
 import json
-from prnn_jax import _ffi
-print(json.dumps(_ffi.native.cpu_rates()))
+from prnn_jax._engine import ffi
+print(json.dumps(ffi.native.cpu_rates()))
 """
 
 

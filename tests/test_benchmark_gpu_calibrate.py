@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu import calibrate
-from prnn_jax._native import native
+from prnn_jax._engine.modules import native
 
 RESULTS = Path(__file__).parent.parent / "benchmarks/results/gpu/h100.json"
 

@@ -12,7 +12,7 @@ from support import (
     scan,
 )
 
-from prnn_jax import _lean
+from prnn_jax._autodiff import lean
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -37,10 +37,8 @@ def test_is_native_and_as_accurate_as_the_scan(case):
 def assert_native(case: Case, text: str) -> None:
     """One native call for each pass, and no loop."""
     # The lean reserve goes back in chunks of time: a loop, and one for what is left.
-    is_cut = case.lean and case.time >= 2 * _lean.MIN_STEPS
-    has_rest = is_cut and case.time % min(
-        _lean.MAX_CHUNKS, case.time // _lean.MIN_STEPS
-    )
+    is_cut = case.lean and case.time >= 2 * lean.MIN_STEPS
+    has_rest = is_cut and case.time % min(lean.MAX_CHUNKS, case.time // lean.MIN_STEPS)
     assert text.count("custom_call @prnn_forward") == 2
     assert text.count("custom_call @prnn_backward") == (2 if has_rest else 1)
     assert text.count("stablehlo.while") == is_cut

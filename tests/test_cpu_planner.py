@@ -7,9 +7,9 @@ import pytest
 from support import run_python
 
 import prnn_jax
-from prnn_jax import _ffi
+from prnn_jax._engine import ffi
 
-PROCESSORS = [name for name, _, _ in _ffi.native.known_processors()]
+PROCESSORS = [name for name, _, _ in ffi.native.known_processors()]
 KIB, MIB = 1 << 10, 1 << 20
 
 
@@ -29,7 +29,7 @@ def plan(
     shared: int = 32 * MIB,
 ) -> dict:
     sizes = time, batch, groups, hidden, 0
-    return _ffi.native.cpu_plan(
+    return ffi.native.cpu_plan(
         *(cell, *sizes, backward, threads, dtype, inputs, processor, own, shared)
     )
 
@@ -147,9 +147,9 @@ def test_an_unknown_processor_is_an_error():
 LOAD = """
 import json
 import prnn_jax
-from prnn_jax import _ffi
+from prnn_jax._engine import ffi
 plan = prnn_jax.explain("lstm", batch=1, time=9, hidden_size=400)
-print(json.dumps([_ffi.native.cpu_rates(), plan.weights, str(plan)]))
+print(json.dumps([ffi.native.cpu_rates(), plan.weights, str(plan)]))
 """
 
 
@@ -159,7 +159,7 @@ def write(path, rates: dict) -> str:
 
 
 def test_rates_come_from_a_file(tmp_path):
-    rates = _ffi.native.cpu_rates()
+    rates = ffi.native.cpu_rates()
     assert rates["packed_own"] >= rates["packed_shared"] >= rates["packed_memory"] > 0
     for pack, weights in ((1e-3, "unpacked"), (1e4, "packed")):
         changed = {**rates, "pack": pack, "pack_far": pack}
@@ -183,7 +183,7 @@ def test_rates_come_from_a_file(tmp_path):
     ],
 )
 def test_a_file_that_is_wrong_is_refused(change, message, tmp_path):
-    rates = {**_ffi.native.cpu_rates(), **change}
+    rates = {**ffi.native.cpu_rates(), **change}
     rates = {name: value for name, value in rates.items() if value is not None}
     path = write(tmp_path / "rates.txt", rates)
     script = """

@@ -21,7 +21,7 @@ import pytest
 from support import Program, run_python
 
 from benchmarks.gpu.command_buffers import captured
-from prnn_jax import _native
+from prnn_jax._engine import modules
 
 FOLDER = Path(__file__).parent / "aot"
 TARGETS = "prnn_forward", "prnn_backward"
@@ -51,7 +51,7 @@ def plugin_version(major: int) -> str | None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _needs_cuda_build_and_plugin() -> None:
-    if _native.cuda is None:
+    if modules.cuda is None:
         pytest.skip("the package was built without CUDA (PRNN_CUDA=ON needs nvcc)")
     jaxlib = importlib.metadata.version("jaxlib")
     for major in (13, 12):

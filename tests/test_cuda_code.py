@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from prnn_jax import _native
+from prnn_jax._engine import modules
 
 ROOT = Path(__file__).parent.parent
 LINT = ROOT / "cuda/lint.py"
@@ -40,10 +40,10 @@ def require_disassembler() -> None:
 @pytest.fixture(scope="module")
 def built() -> list:
     """All kernels of the module."""
-    if _native.cuda is None:
+    if modules.cuda is None:
         pytest.skip("the package was built without CUDA (PRNN_CUDA=ON needs nvcc)")
     require_disassembler()
-    return machine_code.read(Path(_native.cuda.__file__))
+    return machine_code.read(Path(modules.cuda.__file__))
 
 
 def test_no_kernel_breaks_a_rule(built):

@@ -12,9 +12,10 @@ from on_cuda import HAS_GPU, check
 from support import assert_bitwise_equal
 
 import prnn_jax
-from prnn_jax import _call, _ffi
-from prnn_jax._controls import Controls
-from prnn_jax._primals import Primals
+from prnn_jax._call.call import Call
+from prnn_jax._call.controls import Controls
+from prnn_jax._call.primals import Primals
+from prnn_jax._engine import ffi
 
 pytestmark = pytest.mark.skipif(
     not HAS_GPU and shutil.which("c++") is None, reason="needs c++"
@@ -179,7 +180,7 @@ def test_nan_in_the_mask_of_a_row_of_no_steps(cuda):
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_relu"])
 def test_no_steps(emulated, cell):
     """A program may find at run time that there are none: states are handed on."""
-    call = _call.Call(cell, save="all")
+    call = Call(cell, save="all")
     hidden, gates, states = 24, call.table.gates, call.table.states
     state = tuple(jnp.full((3, 1, hidden), 1.0 + n) for n in range(states))
 
@@ -195,9 +196,9 @@ def test_no_steps(emulated, cell):
         count = call.table.per_unit * hidden
         own = jnp.ones((1, count)) if count else None
         primals = Primals(sequence(gates), w_hh, b_hh, state, controls, own)
-        _, state_n, saved = _ffi._forward_native(call, primals, platform="cuda")
+        _, state_n, saved = ffi._forward_native(call, primals, platform="cuda")
         kept, cotangents = (sequence(1), saved), (sequence(1), state)
-        gradients = _ffi._backward_native(
+        gradients = ffi._backward_native(
             call, primals, kept, cotangents, platform="cuda"
         )
         return state_n, gradients[2:4]

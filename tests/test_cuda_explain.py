@@ -7,10 +7,10 @@ import pytest
 from cuda_plans import H200, planned, record
 
 import prnn_jax
-from prnn_jax import _ffi
-from prnn_jax._call import Call
-from prnn_jax._native import native
-from prnn_jax._plan import engine_for
+from prnn_jax._call.call import Call
+from prnn_jax._engine import ffi
+from prnn_jax._engine.modules import native
+from prnn_jax._engine.plan import engine_for
 
 
 def test_too_large():
@@ -220,12 +220,12 @@ def test_explain_plans_for_this_machines_gpu(monkeypatch, platform):
         platform="gpu", device_kind=H200, compute_capability="9.0", core_count=60
     )
     monkeypatch.setattr(jax, "local_devices", lambda backend: [gpu])
-    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
+    monkeypatch.setattr(ffi, "PLATFORMS", ("cpu", "cuda"))
     plan = explained(device=None, platform=platform)
     assert plan.engine == "native"
     assert "NVIDIA H200 (60 SMs)" in str(plan)
     # A build without the engine runs the scan, whatever it could plan.
-    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu",))
+    monkeypatch.setattr(ffi, "PLATFORMS", ("cpu",))
     plan = explained(device=None, platform=platform)
     assert plan.engine == "scan"
     assert "this build has no CUDA engine" in str(plan)
@@ -237,8 +237,8 @@ def test_explain_plans_for_this_machines_gpu(monkeypatch, platform):
 
 def test_the_platform_of_a_call(monkeypatch):
     call = Call("lstm")
-    assert engine_for(call, "float32", "gpu")[0] == "scan" or "cuda" in _ffi.PLATFORMS
-    monkeypatch.setattr(_ffi, "PLATFORMS", ("cpu", "cuda"))
+    assert engine_for(call, "float32", "gpu")[0] == "scan" or "cuda" in ffi.PLATFORMS
+    monkeypatch.setattr(ffi, "PLATFORMS", ("cpu", "cuda"))
     for dtype in ("float32", "bfloat16", "float16"):
         for platform in ("gpu", "cuda"):
             assert engine_for(call, dtype, platform)[0] == "native"

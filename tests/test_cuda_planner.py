@@ -12,7 +12,7 @@ import pytest
 from cuda_plans import DEVICES, H200, MIG, planned, record
 from hypothesis import strategies as st
 
-from prnn_jax._native import native
+from prnn_jax._engine.modules import native
 
 GATES = {"lstm": 4, "slstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float32_exact": 4}

@@ -12,7 +12,7 @@ from layer_support import BATCH, HIDDEN, IN, TIME, close, normal
 from support import quick_jit as jit
 
 import prnn_jax.equinox as layers
-from prnn_jax import _products
+from prnn_jax._engine import weight_products
 
 # ---- initialisation ------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ def test_implementation_is_what_runs(make):
 
 @pytest.mark.parametrize("make", MAKE)
 def test_precision_reaches_the_products(make, monkeypatch):
-    monkeypatch.setattr(_products, "MAX_MULTIPLY_ADDS", 0)  # all of them XLA's
+    monkeypatch.setattr(weight_products, "MAX_MULTIPLY_ADDS", 0)  # all of them XLA's
     layer = make(IN, HIDDEN, precision="highest", key=KEY)
     gradient = jax.jit(jax.grad(lambda xs: layer(xs)[0].sum()))
     lowered = gradient.lower(normal(1, TIME, IN))

@@ -11,7 +11,7 @@ from support import quick_jit as jit
 
 import prnn_jax
 import prnn_jax.equinox as layers
-from prnn_jax import _stack
+from prnn_jax._ops import layer_stack
 
 IN, HIDDEN, TIME, BATCH, LAYERS = 3, 4, 6, 2, 3
 KEY = jax.random.key(0)
@@ -20,7 +20,7 @@ MAKE = [layers.LSTM, layers.SLSTM, layers.GRU, layers.RNN]
 
 @pytest.fixture(autouse=True)
 def _few_layers_in_a_loop(monkeypatch):
-    monkeypatch.setattr(_stack, "LOOP_FROM", 2)
+    monkeypatch.setattr(layer_stack, "LOOP_FROM", 2)
 
 
 def close(ours, theirs):

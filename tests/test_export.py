@@ -187,7 +187,7 @@ def test_platforms():
     assert tpu.count("stablehlo.while") == 1
 
 
-@pytest.mark.skipif(prnn_jax._native.cuda is None, reason="built without CUDA")
+@pytest.mark.skipif(prnn_jax._engine.modules.cuda is None, reason="built without CUDA")
 def test_for_cpu_and_cuda(monkeypatch):
     monkeypatch.setenv("PRNN_CUDA_DEVICE", "NVIDIA H200")
     case = Case("lstm", 6, (3,), 72, 4, state=True)

@@ -17,7 +17,7 @@ from support import (
 )
 
 import prnn_jax
-from prnn_jax import _ffi
+from prnn_jax._engine import ffi
 
 RECURRENCES = {
     "lstm": ("lstm", {}),
@@ -54,7 +54,7 @@ def projected(cell: str, time=6, batch=5, hidden=19, groups=1) -> dict:
 @pytest.mark.parametrize("cell", CELLS)
 def test_the_table_covers_both_partitions(cell, partition, backward):
     def partition_of(case, processor):
-        plan = _ffi.native.cpu_plan(
+        plan = ffi.native.cpu_plan(
             case.table.engine,
             case.time,
             case.rows,
@@ -68,7 +68,7 @@ def test_the_table_covers_both_partitions(cell, partition, backward):
         return plan["partition"]
 
     cases = [case for case in CASES if case.cell == cell and case.time * case.rows > 0]
-    for processor, *_ in _ffi.native.known_processors():
+    for processor, *_ in ffi.native.known_processors():
         found = {partition_of(case, processor) for case in cases}
         assert partition in found, processor
 

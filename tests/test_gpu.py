@@ -14,7 +14,7 @@ from on_cuda import HAS_GPU, check
 from support import assert_bitwise_equal, oracle, scan
 
 import prnn_jax
-from prnn_jax import _native
+from prnn_jax._engine import modules
 
 pytestmark = [
     pytest.mark.cuda,
@@ -33,7 +33,7 @@ HIDDEN = 16, 37, 129, large(256), large(640), large(1024)
 
 @pytest.fixture(autouse=True)
 def _needs_kernels():
-    if HAS_GPU and _native.cuda is None:
+    if HAS_GPU and modules.cuda is None:
         pytest.fail("the package was built without CUDA", pytrace=False)
 
 

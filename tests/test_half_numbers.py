@@ -8,7 +8,7 @@ from half_support import DTYPES, Half, assert_as_accurate, run
 from support import oracle, run_python, scan
 
 import prnn_jax
-from prnn_jax import _ffi
+from prnn_jax._engine import ffi
 
 ISAS = "avx512_bf16", "avx512", "avx2", "portable"
 
@@ -73,7 +73,7 @@ def save_results(path: str) -> None:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_each_instruction_set(isa, tmp_path):
-    if not _ffi.native.has_isa(isa):
+    if not ffi.native.has_isa(isa):
         pytest.skip(f"this processor or build lacks {isa}")
     path = str(tmp_path / "results.npz")
     run_python(SAVE, isa, path, PRNN_CPU_ISA=isa)
@@ -137,7 +137,7 @@ def rounding_of(dtype: str) -> tuple[np.ndarray, np.ndarray]:
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_results_are_rounded_to_nearest_even(isa):
-    if not _ffi.native.has_isa(isa):
+    if not ffi.native.has_isa(isa):
         pytest.skip(f"this processor or build lacks {isa}")
     run_python(ROUND, PRNN_CPU_ISA=isa)
 

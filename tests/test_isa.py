@@ -6,7 +6,7 @@ from cases import CELLS, Case
 from support import assert_as_accurate, named, oracle, run_python, scan
 
 import prnn_jax
-from prnn_jax import _ffi
+from prnn_jax._engine import ffi
 
 ISAS = ("avx512_bf16", "avx512", "avx2", "portable")
 
@@ -62,7 +62,7 @@ def test_the_cases_have_every_cell():
 
 @pytest.mark.parametrize("isa", ISAS)
 def test_accuracy(isa, tmp_path):
-    if not _ffi.native.has_isa(isa):
+    if not ffi.native.has_isa(isa):
         pytest.skip(f"this processor or build lacks {isa}")
     path = str(tmp_path / "results.npz")
     run_python(SCRIPT, isa, path, PRNN_CPU_ISA=isa)
@@ -76,7 +76,7 @@ def test_accuracy(isa, tmp_path):
 
 def test_the_best_is_taken_where_none_is_named(monkeypatch):
     monkeypatch.delenv("PRNN_CPU_ISA", raising=False)
-    there = [isa for isa in ISAS if _ffi.native.has_isa(isa)]
+    there = [isa for isa in ISAS if ffi.native.has_isa(isa)]
     script = """
 import prnn_jax
 print(prnn_jax.explain("lstm", batch=1, time=1, hidden_size=1).instruction_set)
@@ -87,6 +87,6 @@ print(prnn_jax.explain("lstm", batch=1, time=1, hidden_size=1).instruction_set)
 
 
 def test_an_unknown_instruction_set_is_not_there():
-    assert not _ffi.native.has_isa("avx1024")
-    assert _ffi.native.has_isa("portable")
+    assert not ffi.native.has_isa("avx1024")
+    assert ffi.native.has_isa("portable")
     assert prnn_jax.explain("lstm", batch=1, time=1, hidden_size=1).instruction_set

@@ -15,7 +15,8 @@ from support import (
 )
 
 import prnn_jax
-from prnn_jax import Params, _elementwise
+from prnn_jax import Params
+from prnn_jax._engine import elementwise
 
 #: (batch, time, width): one step, parts of vectors, more than a piece of a row.
 SIZES = [(1, 1, 3), (3, 7, 45), (2, 5, 2100)]
@@ -128,10 +129,10 @@ def test_sizes(sizes):
 def test_what_other_platforms_run():
     arrays = arrays_of(3, 7, 45, BENT["all"], constant=False)
     for shifted in (False, True):
-        how = _elementwise.Elementwise(reverse=True, shifted=shifted)
+        how = elementwise.Elementwise(reverse=True, shifted=shifted)
         a, b, y_0 = (jnp.asarray(arrays[name]) for name in ("a", "b", "h_0"))
-        found = _elementwise._anywhere(how, b, a, y_0)
-        expected = _elementwise._by_scan(how, a, b, y_0)
+        found = elementwise._anywhere(how, b, a, y_0)
+        expected = elementwise._by_scan(how, a, b, y_0)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 

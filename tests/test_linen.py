@@ -15,7 +15,7 @@ from support import quick_jit as jit
 import prnn_jax
 import prnn_jax.linen as layers
 import prnn_jax.nnx
-from prnn_jax import _products
+from prnn_jax._engine import weight_products
 
 BIAS_INIT = jax.nn.initializers.normal(0.3)
 LENGTHS = np.array([4, TIME, 1])
@@ -293,7 +293,7 @@ def test_vmap_over_parameters():
 
 @pytest.mark.parametrize("implementation", ["native", "scan"])
 def test_implementation_and_precision_are_what_runs(implementation, monkeypatch):
-    monkeypatch.setattr(_products, "MAX_MULTIPLY_ADDS", 0)  # all products are XLA's
+    monkeypatch.setattr(weight_products, "MAX_MULTIPLY_ADDS", 0)  # all are XLA's
     layer = layers.LSTM(HIDDEN, implementation=implementation, precision="highest")
     x = normal(1, BATCH, TIME, IN)
     variables = layer.init(jax.random.key(0), x[:0])

@@ -14,11 +14,10 @@ import pytest
 from cases import SMALL, Case
 from support import assert_bitwise_equal
 
-from prnn_jax import _ffi, _workspace
-from prnn_jax._call import Call
-from prnn_jax._controls import NONE
-from prnn_jax._input import Input
-from prnn_jax._primals import Primals
+from prnn_jax._call.call import Call
+from prnn_jax._call.controls import NONE
+from prnn_jax._call.primals import Input, Primals
+from prnn_jax._engine import ffi, workspaces
 
 CASES = [
     *SMALL,
@@ -91,15 +90,15 @@ def native_calls(monkeypatch):
         own = jnp.ones((groups, count), "float32") if count else None
 
         def forward(*args):
-            _ffi._forward_native(call, Primals(*args, NONE, own))
+            ffi._forward_native(call, Primals(*args, NONE, own))
             return tuple(written)
 
         def backward(w_hh, state_0, kept, cotangents):
             primals = Primals(y, w_hh, b_hh, state_0, NONE, own)
-            _ffi._backward_native(call, primals, kept, cotangents)
+            ffi._backward_native(call, primals, kept, cotangents)
             return tuple(written)
 
-        y, _, saved = _ffi._forward_native(call, Primals(*arguments, NONE, own))
+        y, _, saved = ffi._forward_native(call, Primals(*arguments, NONE, own))
         cotangents = random_like((sequence(1), states))
         of_backward = (arguments[1], arguments[3], (y, saved), cotangents)
         return {
@@ -183,9 +182,9 @@ def test_programs_need_the_memory_they_should():
 
 
 def test_a_workspace_too_small_is_refused(monkeypatch):
-    asked = _workspace.cpu_floats
+    asked = workspaces.cpu_floats
     monkeypatch.setattr(
-        _workspace, "cpu_floats", lambda *args, **kwargs: asked(*args, **kwargs) - 1
+        workspaces, "cpu_floats", lambda *args, **kwargs: asked(*args, **kwargs) - 1
     )
     # Sizes of no other test, lest a program compiled before be used.
     case = Case("lstm", 3, (2,), 11, 3)

@@ -13,11 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from prnn_jax import _ffi, _products, _workspace
-from prnn_jax._call import Call
-from prnn_jax._controls import Controls
-from prnn_jax._input import Input
-from prnn_jax._primals import Primals
+from prnn_jax._call.call import Call
+from prnn_jax._call.controls import Controls
+from prnn_jax._call.primals import Input, Primals
+from prnn_jax._engine import ffi, weight_products, workspaces
 
 TIME, BATCH, GROUPS, HIDDEN, INPUTS = 3, 2, 2, 5, 4
 
@@ -43,7 +42,7 @@ def sequence(values: int, **options) -> jax.ShapeDtypeStruct:
 
 
 def calls(name: str, call: Call, bent: bool) -> NativeCall:
-    """The one that `_ffi` makes."""
+    """The one that `_engine.ffi` makes."""
     cell, gates = call.table, call.table.gates
     options = {"time_major": call.time_major}
     state = jnp.ones((BATCH, GROUPS, HIDDEN))
@@ -80,19 +79,19 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
             saved = (jnp.ones(sequence(values, **options).shape),) if values else ()
             kept, cotangents = (y, saved), (y, states)
             primals = Primals(y, w_hh, b_hh, states, controls, per_unit)
-            _ffi._backward_native(call, primals, kept, cotangents)
+            ffi._backward_native(call, primals, kept, cotangents)
         else:
             source: Any = jnp.ones(sequence(gates, **options).shape)
             if name == "layer":
                 x = jnp.ones((*y.shape[:2], INPUTS))
                 source = Input(x, jnp.ones((INPUTS, GROUPS, gates * HIDDEN)), b_hh)
             if name == "prepared":
-                words = _workspace.prepacked_words(call, w_hh, INPUTS, int8=False)
+                words = workspaces.prepacked_words(call, w_hh, INPUTS, int8=False)
                 x = jnp.ones((*y.shape[:2], INPUTS))
                 w_ih = jnp.ones((INPUTS, GROUPS, gates * HIDDEN))
                 source = Input(x, w_ih, b_hh, jnp.ones(words, jnp.uint32))
             primals = Primals(source, w_hh, b_hh, states, controls, per_unit)
-            _ffi._forward_native(call, primals)
+            ffi._forward_native(call, primals)
     (only,) = seen
     return only
 
@@ -101,7 +100,7 @@ def preparation(call: Call) -> NativeCall:
     gates = call.table.gates
     w_hh = jnp.ones((GROUPS, HIDDEN, gates * HIDDEN))
     b_hh = jnp.ones((GROUPS, gates * HIDDEN))
-    words = _workspace.prepacked_words(call, w_hh, INPUTS, int8=False)
+    words = workspaces.prepacked_words(call, w_hh, INPUTS, int8=False)
     return NativeCall(
         "prnn_prepare",
         jax.ShapeDtypeStruct((words,), jnp.uint32),
@@ -129,7 +128,7 @@ def products() -> NativeCall:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax.ffi, "ffi_call", recording)
-        _products._native([(a, b)], [(b, w)])
+        weight_products._native([(a, b)], [(b, w)])
     return seen[0]
 
 

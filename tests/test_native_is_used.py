@@ -14,7 +14,7 @@ from cases import SMALL, Case
 from support import Program, float64
 
 import prnn_jax
-from prnn_jax import _input
+from prnn_jax._engine import input_projection
 
 
 @pytest.mark.parametrize("implementation", [None, "native"])
@@ -45,21 +45,21 @@ def test_it_makes_a_x_where_that_is_faster(bound, monkeypatch):
     case = Case("lstm", 5, (2,), 9, 3)
     weights, rows = 3 * 4 * 9, 10
     for name, value in NEVER.items():
-        monkeypatch.setattr(_input, name, value)
+        monkeypatch.setattr(input_projection, name, value)
     just = {
         "MAX_WEIGHTS": (weights - 1, weights),
         "MAX_ROWS": ({rows: weights - 1, rows - 1: 2 * weights}, {rows: weights}),
         "ROWS_PER_WEIGHT": ((rows + 0.1) / weights, (rows - 0.1) / weights),
     }
     for value, products in zip(just[bound], (1, 0), strict=True):
-        monkeypatch.setattr(_input, bound, value)
+        monkeypatch.setattr(input_projection, bound, value)
         jax.clear_caches()
         assert Program.of(case.run, case.inputs()).count("dot") == products
 
 
 def test_it_makes_a_x_in_bfloat16_always(monkeypatch):
     for name, value in NEVER.items():
-        monkeypatch.setattr(_input, name, value)
+        monkeypatch.setattr(input_projection, name, value)
     jax.clear_caches()
     case = Case("lstm", 5, (2,), 9, 3)
     assert Program.of(case.run, case.inputs(jnp.bfloat16)).count("dot") == 0

@@ -13,7 +13,7 @@ from support import quick_jit as jit
 
 import prnn_jax
 import prnn_jax.nnx as layers
-from prnn_jax import _products
+from prnn_jax._engine import weight_products
 
 # name: (options of nnx.RNN and of the layer, batch axes, whether a carry is given)
 CALLS = {
@@ -301,7 +301,7 @@ def test_implementation_is_what_runs(make):
 
 @pytest.mark.parametrize("make", [layers.LSTM, layers.GRU, layers.RNN])
 def test_precision_reaches_the_products(make, monkeypatch):
-    monkeypatch.setattr(_products, "MAX_MULTIPLY_ADDS", 0)  # all of them XLA's
+    monkeypatch.setattr(weight_products, "MAX_MULTIPLY_ADDS", 0)  # all of them XLA's
     layer = make(IN, HIDDEN, precision="highest", rngs=nnx.Rngs(0))
     x = normal(1, BATCH, TIME, IN)
     gradient = jax.jit(jax.grad(lambda x: layer(x).sum()))

@@ -18,7 +18,7 @@ import prnn_jax.equinox
 import prnn_jax.linen
 import prnn_jax.nnx
 from prnn_jax import Params
-from prnn_jax._call import Call
+from prnn_jax._call.call import Call
 
 IN, HIDDEN, TIME, BATCH = 3, 4, 5, 2
 X = jnp.asarray(np.random.default_rng(1).standard_normal((BATCH, TIME, IN)), "float32")

@@ -13,10 +13,10 @@ import pytest
 from support import run_python
 
 import prnn_jax
-from prnn_jax import _ffi, _native
+from prnn_jax._engine import ffi, modules
 
 ROOT = Path(__file__).parent.parent
-MODULE = _ffi.native.__file__
+MODULE = ffi.native.__file__
 
 
 def test_the_version_is_the_repository_s():
@@ -111,8 +111,8 @@ except ImportError as error:
 
 
 def test_type_checkers_know_its_functions():
-    modules = {"_prnn": _native.native, "_prnn_cuda": _native.cuda}
-    for name, module in modules.items():
+    compiled = {"_prnn": modules.native, "_prnn_cuda": modules.cuda}
+    for name, module in compiled.items():
         if module is None:  # built without CUDA
             continue
         stub = ast.parse((ROOT / f"prnn_jax/{name}.pyi").read_text())

@@ -10,7 +10,7 @@ from cases import CONTROLS, SMALL, Case
 from support import Program, named, run_python
 
 import prnn_jax
-from prnn_jax import _ffi, _input
+from prnn_jax._engine import ffi, input_projection
 
 CASES = [
     Case("lstm", 7, (3,), 33, 5, state=True),
@@ -41,7 +41,7 @@ def assert_same_bits(ours, expected) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_same_bits(case, dtype, monkeypatch):
-    monkeypatch.setattr(_input, "ROWS_PER_WEIGHT", 0)  # a_x is native in any case
+    monkeypatch.setattr(input_projection, "ROWS_PER_WEIGHT", 0)  # a_x is native
     arrays = case.inputs(dtype)
     expected, run = case.forward()(arrays), case.forward()
     for sizes in ((), (1, 1), (1, 100), (9, 100)):  # its own, and those of other calls
@@ -52,13 +52,13 @@ def test_same_bits(case, dtype, monkeypatch):
 def test_each_instruction_set_has_its_own(isa):
     script = """
 import test_prepare
-test_prepare._input.ROWS_PER_WEIGHT = 0
+test_prepare.input_projection.ROWS_PER_WEIGHT = 0
 for case, dtype in zip(test_prepare.CASES, ("float32", "float16") * 9):
     arrays = case.inputs(dtype)
     ours = case.forward()(case.prepared(arrays, 1, 20))
     test_prepare.assert_same_bits(ours, case.forward()(arrays))
 """
-    if not _ffi.native.has_isa(isa):
+    if not ffi.native.has_isa(isa):
         pytest.skip(f"this processor or build lacks {isa}")
     run_python(script, PRNN_CPU_ISA=isa)
 

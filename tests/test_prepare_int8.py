@@ -11,7 +11,7 @@ from support import error_of, float64, named, run_python
 from test_prepare import assert_same_bits
 
 import prnn_jax
-from prnn_jax import _ffi
+from prnn_jax._engine import ffi
 
 CASES = [
     Case("lstm", 7, (3,), 33, 5, state=True),
@@ -77,7 +77,7 @@ for case, dtype in zip(tests.CASES, ("float32", "bfloat16") * 9):
     arrays = tests.prepared(case, case.inputs(dtype), batch=1, time=20)
     tests.assert_follows(case, case.forward()(arrays), arrays)
 """
-    if not _ffi.native.has_isa(isa):
+    if not ffi.native.has_isa(isa):
         pytest.skip(f"this processor or build lacks {isa}")
     run_python(script, PRNN_CPU_ISA=isa)
 

@@ -10,9 +10,9 @@ import pytest
 from cases import SMALL, Case
 from support import Program, assert_as_accurate, assert_bitwise_equal, run_python
 
-from prnn_jax import _products, _workspace
-from prnn_jax._native import native
-from prnn_jax._products import Projection, Weights
+from prnn_jax._engine import weight_products, workspaces
+from prnn_jax._engine.modules import native
+from prnn_jax._engine.weight_products import Projection, Weights
 
 #: Rows of steps, groups, hidden, columns, input: around vectors, panels, and the depth
 #: that is summed at a time.
@@ -45,14 +45,14 @@ def exactly(weights, projection):
         lambda a: np.asarray(a, np.float64), (weights, projection)
     )
     of_weights = tuple(
-        _products.OfWeights(np.einsum("abgh,abgn->ghn", h, da), da.sum((0, 1)))
+        weight_products.OfWeights(np.einsum("abgh,abgn->ghn", h, da), da.sum((0, 1)))
         for h, da in weights
     )
     if projection is None:
         return of_weights, None
     x, w, da = projection
     dx, dw = np.einsum("abgc,igc->abi", da, w), np.einsum("abi,abgc->igc", x, da)
-    return of_weights, _products.OfProjection(dx, dw, da.sum((0, 1)))
+    return of_weights, weight_products.OfProjection(dx, dw, da.sum((0, 1)))
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
@@ -60,15 +60,15 @@ def exactly(weights, projection):
 def test_are_as_accurate_as_xlas(sizes, projects):
     weights, projection = operands(*sizes)
     given = weights, projection if projects else None
-    ours = jax.jit(_products._by_engine)(*given)
-    by_xla = functools.partial(_products._by_xla, None, None)
+    ours = jax.jit(weight_products._by_engine)(*given)
+    by_xla = functools.partial(weight_products._by_xla, None, None)
     assert_as_accurate(ours, jax.jit(by_xla)(*given), exactly(*given))
 
 
 def check_bfloat16(sizes):
     """Sums of float32, of which each is rounded once."""
     given = operands(*sizes, "bfloat16")
-    ours, exact = jax.jit(_products._by_engine)(*given), exactly(*given)
+    ours, exact = jax.jit(weight_products._by_engine)(*given), exactly(*given)
     for value, of in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
         assert value.dtype == jnp.bfloat16
         rounding = 2.0**-8 * np.abs(of) + 4 * np.finfo(np.float32).eps * np.max(
@@ -96,11 +96,11 @@ def test_infinities_stay_in_their_rows(dtype):
     """Nothing behind a row is multiplied, not even by zero."""
     a = jnp.ones((3, 1, 5), dtype).at[1, 0, 0].set(jnp.inf)
     b = jnp.ones((4, 1, 5), dtype).at[2, 0, 0].set(jnp.nan)
-    _, (c,) = jax.jit(_products._native)([], [(a, b)])
+    _, (c,) = jax.jit(weight_products._native)([], [(a, b)])
     expected = np.full((3, 4), 5.0)
     expected[1], expected[:, 2] = np.inf, np.nan
     np.testing.assert_array_equal(np.asarray(c[:, 0], np.float32), expected)
-    ((c, sums),), _ = jax.jit(_products._native)([(a, a)], [])
+    ((c, sums),), _ = jax.jit(weight_products._native)([(a, a)], [])
     expected = np.full((5, 5), 3.0)
     expected[0] = expected[:, 0] = np.inf
     np.testing.assert_array_equal(np.asarray(c[0], np.float32), expected)
@@ -138,7 +138,7 @@ def test_large_products_are_xlas(monkeypatch):
     case = Case("lstm", 5, (2,), 9, 3)
     work = 10 * 36 * (9 + 2 * 3)
     for most, (by_engine, by_xla) in ((work, (2, 0)), (work - 1, (0, 3))):
-        monkeypatch.setattr(_products, "MAX_MULTIPLY_ADDS", most)
+        monkeypatch.setattr(weight_products, "MAX_MULTIPLY_ADDS", most)
         jax.clear_caches()
         program = program_of(case)
         assert (program.count("prnn_products"), program.count("dot")) == (
@@ -155,7 +155,7 @@ def test_16_bits_are_xlas_where_no_instruction_multiplies_them(dtype):
     )
     program = Program.of(case.gradient(), arrays, cotangents)
     assert program.count("prnn_backward") == 1
-    is_native = dtype in _products.DTYPES
+    is_native = dtype in weight_products.DTYPES
     assert is_native == (
         dtype == "bfloat16" and native.instruction_set() == "avx512_bf16"
     )
@@ -207,9 +207,9 @@ assert program.count("prnn_products") == 0
 DIGEST = """
 import hashlib, jax, numpy as np
 from test_products import SIZES, operands
-from prnn_jax import _products
+from prnn_jax._engine import weight_products
 for sizes in [*SIZES, *((*sizes, "bfloat16") for sizes in SIZES)]:
-    results = jax.jit(_products._by_engine)(*operands(*sizes))
+    results = jax.jit(weight_products._by_engine)(*operands(*sizes))
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(results):
         digest.update(np.ascontiguousarray(leaf))
@@ -237,7 +237,7 @@ def products(*operands, results, over_rows=(1,)):
 
 def test_a_call_as_it_should_be():
     a = jnp.arange(6.0).reshape(2, 1, 3)
-    workspace = _workspace.products_floats([(a, a)], [])
+    workspace = workspaces.products_floats([(a, a)], [])
     c, sums, _ = products(a, a, results=[(1, 3, 3), (1, 3), (workspace,)])
     assert_bitwise_equal(c[0], a[:, 0].T @ a[:, 0])
     assert_bitwise_equal(sums[0], a[:, 0].sum(0))

@@ -17,7 +17,7 @@ from support import (
 )
 
 import prnn_jax
-from prnn_jax import _ffi, _input
+from prnn_jax._engine import ffi, input_projection
 
 CASES = [
     Case("lstm", 130, (1,), 9, 5),
@@ -41,7 +41,7 @@ def test_is_as_accurate_as_the_scan(case):
 def pieces(time: int, batch: int, hidden: int, input_size: int = 8) -> int:
     """Steps that are projected at a time, by one thread."""
     sizes = time, batch, 1, hidden, 0
-    plan = _ffi.native.cpu_plan("lstm", *sizes, False, 1, "float32", input_size)
+    plan = ffi.native.cpu_plan("lstm", *sizes, False, 1, "float32", input_size)
     return plan["projected_steps"]
 
 
@@ -104,7 +104,7 @@ def test_bits_do_not_depend_on_how_weights_are_packed(case, monkeypatch):
     # As a whole; or, of so many that there is no room, when their turn comes; or not
     # at all. The other inputs have weights of 0; sums are of runs of 256.
     inputs, first = 2111, 1024
-    monkeypatch.setattr(_input, "MAX_WEIGHTS", math.inf)
+    monkeypatch.setattr(input_projection, "MAX_WEIGHTS", math.inf)
     jax.clear_caches()
     few = case.inputs()
     x, w = few["x"], few["w_ih"]

@@ -115,8 +115,8 @@ sys.meta_path.insert(0, NoModuleInside())
 sys.path.insert(0, str(folder))
 try:
     import prnn_jax
-    from prnn_jax import _ffi
-    print(_ffi.PLATFORMS)
+    from prnn_jax._engine import ffi
+    print(ffi.PLATFORMS)
 except ImportError as error:
     print(error)
 """

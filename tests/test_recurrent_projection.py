@@ -128,7 +128,7 @@ def test_one_native_call_each_way(case):
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
 def test_on_each_instruction_set(isa):
-    if not prnn_jax._native.native.has_isa(isa):
+    if not prnn_jax._engine.modules.native.has_isa(isa):
         pytest.skip(f"this processor or build lacks {isa}")
     script = """
 import test_recurrent_projection as tests

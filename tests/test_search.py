@@ -10,7 +10,7 @@ from search import draw, search
 from search.program import Program
 from support import run_python
 
-from prnn_jax import _batching, _ffi
+from prnn_jax._engine import batching, ffi
 
 SECONDS = 20  # at most, for each part
 PARTS = {  # what is drawn, the seed, and how many cases
@@ -63,33 +63,33 @@ def _negated(tree):
 
 
 def _state_gradient(monkeypatch):
-    backward = _ffi.backward
+    backward = ffi.backward
 
     def wrong(*args):
         da_x, da_h, dstate_0, *others = backward(*args)
         return da_x, da_h, _negated(dstate_0), *others
 
-    monkeypatch.setattr(_ffi, "backward", wrong)
+    monkeypatch.setattr(ffi, "backward", wrong)
 
 
 def _slightly_wrong_gradient(monkeypatch):
-    backward = _ffi.backward
+    backward = ffi.backward
 
     def wrong(*args):
         da_x, da_h, *others = backward(*args)
         return (da_x, jax.tree.map(lambda d: 1.0001 * d, da_h), *others)
 
-    monkeypatch.setattr(_ffi, "backward", wrong)
+    monkeypatch.setattr(ffi, "backward", wrong)
 
 
 def _mapped_lengths(monkeypatch):
-    fold = _batching._Axes.fold_data
+    fold = batching._Axes.fold_data
 
     def wrong(self, x, is_mapped):
         x = fold(self, x, is_mapped)
         return jnp.maximum(x - 1, 0) if is_mapped and x.dtype == jnp.int32 else x
 
-    monkeypatch.setattr(_batching._Axes, "fold_data", wrong)
+    monkeypatch.setattr(batching._Axes, "fold_data", wrong)
 
 
 def _any(case):

@@ -26,7 +26,8 @@ from support import quick_jit as jit
 
 import prnn_jax
 from benchmarks import compile_time
-from prnn_jax import Layer, Norm, Params, _stack
+from prnn_jax import Layer, Norm, Params
+from prnn_jax._ops import layer_stack
 
 
 def values_of(run):
@@ -67,7 +68,7 @@ def test_values_are_those_of_layers_by_hand(case):
 
 @pytest.mark.parametrize("case", [CASES[n] for n in (2, 4, 5)], ids=str)
 def test_gradients_in_a_loop_are_those_of_layers_by_hand(case, monkeypatch):
-    monkeypatch.setattr(_stack, "LOOP_FROM", 2)
+    monkeypatch.setattr(layer_stack, "LOOP_FROM", 2)
     check(case, gradients_of, stacked=True)
 
 
@@ -77,7 +78,7 @@ FORMS = Case("gru", norm=True, state=True, noise=ALL)
 @pytest.mark.parametrize("loop_from", [2, 100], ids=["loop", "one-by-one"])
 @pytest.mark.parametrize("stacked", [False, True], ids=["list", "stacked"])
 def test_every_form_gives_the_same(stacked, loop_from, monkeypatch):
-    monkeypatch.setattr(_stack, "LOOP_FROM", loop_from)
+    monkeypatch.setattr(layer_stack, "LOOP_FROM", loop_from)
     check(FORMS, gradients_of, stacked=stacked)
 
 
@@ -87,7 +88,7 @@ def test_every_form_gives_the_same(stacked, loop_from, monkeypatch):
     ids=["lstm-loop", "gru-one-by-one"],
 )
 def test_default_implementation_gives_the_same(case, loop_from, monkeypatch):
-    monkeypatch.setattr(_stack, "LOOP_FROM", loop_from)
+    monkeypatch.setattr(layer_stack, "LOOP_FROM", loop_from)
     run = functools.partial(case.run, implementation=None)
     ours = jit(gradients_of(run))(case.arrays())
     with float64():
@@ -217,7 +218,7 @@ def test_padding_reaches_nothing():
 
 @pytest.mark.parametrize("loop_from", [2, 100], ids=["loop", "one-by-one"])
 def test_a_sequence_cut_in_two(loop_from, monkeypatch):
-    monkeypatch.setattr(_stack, "LOOP_FROM", loop_from)
+    monkeypatch.setattr(layer_stack, "LOOP_FROM", loop_from)
     arrays = Case(norm=True).arrays()
     x, layers = arrays["x"], arrays["layers"]
     run = jit(functools.partial(prnn_jax.stack, "lstm", implementation="scan"))
@@ -268,7 +269,7 @@ def test_layers_of_different_widths():
 
 
 def test_vmap_over_rows_and_over_weights(monkeypatch):
-    monkeypatch.setattr(_stack, "LOOP_FROM", 2)
+    monkeypatch.setattr(layer_stack, "LOOP_FROM", 2)
     case = Case("gru", norm=True)
     x, layers = case.arrays().values()
     other = jax.tree.map(lambda a: 1.1 * a, layers)

@@ -31,7 +31,7 @@ from statistics_support import (
 from support import float64
 
 import prnn_jax
-from prnn_jax import _summaries
+from prnn_jax._statistics import summaries
 
 DTYPES = "float32", "bfloat16", "float16"
 
@@ -118,9 +118,9 @@ def test_every_number_is_in_its_bin(dtype):
         at = np.arange(len(values), dtype=np.int32)[:, None]
         counted = np.ones((len(values), 1), bool)
         counted[-2] = False
-        run = jax.jit(functools.partial(_summaries.summary, last=False))
+        run = jax.jit(functools.partial(summaries.summary, last=False))
         stats = run(values, counted, at)
-        other = functools.partial(_summaries.summary, last=True)(values, counted, at)
+        other = functools.partial(summaries.summary, last=True)(values, counted, at)
     assert stats.dtype == dtype
     assert int(stats.nonfinite) == 2
     assert int(stats.first_nonfinite) == len(exact)

@@ -11,7 +11,7 @@ from cases import CELLS, CONTROLS, Case
 from support import assert_bitwise_equal, run_python
 
 import prnn_jax
-from prnn_jax import _ffi
+from prnn_jax._engine import ffi
 
 
 def most_steps(
@@ -22,7 +22,7 @@ def most_steps(
 
     def is_unpacked(steps: int) -> bool:
         sizes = steps, rows, groups, hidden, 0
-        plan = _ffi.native.cpu_plan(engine, *sizes, False, 2, dtype, 0)
+        plan = ffi.native.cpu_plan(engine, *sizes, False, 2, dtype, 0)
         return plan["weights"] == "unpacked"
 
     return next((n for n in range(1, 24) if not is_unpacked(n + 1)), 24)
@@ -71,7 +71,7 @@ def test_bits_are_those_of_a_longer_call(cell, rows, dtype):
     case = Case(cell, steps + 1, (rows,), hidden, state=True)
     run, a_x, state_0, _ = recurrence(case, dtype)
     y, _ = run(a_x, state_0, {})
-    is_exact = dtype == "float32" or _ffi.native.instruction_set() != "avx512_bf16"
+    is_exact = dtype == "float32" or ffi.native.instruction_set() != "avx512_bf16"
     together, state_n = run(a_x[:, :steps], state_0, {})
     assert_same(together, y[:, :steps], is_exact)
     state, one_by_one = state_0, []
@@ -178,7 +178,7 @@ def test_bits_of_a_layer_that_no_cache_holds(cell, rows, dtype):
     run, a_x, state_0, _ = recurrence(case, dtype)
     y, _ = run(a_x, state_0, {})
     together, _ = run(a_x[:, :steps], state_0, {})
-    is_exact = dtype == "float32" or _ffi.native.instruction_set() != "avx512_bf16"
+    is_exact = dtype == "float32" or ffi.native.instruction_set() != "avx512_bf16"
     assert_same(together, y[:, :steps], is_exact)
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from prnn_jax import _ffi
+from prnn_jax._engine import ffi
 
-ISAS = [name for name in ("avx512", "avx2", "portable") if _ffi.native.has_isa(name)]
+ISAS = [name for name in ("avx512", "avx2", "portable") if ffi.native.has_isa(name)]
 # As stated in cpu/vector_math.h.
 BOUNDS_ULP = {"sigmoid": 3.0, "tanh": 3.0, "exp": 2.0, "log_sigmoid": 3.0}
 #: What is defined and exact enough over all floats stays in a range and never falls.
@@ -35,7 +35,7 @@ def exact(name: str, x: np.ndarray) -> np.ndarray:
 
 def ours(name: str, isa: str, x: np.ndarray) -> np.ndarray:
     out = np.full_like(x, np.nan)
-    getattr(_ffi.native, name)(isa, x, out)
+    getattr(ffi.native, name)(isa, x, out)
     return out
 
 
@@ -138,6 +138,6 @@ def test_every_length(name, isa, size):
     """Tails take other loads and stores than whole vectors."""
     x = np.linspace(-4, 4, 40, dtype=np.float32)
     out = np.full(40, np.nan, np.float32)
-    getattr(_ffi.native, name)(isa, x[:size], out[:size])
+    getattr(ffi.native, name)(isa, x[:size], out[:size])
     np.testing.assert_array_equal(out[:size], ours(name, isa, x)[:size])
     assert np.isnan(out[size:]).all()

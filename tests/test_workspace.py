@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import pytest
 from cases import CELLS, Case
 
-from prnn_jax import _workspace
-from prnn_jax._call import Call, Sizes
-from prnn_jax._controls import NONE
+from prnn_jax._call.call import Call, Sizes
+from prnn_jax._call.controls import NONE
+from prnn_jax._engine import workspaces
 
 SIZES = (1, 1, 1, 1), (7, 3, 2, 17), (300, 40, 1, 129), (2, 64, 3, 1041)
 
@@ -28,7 +28,7 @@ def test_an_expression_has_the_value_of_the_formula(cell, dtype, backward):
         known = Sizes(time, batch, groups, hidden, hidden)
         symbolic = Sizes(Fraction(time), Fraction(batch), groups, hidden, hidden)
         for of in controls:
-            for size in (_workspace.cpu_floats, _workspace.cuda_bytes):
+            for size in (workspaces.cpu_floats, workspaces.cuda_bytes):
                 options = {"backward": backward}
                 value = size(call, known, of, dtype, **options)
                 assert value >= 0
@@ -37,11 +37,11 @@ def test_an_expression_has_the_value_of_the_formula(cell, dtype, backward):
 
 def test_it_is_enough_for_the_packed_weights():
     call, hidden = Call("lstm"), 129
-    floats = _workspace.cpu_floats(
+    floats = workspaces.cpu_floats(
         call, Sizes(5, 2, 2, hidden, hidden), NONE, "float32", backward=False
     )
     assert floats >= 2 * 4 * hidden * (hidden + 1)
-    half = _workspace.cpu_floats(
+    half = workspaces.cpu_floats(
         call, Sizes(5, 2, 2, hidden, hidden), NONE, "bfloat16", backward=False
     )
     assert half < 0.7 * floats

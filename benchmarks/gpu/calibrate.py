@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from prnn_jax._native import native
+from prnn_jax._engine.modules import native
 
 Row = dict
 Model = dict[str, float]

@@ -175,7 +175,7 @@ def way() -> Drawing:
         "Lstm::step, Lstm::step_grad",
         "the gate math, once for both (core/cells.h)",
     )
-    d.box(470, 342, 210, 46, "_cells.py", "the same in jax.numpy")
+    d.box(470, 342, 210, 46, "_cells/table.py", "the same in jax.numpy")
     for x in (115, 345, 575):
         d.arrow((x, 314), (x, 342))
     d.box(560, 60, 150, 64, "gradients", "the same engine", "backwards", kind="outer")

@@ -13,11 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from prnn_jax import _checks
-from prnn_jax._arguments import projected_sizes
-from prnn_jax._checks import check
-from prnn_jax._params import MultiHeadParams, Params, described
-from prnn_jax._weights import Layout, check_no_projection, from_params, to_params
+from prnn_jax._call.arguments import projected_sizes
+from prnn_jax._given import checks
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import MultiHeadParams, Params, described
+from prnn_jax.convert._layouts import (
+    Layout,
+    check_no_projection,
+    from_params,
+    to_params,
+)
 
 Tree = Mapping[str, Any]
 
@@ -28,7 +33,7 @@ _OURS = Layout(
 
 def layout_of(op: str, layouts: Mapping[str, Layout], cell: str) -> Layout:
     """The row of a library's table."""
-    _checks.one_of(op, "cell", cell, tuple(layouts))
+    checks.one_of(op, "cell", cell, tuple(layouts))
     return layouts[cell]
 
 
@@ -42,7 +47,7 @@ def read(op: str, layout: Layout, arrays: Tree, lead: tuple[int, ...] = ()) -> P
     has_bias = not layout.optional_bias or any(name in arrays for name in layout.biases)
     wanted = layout.names if has_bias else layout.weights
     check_names(op, wanted, arrays, hint="pass the arrays of one layer alone")
-    arrays = {name: _plain(_checks.array(op, name, arrays[name])) for name in wanted}
+    arrays = {name: _plain(checks.array(op, name, arrays[name])) for name in wanted}
     arrays = _of_one_dtype(arrays)
     _check_shapes(op, layout, arrays, lead)
     # Copied, lest the library change the arrays in place.
@@ -139,7 +144,7 @@ def check_is_params(op: str, params: Params) -> None:
     )
     for name, value in params._asdict().items():
         if value is not None or name in _OURS.weights:
-            _checks.array(op, name, value)
+            checks.array(op, name, value)
     check(
         not isinstance(params, MultiHeadParams) or params.w_hh.ndim != 3,
         f"{op}: params must be of a layer without heads, which no library has, got "
@@ -202,7 +207,7 @@ def _check_shapes(
     op: str, layout: Layout, arrays: Mapping[str, Any], lead: tuple[int, ...]
 ) -> None:
     """Arrays must have one dtype, and shapes that fit together."""
-    _checks.same_dtype(op, dict(arrays))
+    checks.same_dtype(op, dict(arrays))
     for name, array in arrays.items():
         axes = len(lead) + (2 if name in layout.weights else 1)
         check(
@@ -214,7 +219,7 @@ def _check_shapes(
     for name in [name for name in expected if name in arrays]:
         axes, sizes = expected[name]
         lead_axes = ("directions",) * len(lead)
-        _checks.shape(op, name, arrays[name], (*lead_axes, *axes), (*lead, *sizes))
+        checks.shape(op, name, arrays[name], (*lead_axes, *axes), (*lead, *sizes))
 
 
 def _sizes(layout: Layout, arrays: Mapping[str, Any]) -> tuple[int, int, int]:

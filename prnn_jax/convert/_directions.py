@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from prnn_jax import _weights
-from prnn_jax._checks import check
-from prnn_jax._params import BidirectionalParams, Params, described
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import BidirectionalParams, Params, described
+from prnn_jax.convert import _layouts
 from prnn_jax.convert._arrays import check_is_params
 
 
@@ -43,7 +43,7 @@ def split_directions(params: Params) -> tuple[Params, Params]:
         params.w_hh.ndim in (3, 4) and params.w_hh.shape[0] == 2,
         f"{op}: w_hh must be [2, hidden, G*hidden], got {list(params.w_hh.shape)}.",
     )
-    forward, backward = _weights.split_directions(params, True)
+    forward, backward = _layouts.split_directions(params, True)
     return forward, backward
 
 
@@ -60,4 +60,4 @@ def joined(op: str, sides: Sequence[Params]) -> Params:
         f"{op}: both directions must have the same arrays, got {first} forward and "
         f"{last} backward.",
     )
-    return _weights.stack_directions(sides)
+    return _layouts.stack_directions(sides)

@@ -5,9 +5,9 @@ from typing import Any
 
 from jax import Array
 
-from prnn_jax._params import Params
-from prnn_jax._weights import EQUINOX
+from prnn_jax._given.params import Params
 from prnn_jax.convert import _arrays
+from prnn_jax.convert._layouts import EQUINOX
 
 
 def from_equinox(cell: str, arrays: Mapping[str, Any]) -> Params:

@@ -5,10 +5,10 @@ from typing import Any
 
 from jax import Array
 
-from prnn_jax._checks import check
-from prnn_jax._params import Params
-from prnn_jax._weights import Layout
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params
 from prnn_jax.convert import _arrays
+from prnn_jax.convert._layouts import Layout
 
 # Gates are i g f o and z r a, and z is 1 minus ours.
 _LAYOUTS = {

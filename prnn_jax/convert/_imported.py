@@ -10,15 +10,15 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from prnn_jax import _ops
-from prnn_jax._activations import GivenActivation, GivenActivations
-from prnn_jax._cells import NAMES, CellName
-from prnn_jax._checks import check
-from prnn_jax._ops import GivenState, Merge
-from prnn_jax._params import Params
-from prnn_jax._stack import stack
+from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.table import NAMES, CellName
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params
+from prnn_jax._ops import recurrent
+from prnn_jax._ops.layer_stack import stack
+from prnn_jax._ops.recurrent import GivenState, Merge
 
-_FUNCTIONS = {name: getattr(_ops, name) for name in NAMES}
+_FUNCTIONS = {name: getattr(recurrent, name) for name in NAMES}
 _ARRAYS = ["layers", "state_0"]
 _STATIC = [
     "cell",

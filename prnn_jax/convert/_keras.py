@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from prnn_jax import _checks
-from prnn_jax._activations import Activation, ActivationName, GivenActivation
-from prnn_jax._checks import check
-from prnn_jax._options import flag
-from prnn_jax._params import Params
-from prnn_jax._weights import Layout, split_directions
+from prnn_jax._cells.activations import Activation, ActivationName, GivenActivation
+from prnn_jax._given import checks
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params
+from prnn_jax._given.statics import flag
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._directions import joined
+from prnn_jax.convert._layouts import Layout, split_directions
 
 _layout = partial(
     Layout,
@@ -148,7 +148,7 @@ def _one_row(op: str, name: str, bias: Any, reset_after: bool) -> Any:
     """A GRU's bias with its two rows side by side."""
     wanted = "[2, 3*hidden]" if reset_after else "[3*hidden]"
     bias = _arrays.as_array(op, name, bias)
-    shape = _checks.array(op, name, bias).shape
+    shape = checks.array(op, name, bias).shape
     check(
         len(shape) == 2 and shape[0] == 2 if reset_after else len(shape) == 1,
         f"{op}: {name} must be {wanted} with reset_after={reset_after}, got "

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from prnn_jax._checks import check
+from prnn_jax._given.checks import check
 from prnn_jax.convert._keras_layers import KINDS, OP, Layer, described
 from prnn_jax.convert._keras_weights import Told, of_weights
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from prnn_jax._cells import CellName
-from prnn_jax._checks import check
+from prnn_jax._cells.table import CellName
+from prnn_jax._given.checks import check
 from prnn_jax.convert._imported import Imported
 from prnn_jax.convert._keras import activations, from_keras
 

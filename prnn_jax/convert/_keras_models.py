@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prnn_jax._checks import check
+from prnn_jax._given.checks import check
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._keras_files import of_h5
 from prnn_jax.convert._keras_layers import KINDS, OP, Layer, described, network

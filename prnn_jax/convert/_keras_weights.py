@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prnn_jax._checks import check
+from prnn_jax._given.checks import check
 from prnn_jax.convert._keras_layers import OP, Layer
 
 _ARRAYS = "kernel", "recurrent_kernel", "bias"

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from prnn_jax._checks import check
-from prnn_jax._params import BidirectionalParams, Params
-from prnn_jax._weights import Layout
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import BidirectionalParams, Params
 from prnn_jax.convert import _arrays
+from prnn_jax.convert._layouts import Layout
 
 # Gates are i o f c and z r h.
 _LAYOUTS = {

@@ -3,8 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from prnn_jax._activations import Activation, ActivationName, GivenActivations, named
-from prnn_jax._checks import check
+from prnn_jax._cells.activations import (
+    Activation,
+    ActivationName,
+    GivenActivations,
+    named,
+)
+from prnn_jax._given.checks import check
 
 #: By ONNX's name: ours, and ONNX's own numbers where none are given.
 _KNOWN: dict[str, tuple[ActivationName, tuple[float, ...]]] = {

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from prnn_jax import _checks
-from prnn_jax._activations import GivenActivation, GivenActivations
-from prnn_jax._cell_options import GATED, cell_of
-from prnn_jax._cells import CellName
-from prnn_jax._checks import check
-from prnn_jax._options import flag
-from prnn_jax._params import BidirectionalParams, Params
+from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.choose import GATED, cell_of
+from prnn_jax._cells.table import CellName
+from prnn_jax._given import checks
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import BidirectionalParams, Params
+from prnn_jax._given.statics import flag
 from prnn_jax.convert._onnx import to_onnx
 from prnn_jax.convert._onnx_activations import attributes_of
 
@@ -65,8 +65,8 @@ def export_onnx(
     except ModuleNotFoundError as error:
         message = f"{_OP} needs the package onnx: pip install onnx."
         raise ImportError(message) from error
-    _checks.one_of(_OP, "cell", cell, tuple(_OPERATORS))
-    _checks.one_of(_OP, "merge", merge, ("concat", "sum"))
+    checks.one_of(_OP, "cell", cell, tuple(_OPERATORS))
+    checks.one_of(_OP, "merge", merge, ("concat", "sum"))
     flags = {"bidirectional": bidirectional, "reverse": reverse, "state": state}
     flags |= {"time_major": time_major, "reset_after": reset_after}
     flags = {name: flag(_OP, name, value) for name, value in flags.items()}

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from prnn_jax._cells import CellName
-from prnn_jax._checks import check
-from prnn_jax._params import Params
+from prnn_jax._cells.table import CellName
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params
 from prnn_jax.convert._directions import stack_directions
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx import from_onnx

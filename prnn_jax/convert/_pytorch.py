@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from prnn_jax._checks import check
-from prnn_jax._params import Params, described
-from prnn_jax._weights import Layout, split_directions
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params, described
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._directions import joined
+from prnn_jax.convert._layouts import Layout, split_directions
 
 _PROJECTED = "weight_hr"
 

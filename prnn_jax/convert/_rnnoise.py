@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from prnn_jax._checks import check
-from prnn_jax._weights import Layout
+from prnn_jax._given.checks import check
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._imported import Imported, joined
+from prnn_jax.convert._layouts import Layout
 
 _OP = "import_rnnoise"
 _LAYOUT = Layout("gru", ("w_ih",), ("w_hh",), ("b_ih",), bias_hh=("b_hh",), order="zrn")

@@ -10,8 +10,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from prnn_jax._cells import CellName
-from prnn_jax._checks import check
+from prnn_jax._cells.table import CellName
+from prnn_jax._given.checks import check
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._imported import Imported
 from prnn_jax.convert._pytorch import from_pytorch

@@ -1,0 +1,61 @@
+"""Forward-mode differentiation: an error that says what to do instead.
+
+The native engines and the lean backward pass have no tangents. JAX's own message, for a
+function with a custom derivative, cannot know of `implementation="scan"`; so the inputs
+of a call pass through an identity whose tangent may be transposed but not computed.
+"""
+
+import jax
+from jax import Array
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from prnn_jax._call.call import Call
+
+_MESSAGE = (
+    "prnn_jax: forward-mode differentiation (jax.jvp, jacfwd, hessian, or the function "
+    "that jax.linearize returns) does not go through {}; pass {} for it. Reverse mode "
+    "(grad, vjp, jacrev, of any order) does."
+)
+
+
+def reverse_mode_only(call: Call, tree):
+    """The arrays of a tree, as they are; `call` is no plain scan."""
+    through, instead = "the native engines", ['implementation="scan"']
+    if call.lean:
+        through, instead = 'reserve="lean"', [*instead, 'reserve="fast"']
+    if call.implementation == "scan":
+        instead = instead[1:]
+    message = _MESSAGE.format(through, " and ".join(instead))
+    return jax.tree.map(lambda x: _guarded(x, message), tree)
+
+
+def _guarded(x: Array, message: str) -> Array:
+    if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating):
+        return x
+    return _identity.bind(x, message=message)
+
+
+def _refuse(*_, message: str, **__):
+    raise TypeError(message)
+
+
+# The identity, and the map of its tangents.
+_identity, _tangent = Primitive("prnn_identity"), Primitive("prnn_tangent")
+
+for _primitive in (_identity, _tangent):
+    _primitive.def_abstract_eval(lambda aval, **_: aval)
+
+batching.defvectorized(_identity)
+_identity.def_impl(lambda x, **_: x)
+mlir.register_lowering(_identity, lambda ctx, x, **_: [x])
+ad.primitive_jvps[_identity] = lambda primals, tangents, **message: (
+    _identity.bind(*primals, **message),
+    tangents[0]
+    if isinstance(tangents[0], ad.Zero)
+    else _tangent.bind(*tangents, **message),
+)
+_tangent.def_impl(_refuse)
+batching.primitive_batchers[_tangent] = _refuse
+mlir.register_lowering(_tangent, _refuse)
+ad.deflinear2(_tangent, lambda cotangent, _, **__: [cotangent])

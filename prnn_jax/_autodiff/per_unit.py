@@ -1,0 +1,58 @@
+"""The gradient of the numbers that units have for themselves."""
+
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax._autodiff.before import before
+from prnn_jax._call.call import Call
+from prnn_jax._call.controls import Controls, counting
+from prnn_jax._call.primals import Primals
+from prnn_jax._cells.table import State
+
+
+def gradient(
+    call: Call, primals: Primals, y: Array, saved: tuple[Array, ...], da: Array
+) -> Array | None:
+    """`[N, U*hidden]`, or None where the cell has no such numbers.
+
+    Args:
+      saved: as a forward pass with save="all" keeps it.
+      da: the gradient of the pre-activations that they are a part of.
+    """
+    cell, controls = call.table, primals.controls
+    if not cell.per_unit:
+        return None
+    after = jnp.split(saved[0], cell.reserve + cell.states - 1, -1)
+    reserve, after = after[: cell.reserve], [y, *after[cell.reserve :]]
+    states = tuple(
+        before(call, state, state_0, controls, n)
+        for n, (state, state_0) in enumerate(zip(after, primals.state_0, strict=True))
+    )
+    total = sum_over_steps(call, states, tuple(reserve), da, controls)
+    return total.astype(da.dtype)
+
+
+def sum_over_steps(
+    call: Call, states: State, reserve: State, da: Array, controls: Controls
+) -> Array:
+    """Over all rows too, in float32 at least.
+
+    Args:
+      states: before each step, sequences.
+      reserve: of each step.
+    """
+    cell = call.table
+    inputs_of = cell.per_unit_inputs
+    assert inputs_of is not None
+    das = jnp.split(da, cell.gates, -1)
+    wide = jnp.promote_types(da.dtype, jnp.float32)
+    sums = [
+        jnp.einsum(
+            "abgh,abgh->gh",
+            counting(call, x, controls),
+            das[gate],
+            preferred_element_type=wide,
+        )
+        for gate, x in zip(cell.per_unit_gates, inputs_of(states, reserve), strict=True)
+    ]
+    return jnp.concatenate(sums, -1)

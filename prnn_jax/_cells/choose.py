@@ -1,0 +1,85 @@
+"""Which cell a call is of, by the function that runs it and its options."""
+
+import math
+from typing import Any
+
+from prnn_jax._cells.activations import (
+    RELU,
+    TANH,
+    USUAL,
+    Activation,
+    Activations,
+    activations_of,
+    applied,
+)
+from prnn_jax._cells.table import AnyCell, Defined
+from prnn_jax._given import statics
+from prnn_jax._given.checks import check
+
+#: Options of cells that have gates.
+GATED = "activation", "gate_activation"
+
+
+#: Options that some cells have, as they are usually.
+_USUAL = {
+    "activation": "tanh",
+    "gate_activation": "sigmoid",
+    "reset_after": True,
+    "cap": 20.0,
+    "skip": 0.0,
+}
+
+
+def cell_of(op: str, function: AnyCell, arguments: dict) -> dict[str, Any]:
+    """The fields of `Call` that say which cell it is; what is missing is as usual."""
+    if isinstance(function, Defined):
+        for name, usual in _USUAL.items():
+            given = arguments.get(name, usual)
+            check(
+                given == usual,
+                f"{op}: {function.name} has no {name}, got {given!r}.",
+            )
+        check(
+            arguments.get("reserve", "fast") == "fast",
+            f"{op}: reserve must be 'fast' for {function.name}, which no engine runs, "
+            "got 'lean'; jax.checkpoint around the call saves memory.",
+        )
+        return {"cell": function.row}
+    activation = arguments.get("activation", "tanh")
+    gate_activation = arguments.get("gate_activation", "sigmoid")
+    if function == "rnn":
+        check(
+            gate_activation == "sigmoid",
+            f"{op}: the rnn has no gates; gate_activation must be 'sigmoid', got "
+            f"{gate_activation!r}.",
+        )
+        return _rnn(op, activation, arguments)
+    f = activations_of(op, activation, gate_activation)
+    check(
+        function != "slstm" or f == USUAL,
+        f"{op}: the slstm has activations of its own; activation must be 'tanh' and "
+        f"gate_activation 'sigmoid', got {activation!r} and {gate_activation!r}.",
+    )
+    check(
+        function == "lstm" or f.candidate == f.output,
+        f"{op}: activation must be one, for the {function}, got {activation!r}.",
+    )
+    after = statics.flag(op, "reset_after", arguments.get("reset_after", True))
+    cell: str = function if f == USUAL else f"{function}_general"
+    if function == "gru" and not after:
+        cell = "gru_reset_before"
+    return {"cell": cell, "f": f}
+
+
+def _rnn(op: str, activation: Any, arguments: dict) -> dict[str, Any]:
+    cap = statics.number(op, "cap", arguments.get("cap", 20.0))
+    skip = float(statics.number(op, "skip", arguments.get("skip", 0.0)))
+    check(cap > 0, f"{op}: cap must be positive, got {cap}.")
+    if activation == "clipped_relu":
+        activation = Activation("clipped_relu", cap) if math.isfinite(cap) else "relu"
+    f = applied(op, "activation", activation)
+    if f == TANH:
+        return {"cell": "rnn_tanh", "skip": skip}
+    if f == RELU._replace(high=f.high):
+        return {"cell": "rnn_relu", "skip": skip, "cap": f.high}
+    return {"cell": "rnn_general", "skip": skip, "f": Activations(candidate=f)}

@@ -1,0 +1,230 @@
+"""Recurrences without a product in a step, `y[s] = f(a[s] y[s - 1] + b[s])`.
+
+Arrays are `[rows, time, width]`, one row for each of a batch; `a` may be
+`[rows, width]`, the same at all steps. One native call runs them on a CPU; elsewhere a
+linear one is an associative scan, any other a `lax.scan`. All derivatives are such
+recurrences again, and what is parallel in time.
+"""
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.custom_batching import custom_vmap
+
+from prnn_jax._call.call import activations_attribute
+from prnn_jax._cells.activations import Activations, Applied
+from prnn_jax._engine.by_platform import DEFAULT, by_platform
+from prnn_jax._engine.ffi import CPU_DTYPES, PLATFORMS
+from prnn_jax._engine.sharding import aligned, partitioned, varying_axes
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """What is static of such a recurrence; hashable.
+
+    Attributes:
+      reverse: whether it runs from the last step to the first.
+      shifted: whether a step has the `a` of the step before it, and the first none
+        (that is 1): the gradient of one that is not, and the other way round.
+      f: an activation, or None for a linear recurrence.
+      implementation: "native", "scan", or None for the best that the platform has.
+    """
+
+    reverse: bool = False
+    shifted: bool = False
+    f: Applied | None = None
+    implementation: str | None = None
+
+    bidirectional = False  # as `partitioned` asks of a call
+    data_axes = {4: "btgx", 3: "bgx"}  # noqa: RUF012
+
+    def opposite(self, *, shifted: bool) -> "Elementwise":
+        """The linear recurrence that goes the other way."""
+        return replace(self, reverse=not self.reverse, shifted=shifted, f=None)
+
+
+def recur(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
+    """y of all steps; y_0 `[rows, width]`."""
+    y_0 = _aligned(how, b, y_0)
+    a = _aligned(how, b, a)
+    if how.implementation == "scan":
+        return _by_scan(how, a, b, y_0)
+    return _recur(how, a, b, y_0)
+
+
+def _aligned(how: Elementwise, b: Array, x: Array) -> Array:
+    """What goes with b, sharded as b is, where the mesh is Explicit."""
+    as_call: Any = how
+    return aligned(as_call, b[..., None], x[..., None])[..., 0]
+
+
+def before(how: Elementwise, y: Array, y_0: Array) -> Array:
+    """What each step starts from, in the order of processing."""
+    first = y_0[:, None]
+    if how.reverse:
+        return jnp.concatenate([y[:, 1:], first], 1)
+    return jnp.concatenate([first, y[:, :-1]], 1)
+
+
+def after(how: Elementwise, y: Array) -> Array:
+    """What the step after each is, in the order of processing; zero after the last."""
+    return before(replace(how, reverse=not how.reverse), y, jnp.zeros_like(y[:, 0]))
+
+
+def end(how: Elementwise, y: Array, *, last: bool) -> Array:
+    """The last or first step, in the order of processing."""
+    return y[:, -1 if last != how.reverse else 0]
+
+
+# ---- derivatives ---------------------------------------------------------------------
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _recur(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
+    return _batched(how)(a, b, y_0)
+
+
+def _forward_rule(how: Elementwise, a, b, y_0):
+    y = _recur(how, a, b, y_0)
+    return y, (a, b if how.f is not None else None, y_0, y)
+
+
+def _backward_rule(how: Elementwise, kept, dy):
+    a, b, y_0, y = kept
+    g: Any
+    none = jnp.zeros_like(y_0)
+    if how.shifted:
+        g = _recur(how.opposite(shifted=False), a, dy, none)
+        return _of_factors(a, after(how, g) * y), g, end(how, g, last=False)
+    first = a if a.ndim == 2 else end(how, a, last=False)
+    y_before = before(how, y, y_0)
+    if how.f is None:
+        g = _recur(how.opposite(shifted=True), a, dy, none)
+    else:
+        _, vjp = jax.vjp(how.f, _along(a) * y_before + b)
+        (slope,) = vjp(jnp.ones_like(y))
+        next_a = _along(a) if a.ndim == 2 else after(how, a)
+        g = _recur(how.opposite(shifted=False), slope * next_a, slope * dy, none)
+    return _of_factors(a, g * y_before), g, first * end(how, g, last=False)
+
+
+_recur.defvjp(_forward_rule, _backward_rule)
+
+
+def _along(a: Array) -> Array:
+    """`a` as it multiplies a sequence."""
+    return a[:, None] if a.ndim == 2 else a
+
+
+def _of_factors(a: Array, da: Array) -> Array:
+    return da.sum(1) if a.ndim == 2 else da
+
+
+# ---- vmap and meshes -----------------------------------------------------------------
+
+
+@functools.cache
+def _batched(how: Elementwise):
+    """A mapped axis becomes part of the rows."""
+
+    @custom_vmap
+    def op(a, b, y_0):
+        return _on_devices(how, a, b, y_0)
+
+    @op.def_vmap
+    def rule(size, mapped, *args):
+        def fold(x: Array, is_mapped: bool) -> Array:
+            x = x if is_mapped else jnp.broadcast_to(x, (size, *x.shape))
+            return x.reshape(size * x.shape[1], *x.shape[2:])
+
+        y = op(*map(fold, args, mapped))
+        return y.reshape(size, -1, *y.shape[1:]), True
+
+    return op
+
+
+def _on_devices(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
+    """Each device has its rows and its elements, which are groups of one unit."""
+
+    def run(*columns: Array) -> Array:
+        return _by_platform(how, *(x[..., 0] for x in columns))[..., None]
+
+    columns = tuple(x[..., None] for x in (b, a, y_0))
+    names = [Elementwise.data_axes[x.ndim] for x in columns]
+    as_call: Any = how
+    return partitioned(run, as_call, columns, names)[..., 0]
+
+
+# ---- by platform ---------------------------------------------------------------------
+
+
+def _by_platform(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
+    if "cpu" not in PLATFORMS or b.dtype.name not in CPU_DTYPES:
+        return _anywhere(how, b, a, y_0)
+    functions = {"cpu": _native, DEFAULT: _anywhere}
+    if how.implementation == "native":
+        del functions[DEFAULT]
+    return by_platform(functions, (how,), _like(b), b, a, y_0)
+
+
+def _native(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
+    activation = ""
+    if how.f is not None:
+        activation = activations_attribute(Activations(candidate=how.f), b.dtype)
+    return jax.ffi.ffi_call("prnn_elementwise", _like(b))(
+        a,
+        b,
+        y_0,
+        constant=a.ndim == 2,
+        reverse=how.reverse,
+        shifted=how.shifted,
+        activation=activation,
+    )
+
+
+def _like(b: Array) -> Any:
+    """The type of y, which inside shard_map varies as b does."""
+    return jax.typeof(b) if varying_axes(b) else jax.ShapeDtypeStruct(b.shape, b.dtype)
+
+
+def _anywhere(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
+    if how.f is not None:
+        return _by_scan(how, a, b, y_0)
+    wide = jnp.promote_types(b.dtype, jnp.float32)
+    factors = _factors(how, a, b).astype(wide)
+    a, b = factors, b.astype(wide)
+    # The initial state is the first step's.
+    start = 0 if not how.reverse else -1
+    b = b.at[:, start].add(factors[:, start] * y_0.astype(wide))
+
+    def join(first, second):
+        (a_1, b_1), (a_2, b_2) = first, second
+        return a_1 * a_2, a_2 * b_1 + b_2
+
+    _, y = lax.associative_scan(join, (a, b), reverse=how.reverse, axis=1)
+    return y.astype(y_0.dtype)
+
+
+def _factors(how: Elementwise, a: Array, b: Array) -> Array:
+    """`a` of every step, as it is taken."""
+    a = jnp.broadcast_to(_along(a), b.shape)
+    return before(how, a, jnp.ones_like(a[:, 0])) if how.shifted else a
+
+
+def _by_scan(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
+    """State is float32 at least, as in the engine."""
+    wide = jnp.promote_types(b.dtype, jnp.float32)
+
+    def step(y, of_step):
+        a, b = (x.astype(wide) for x in of_step)
+        y = a * y + b
+        y = y if how.f is None else how.f(y)
+        return y, y.astype(y_0.dtype)
+
+    steps = tuple(jnp.moveaxis(x, 1, 0) for x in (_factors(how, a, b), b))
+    _, y = lax.scan(step, y_0.astype(wide), steps, reverse=how.reverse)
+    return jnp.moveaxis(y, 0, 1)

@@ -1,0 +1,143 @@
+"""What the CUDA engine can run, and on which GPU: as the planner says (cuda/planner.h).
+
+Programs are made for a GPU that need not be here: an AOT compiler or an export sees
+none. What is asked at that time is only whether a plan exists; the plan itself is made
+where the program runs, for the GPU that is there.
+"""
+
+import functools
+import json
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from prnn_jax._call.call import Call
+from prnn_jax._engine.modules import cuda, native
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+#: Environment variable: the GPU that programs are made for where it is not this
+#: machine's, by its name on record.
+DEVICE_VARIABLE = "PRNN_CUDA_DEVICE"
+
+#: Environment variable: how many SMs a call may take. The rest is left to what runs
+#: beside it: collectives, whose kernels must not wait for ours to end.
+MAX_SMS_VARIABLE = "PRNN_CUDA_MAX_SMS"
+
+#: What NCCL takes at most, by default, for one collective.
+_FOR_COLLECTIVES = 20
+
+#: Environment variable: 0 keeps calls out of CUDA graphs.
+GRAPHS_VARIABLE = "PRNN_CUDA_GRAPHS"
+
+#: Of the GPUs on record that can run everything, the one with the least room.
+_UNKNOWN = "NVIDIA A100-SXM4-80GB"
+
+
+def number(call: Call, dtype) -> str:
+    """The number format of a call, as the planner names it."""
+    name = jnp.dtype(dtype).name
+    return "float32_exact" if name == "float32" and call.exact else name
+
+
+def recorded(name: str) -> dict[str, Any] | None:
+    """The GPU of that name on record."""
+    known = name in native.recorded_devices()
+    return native.recorded_device(name) if known else None
+
+
+def local_device() -> dict[str, Any] | None:
+    """This machine's GPU: the one that JAX would take. None where there is none."""
+    gpu: Any = getattr(jax.config, "jax_default_device", None)
+    if getattr(gpu, "platform", None) != "gpu":
+        try:
+            gpu = jax.local_devices(backend="gpu")[0]
+        except RuntimeError:
+            return None
+    return native.estimated_device(
+        gpu.device_kind,
+        round(10 * float(gpu.compute_capability)),
+        gpu.core_count,
+        getattr(gpu, "shared_memory_per_block_optin", 0),
+    )
+
+
+def target_device() -> dict[str, Any]:
+    """The GPU that programs are made for.
+
+    Raises:
+      ValueError: PRNN_CUDA_DEVICE names none on record.
+    """
+    asked = os.environ.get(DEVICE_VARIABLE)
+    if asked:
+        device = recorded(asked)
+        if device is None:
+            names = ", ".join(repr(name) for name in native.recorded_devices())
+            raise ValueError(
+                f"prnn_jax: {DEVICE_VARIABLE} must be one of {names}, got {asked!r}."
+            )
+        return device
+    return local_device() or native.recorded_device(_UNKNOWN)
+
+
+def max_sms() -> int:
+    """How many SMs a call may take; 0 for all.
+
+    Where the program sees several GPUs, some are left to collectives unless
+    PRNN_CUDA_MAX_SMS says otherwise: their kernels wait for those on other GPUs, and
+    would wait for ever if ours kept them from starting.
+
+    Raises:
+      ValueError: PRNN_CUDA_MAX_SMS is no whole number.
+    """
+    asked = os.environ.get(MAX_SMS_VARIABLE)
+    if asked is None:
+        return _beside_collectives()
+    if not asked.isdigit():
+        raise ValueError(
+            f"prnn_jax: {MAX_SMS_VARIABLE} must be a number of SMs, got {asked!r}."
+        )
+    return int(asked)
+
+
+def _beside_collectives() -> int:
+    if cuda is None:
+        return 0
+    try:
+        gpus: Any = jax.devices("gpu")
+    except RuntimeError:
+        return 0
+    return gpus[0].core_count - _FOR_COLLECTIVES if len(gpus) > 1 else 0
+
+
+def target(name: str) -> str:
+    """The custom call target of that name for CUDA."""
+    captured = os.environ.get(GRAPHS_VARIABLE, "1") != "0"
+    return name if captured else f"{name}_uncaptured"
+
+
+def refusal(call: Call, dtype, groups: int, hidden: int, *, backward: bool) -> str:
+    """Why there is no plan for such a call on the target GPU; empty where there is."""
+    if jnp.dtype(dtype).name not in DTYPES:
+        return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
+    device = target_device()
+    return _refusal(
+        call.cell,
+        "backward" if backward else "forward",
+        number(call, dtype),
+        groups,
+        hidden,
+        json.dumps(device),
+        call.max_sms,
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _refusal(cell, which, number, groups, hidden, device: str, max_sms) -> str:
+    # Neither time nor batch decides whether there is a plan, only which.
+    planning = native.cuda_plan(
+        cell, which, number, 1, 1, groups, hidden, json.loads(device), max_sms
+    )
+    return "" if planning["best"] is not None else planning["reason"]

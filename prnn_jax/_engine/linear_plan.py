@@ -1,0 +1,74 @@
+"""Which engine runs a recurrence without a product in a step, and why."""
+
+from typing import Any, Literal
+
+import jax.numpy as jnp
+
+from prnn_jax._cells.activations import applied
+from prnn_jax._engine.elementwise import Elementwise
+from prnn_jax._engine.ffi import CPU_DTYPES
+from prnn_jax._engine.modules import missing
+from prnn_jax._given.checks import check
+
+#: The functions that are such recurrences.
+LinearName = Literal[
+    "linear_recurrence", "min_gru", "min_lstm", "rg_lru", "sru", "qrnn", "indrnn"
+]
+
+#: Why no engine runs an SRU with peepholes.
+BY_SCAN = "with peepholes the forget gate sees the state, which takes a lax.scan"
+
+_STEPS = {
+    "native": "its steps, forward and backward, are one pass over memory; all that is "
+    "made of the input alone is made before, for all steps at once",
+    "associative_scan": "h' = a h + b is associative: jax.lax.associative_scan takes "
+    "log(time) rounds over all steps",
+    "scan": "lax.scan takes one step after the other",
+}
+
+
+def linear_engine(
+    name: LinearName, dtype: Any, platform: str, *, peepholes: bool
+) -> tuple[str, tuple[str, ...]]:
+    """What `explain` says of such a function: the engine, and the reasons."""
+    if peepholes:
+        return "scan", (BY_SCAN, _STEPS["scan"])
+    # Any activation: which it is makes no difference.
+    f = applied("explain", "activation", "tanh") if name == "indrnn" else None
+    engine, reason = engine_of(Elementwise(f=f), dtype, platform)
+    return engine, (reason, _STEPS[engine])
+
+
+def engine_of(how: Elementwise, dtype: Any, platform: str = "cpu") -> tuple[str, str]:
+    """("native", "associative_scan" or "scan", the reason)."""
+    dtype = jnp.dtype(dtype).name
+    if how.implementation == "scan":
+        return "scan", 'implementation="scan" was asked for'
+    reason = missing
+    if not reason and dtype not in CPU_DTYPES:
+        reason = f"the native engine takes {', '.join(CPU_DTYPES)}, not {dtype}"
+    if not reason and platform != "cpu":
+        reason = f"there is no native engine for the platform {platform!r}"
+    if not reason:
+        return "native", f"there is a native engine for {platform} and {dtype}"
+    return "associative_scan" if how.f is None else "scan", reason
+
+
+def check_native(op: str, how: Elementwise, dtype: Any, refusal: str = "") -> None:
+    """Raises ValueError if the native engine is asked for and there is none.
+
+    Args:
+      op: the function, for messages.
+      how: the call.
+      dtype: of its arrays.
+      refusal: why there is none in any case.
+    """
+    if how.implementation != "native":
+        return
+    engine, reason = engine_of(how, dtype)
+    reason = refusal or reason
+    check(
+        engine == "native" and not refusal,
+        f'{op}: implementation="native" is not available: {reason}. '
+        'implementation="scan" always runs; None chooses.',
+    )

@@ -1,0 +1,267 @@
+"""Layers without a product in a step for Flax Linen."""
+
+from typing import Any, ClassVar, Unpack
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax import Array
+from jax.typing import ArrayLike
+
+from prnn_jax._cells.activations import GivenActivation
+from prnn_jax._given import checks
+from prnn_jax._layers.flax import shared_linear
+from prnn_jax._layers.flax.carry import Carry
+from prnn_jax._layers.flax.linen_layer import make_hashable
+from prnn_jax._layers.linear import Initializer, LinearCell, Spec
+from prnn_jax._layers.linear_table import CELLS
+from prnn_jax._linear.qrnn import Pooling
+from prnn_jax._ops.recurrent import Implementation, Merge, Precision
+
+
+class LinearLayer(nn.Module):
+    """All that these layers share; a layer is a row of the table and its options."""
+
+    features: int
+    use_bias: bool = True
+    kernel_init: Initializer | None = None
+    bias_init: Initializer | None = None
+    bidirectional: bool = False
+    merge: Merge = "concat"
+    time_major: bool = False
+    return_carry: bool = False
+    reverse: bool = False
+    keep_order: bool = False
+    deterministic: bool | None = None
+    dtype: Any = None
+    param_dtype: Any = jnp.float32
+    precision: Precision = None
+    implementation: Implementation | None = None
+
+    _cell: ClassVar[LinearCell]
+
+    def __post_init__(self):
+        make_hashable(self)
+        super().__post_init__()
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        deterministic: bool | None = None,
+        **bent: Unpack[shared_linear.Bent],
+    ) -> Any:
+        """Runs the layer over whole sequences, as `linen.RNN` does.
+
+        Args:
+          inputs: `[*batch, time, in_features]`, any number of batch axes, also none;
+            `[time, *batch, in_features]` if time_major.
+          return_carry: overrides the layer's own, as do the next three.
+          time_major: overrides the layer's own.
+          reverse: overrides the layer's own.
+          keep_order: overrides the layer's own.
+          deterministic: to be given here or to the layer, if that has zoneout; whose
+            random numbers are those of `dropout`.
+          **bent: initial_carry, seq_lengths, mask, resets and reset_carry, as for
+            `prnn_jax.linen.LSTM`.
+
+        Returns:
+          `[*batch, time, features]` (twice as wide if bidirectional and merged by
+          "concat"), or `(carry, outputs)` with return_carry. Both are in the dtype of
+          the computation.
+
+        Raises:
+          ValueError: shapes, dtypes or options do not fit; says what was expected.
+        """
+        checks.is_array(type(self).__name__, "inputs", inputs)
+        in_features = (1, *jnp.shape(inputs))[-1]
+        spec = self._spec(in_features, reverse=reverse)
+        draws = spec.draws(self.param_dtype, self.kernel_init, self.bias_init)
+        arrays: dict[str, Array | None] = {
+            name: self.param(name, draw) for name, draw in draws.items()
+        }
+        key = None
+        if spec.has_noise:
+            is_off = nn.merge_param("deterministic", self.deterministic, deterministic)
+            key = None if is_off else self.make_rng("dropout")
+
+        return shared_linear.run(
+            self,
+            spec,
+            inputs,
+            arrays,
+            key,
+            return_carry=return_carry,
+            time_major=time_major,
+            keep_order=keep_order,
+            **bent,
+        )
+
+    @nn.nowrap
+    def to_params(self, variables: Any) -> dict[str, Any]:
+        """The parameters, as arguments of the function.
+
+        Args:
+          variables: of the layer, as `init` gives them.
+        """
+        arrays = variables["params"]
+        return self._cell.bind(**{name: arrays.get(name) for name in self._cell.names})
+
+    @nn.nowrap
+    def initialize_carry(self, rng: Any, input_shape: tuple[int, ...]) -> Carry:
+        """A carry of zeros in param_dtype, as Flax's cells make it.
+
+        Args:
+          rng: as Flax has it; nothing is drawn.
+          input_shape: of one time step, `[*batch, in_features]`.
+        """
+        del rng
+        spec = self._spec(input_shape[-1])
+        return spec.as_carry(spec.zeros(input_shape[:-1], self.param_dtype))
+
+    @nn.nowrap
+    def _spec(self, in_features: int, *, reverse: bool | None = None) -> Spec:
+        sizes = "in_features", "features"
+        return Spec.of(self, self._cell, sizes, in_features, reverse=reverse)
+
+
+class MinGRU(LinearLayer):
+    r"""Minimal GRU over whole sequences; the equation is `prnn_jax.min_gru`'s.
+
+    A carry is h, and if bidirectional a pair of them, forward and backward. Outputs and
+    carries are in the dtype of the computation. The parameters have the names and
+    shapes of the function's arguments; if bidirectional, each has a leading axis of 2.
+
+    Attributes:
+      features: size of the state.
+      use_bias: whether there are biases.
+      kernel_init: of what multiplies the input; by default as the cell's paper has it,
+        or, where it has nothing of its own, normal with the variance 1/in_features.
+      bias_init: of the biases; by default zeros.
+      bidirectional: run both ways.
+      merge: of a bidirectional layer's outputs: "concat" (forward first) or "sum".
+      time_major: inputs and outputs are `[time, *batch, features]`.
+      return_carry: return `(carry, outputs)`.
+      reverse: run from the last step to the first.
+      keep_order: of a reversed layer's outputs: whether they are in the order of the
+        inputs; by default, as in Flax, in that of processing.
+      deterministic: no random zoneout, which the QRNN may have.
+      dtype: of the computation; by default that of inputs and params together.
+      param_dtype: of the parameters.
+      precision: of matrix products, as in `jax.lax.dot`.
+      implementation: "native", "scan" or None, as in `prnn_jax.linear_recurrence`.
+      activation: of the candidate, as of the function.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    activation: GivenActivation = "linear"
+
+    _cell: ClassVar = CELLS["min_gru"]
+
+
+class MinLSTM(LinearLayer):
+    r"""Minimal LSTM over whole sequences; the equation is `prnn_jax.min_lstm`'s.
+
+    Attributes:
+      features: size of the state, and all other attributes of `MinGRU`.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    activation: GivenActivation = "linear"
+
+    _cell: ClassVar = CELLS["min_lstm"]
+
+
+class SRU(LinearLayer):
+    r"""Simple recurrent unit over whole sequences; the equation is `prnn_jax.sru`'s.
+
+    A carry is c. As in its paper, weights begin uniform with the variance
+    1/in_features, and the highway's scale is :math:`\sqrt{1 + 2 e^b}`, b being
+    highway_bias.
+
+    Attributes:
+      features: size of the state, and all other attributes of `MinGRU`.
+      activation: of c on its way out, as of the function.
+      peepholes: whether the gates see the state, and a scan runs the layer; they begin
+        with zero.
+      highway_bias: what the bias of r begins with.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    activation: GivenActivation = "linear"
+    peepholes: bool = False
+    highway_bias: float = 0.0
+
+    _cell: ClassVar = CELLS["sru"]
+
+
+class QRNN(LinearLayer):
+    r"""Quasi-recurrent network over whole sequences; equations: `prnn_jax.qrnn`'s.
+
+    A carry is `(c, x)`, x being the last width - 1 inputs.
+
+    Attributes:
+      features: size of the state, and all other attributes of `MinGRU`.
+      width: how many inputs a step sees.
+      pooling: "f", "fo" or "ifo", as of the function.
+      zoneout_rate: share of c that stays as it is at a step, drawn for each; a layer
+        that is deterministic takes the mean of old and new, weighted by the rate.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    activation: GivenActivation = "tanh"
+    width: int = 2
+    pooling: Pooling = "fo"
+    zoneout_rate: float = 0.0
+
+    _cell: ClassVar = CELLS["qrnn"]
+
+
+class RGLRU(LinearLayer):
+    r"""Real-gated linear recurrent unit; the equation is `prnn_jax.rg_lru`'s.
+
+    Λ begins so that :math:`σ(Λ)^c` is uniform from 0.9 to 0.999, as in its paper.
+
+    Attributes:
+      features: size of the state, which is that of the input, and all other attributes
+        of `MinGRU` but activation.
+      c: how much r may speed the decay up.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    c: float = 8.0
+
+    _cell: ClassVar = CELLS["rg_lru"]
+
+
+class IndRNN(LinearLayer):
+    r"""Independently recurrent network; the equation is `prnn_jax.indrnn`'s.
+
+    Attributes:
+      features: size of the state, and all other attributes of `MinGRU`.
+      activation: as of the function.
+      steps: T, the steps of a sequence: u begins uniform from 0 to :math:`2^{1/T}`, as
+        in the paper, so that nothing grows beyond twofold; None for from 0 to 1.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    activation: GivenActivation = "relu"
+    steps: int | None = None
+
+    _cell: ClassVar = CELLS["indrnn"]

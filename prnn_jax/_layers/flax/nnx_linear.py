@@ -1,0 +1,343 @@
+"""Layers without a product in a step for Flax NNX."""
+
+from typing import Any, ClassVar, Unpack
+
+import jax.numpy as jnp
+from flax import nnx
+from jax import Array
+from jax.typing import ArrayLike
+
+from prnn_jax._cells.activations import GivenActivation
+from prnn_jax._given import statics
+from prnn_jax._given.checks import check
+from prnn_jax._layers.flax import shared_linear
+from prnn_jax._layers.flax.carry import Carry
+from prnn_jax._layers.linear import (
+    Initializer,
+    LinearCell,
+    OwnOptions,
+    Spec,
+    own_of,
+)
+from prnn_jax._layers.linear_table import CELLS
+from prnn_jax._linear.qrnn import Pooling
+from prnn_jax._ops.recurrent import Implementation, Merge, Precision
+
+
+class LinearLayer(nnx.Module):
+    """All that these layers share; a layer is a row of the table and its options."""
+
+    _cell: ClassVar[LinearCell]
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        *,
+        use_bias: bool = True,
+        kernel_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+        bidirectional: bool = False,
+        merge: Merge = "concat",
+        time_major: bool = False,
+        return_carry: bool = False,
+        reverse: bool = False,
+        keep_order: bool = False,
+        deterministic: bool = False,
+        dtype: Any = None,
+        param_dtype: Any = jnp.float32,
+        precision: Precision = None,
+        implementation: Implementation | None = None,
+        rngs: nnx.Rngs,
+        **own: Unpack[OwnOptions],
+    ):
+        static = statics.hashable
+        self.in_features = static(in_features)
+        self.hidden_features = static(hidden_features)
+        self.use_bias = static(use_bias)
+        self.bidirectional = static(bidirectional)
+        self.merge: Merge = merge
+        self.time_major = static(time_major)
+        self.return_carry = static(return_carry)
+        self.reverse = static(reverse)
+        self.keep_order = static(keep_order)
+        self.deterministic = static(deterministic)
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.precision = static(precision)
+        self.implementation: Implementation | None = implementation
+        options = own_of(type(self).__name__, self._cell, type(self), own)
+        for name, value in options.items():
+            if name not in self._cell.names:
+                setattr(self, name, value)
+        spec = self._spec(options)
+        self.dropout_rngs = rngs.dropout.fork() if spec.has_noise else nnx.data(None)
+        draws = spec.draws(param_dtype, kernel_init, bias_init)
+        for name in self._cell.names:
+            drawn = nnx.data(None)
+            if name in draws:
+                drawn = nnx.Param(draws[name](rngs.params()))
+            setattr(self, name, drawn)
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters, as arguments of the function."""
+        return self._cell.bind(**self._arrays())
+
+    def __call__(
+        self,
+        inputs: ArrayLike,
+        *,
+        return_carry: bool | None = None,
+        time_major: bool | None = None,
+        reverse: bool | None = None,
+        keep_order: bool | None = None,
+        deterministic: bool | None = None,
+        rngs: nnx.Rngs | None = None,
+        **bent: Unpack[shared_linear.Bent],
+    ) -> Any:
+        """Runs the layer over whole sequences, as `nnx.RNN` does.
+
+        Args:
+          inputs: `[*batch, time, in_features]`, any number of batch axes, also none;
+            `[time, *batch, in_features]` if time_major.
+          return_carry: overrides the layer's own, as do the next four.
+          time_major: overrides the layer's own.
+          reverse: overrides the layer's own.
+          keep_order: overrides the layer's own.
+          deterministic: overrides the layer's own.
+          rngs: in place of the layer's own stream `dropout`, for zoneout.
+          **bent: initial_carry, seq_lengths, mask, resets and reset_carry, as for
+            `prnn_jax.nnx.LSTM`.
+
+        Returns:
+          `[*batch, time, hidden_features]` (twice as wide if bidirectional and merged
+          by "concat"), or `(carry, outputs)` with return_carry. Both are in the dtype
+          of the computation.
+
+        Raises:
+          ValueError: shapes, dtypes or options do not fit; says what was expected.
+        """
+        spec = self._spec(reverse=reverse)
+        is_off = self.deterministic if deterministic is None else deterministic
+        key = None
+        if spec.has_noise and not is_off:
+            stream: Any = self.dropout_rngs if rngs is None else rngs.dropout
+            check(
+                stream is not None,
+                f"{spec.name}: zoneout needs random numbers, but the layer was made "
+                "without and keeps none; pass rngs=nnx.Rngs(...).",
+            )
+            key = stream()
+
+        return shared_linear.run(
+            self,
+            spec,
+            inputs,
+            self._arrays(),
+            key,
+            return_carry=return_carry,
+            time_major=time_major,
+            keep_order=keep_order,
+            **bent,
+        )
+
+    def initialize_carry(self, input_shape: tuple[int, ...]) -> Carry:
+        """A carry of zeros in param_dtype.
+
+        Args:
+          input_shape: of one time step, `[*batch, in_features]`.
+        """
+        spec = self._spec()
+        return spec.as_carry(spec.zeros(input_shape[:-1], self.param_dtype))
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """What `nnx.view` may change.
+
+        Args:
+          deterministic: if True, zoneout by its mean.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
+
+    def _arrays(self) -> dict[str, Array | None]:
+        held = {name: getattr(self, name) for name in self._cell.names}
+        return {k: None if param is None else param[...] for k, param in held.items()}
+
+    def _spec(self, own: dict | None = None, *, reverse: bool | None = None) -> Spec:
+        sizes, of_x = ("in_features", "hidden_features"), self.in_features
+        return Spec.of(self, self._cell, sizes, of_x, own=own, reverse=reverse)
+
+
+class MinGRU(LinearLayer):
+    r"""Minimal GRU over whole sequences; the equation is `prnn_jax.min_gru`'s.
+
+    A carry is h, and if bidirectional a pair of them, forward and backward. Outputs and
+    carries are in the dtype of the computation.
+
+    Attributes:
+      w_ih: `nnx.Param` `[in_features, 2*hidden_features]`, as of the function. If
+        bidirectional, each has a leading axis of 2: forward, backward.
+      b_ih: `nnx.Param` `[2*hidden_features]`, or None.
+
+    Args:
+      in_features: size of the input at each step.
+      hidden_features: size of the state.
+      use_bias: whether there are biases.
+      kernel_init: of what multiplies the input; by default as the cell's paper has it,
+        or, where it has nothing of its own, normal with the variance 1/in_features.
+      bias_init: of the biases; by default zeros.
+      bidirectional: run both ways.
+      merge: of a bidirectional layer's outputs: "concat" (forward first) or "sum".
+      time_major: inputs and outputs are `[time, *batch, features]`.
+      return_carry: return `(carry, outputs)`.
+      reverse: run from the last step to the first.
+      keep_order: of a reversed layer's outputs: whether they are in the order of the
+        inputs; by default, as in Flax, in that of processing.
+      deterministic: no random zoneout, which the QRNN may have.
+      dtype: of the computation; by default that of inputs and params together.
+      param_dtype: of the parameters.
+      precision: of matrix products, as in `jax.lax.dot`.
+      implementation: "native", "scan" or None, as in `prnn_jax.linear_recurrence`.
+      activation: of the candidate, as of the function.
+      rngs: for the parameters, and the stream `dropout` for zoneout.
+
+    Raises:
+      ValueError: sizes or options do not fit; says what was expected.
+    """
+
+    _cell = CELLS["min_gru"]
+    activation: GivenActivation = "linear"
+
+
+class MinLSTM(LinearLayer):
+    r"""Minimal LSTM over whole sequences; the equation is `prnn_jax.min_lstm`'s.
+
+    Attributes:
+      w_ih: `nnx.Param` `[in_features, 3*hidden_features]`, as of the function.
+      b_ih: `nnx.Param` `[3*hidden_features]`, or None.
+
+    Args:
+      in_features: size of the input at each step.
+      hidden_features: size of the state.
+      activation: of the candidate, as of the function.
+      **options: all other arguments of `MinGRU`.
+
+    Raises:
+      ValueError: sizes or options do not fit; says what was expected.
+    """
+
+    _cell = CELLS["min_lstm"]
+    activation: GivenActivation = "linear"
+
+
+class SRU(LinearLayer):
+    r"""Simple recurrent unit over whole sequences; the equation is `prnn_jax.sru`'s.
+
+    A carry is c. As in its paper, weights begin uniform with the variance
+    1/in_features, and the highway's scale is :math:`\sqrt{1 + 2 e^b}`, b being
+    highway_bias.
+
+    Attributes:
+      w_ih: `nnx.Param` `[in_features, 3*hidden_features]`, as of the function.
+      b_ih: `nnx.Param` `[2*hidden_features]`, or None.
+      peepholes: `nnx.Param` `[2*hidden_features]`, or None.
+      w_skip: `nnx.Param` `[in_features, hidden_features]`; None where these are one.
+
+    Args:
+      in_features: size of the input at each step.
+      hidden_features: size of the state.
+      activation: of c on its way out, as of the function.
+      peepholes: whether the gates see the state, and a scan runs the layer; they begin
+        with zero.
+      highway_bias: what the bias of r begins with.
+      **options: all other arguments of `MinGRU`.
+
+    Raises:
+      ValueError: sizes or options do not fit; says what was expected.
+    """
+
+    _cell = CELLS["sru"]
+    activation: GivenActivation = "linear"
+    highway_bias: float = 0.0
+    peepholes: Any = False
+
+
+class QRNN(LinearLayer):
+    r"""Quasi-recurrent network over whole sequences; equations: `prnn_jax.qrnn`'s.
+
+    A carry is `(c, x)`, x being the last width - 1 inputs.
+
+    Attributes:
+      w_ih: `nnx.Param` `[width, in_features, gates*hidden_features]`, as of the
+        function.
+      b_ih: `nnx.Param` `[gates*hidden_features]`, or None.
+
+    Args:
+      in_features: size of the input at each step.
+      hidden_features: size of the state.
+      activation: of the candidate, as of the function.
+      width: how many inputs a step sees.
+      pooling: "f", "fo" or "ifo", as of the function.
+      zoneout_rate: share of c that stays as it is at a step, drawn for each; a layer
+        that is deterministic takes the mean of old and new, weighted by the rate.
+      **options: all other arguments of `MinGRU`.
+
+    Raises:
+      ValueError: sizes or options do not fit; says what was expected.
+    """
+
+    _cell = CELLS["qrnn"]
+    activation: GivenActivation = "tanh"
+    width: int = 2
+    pooling: Pooling = "fo"
+    zoneout_rate: float = 0.0
+
+
+class RGLRU(LinearLayer):
+    r"""Real-gated linear recurrent unit; the equation is `prnn_jax.rg_lru`'s.
+
+    Λ begins so that :math:`σ(Λ)^c` is uniform from 0.9 to 0.999, as in its paper.
+
+    Attributes:
+      w_gates: `nnx.Param` `[hidden_features, 2*hidden_features]`, as of the function.
+      b_gates: `nnx.Param` `[2*hidden_features]`, or None.
+      decay: `nnx.Param` `[hidden_features]`, Λ.
+
+    Args:
+      in_features: size of the input at each step.
+      hidden_features: size of the state, which is that of the input.
+      c: how much r may speed the decay up.
+      **options: all other arguments of `MinGRU`, but activation.
+
+    Raises:
+      ValueError: sizes or options do not fit; says what was expected.
+    """
+
+    _cell = CELLS["rg_lru"]
+    c: float = 8.0
+
+
+class IndRNN(LinearLayer):
+    r"""Independently recurrent network; the equation is `prnn_jax.indrnn`'s.
+
+    Attributes:
+      w_ih: `nnx.Param` `[in_features, hidden_features]`.
+      b_ih: `nnx.Param` `[hidden_features]`, or None.
+      w_hh: `nnx.Param` `[hidden_features]`, u.
+
+    Args:
+      in_features: size of the input at each step.
+      hidden_features: size of the state.
+      activation: as of the function.
+      steps: T, the steps of a sequence: u begins uniform from 0 to :math:`2^{1/T}`, as
+        in the paper, so that nothing grows beyond twofold; None for from 0 to 1.
+      **options: all other arguments of `MinGRU`.
+
+    Raises:
+      ValueError: sizes or options do not fit; says what was expected.
+    """
+
+    _cell = CELLS["indrnn"]
+    activation: GivenActivation = "relu"
+    steps: int | None = None

@@ -1,0 +1,87 @@
+"""What `ScannedRNN` is in both of Flax's libraries; needs no Flax itself."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax._cells.table import NAMES, CellName
+from prnn_jax._given import checks
+from prnn_jax._given.checks import check
+from prnn_jax._layers.flax import kinds
+from prnn_jax._layers.flax.carry import Carry, Form
+
+
+def initialize_carry(
+    batch_size: int | tuple[int, ...],
+    hidden_size: int,
+    cell: CellName = "gru",
+    dtype: Any = jnp.float32,
+    proj_size: int | None = None,
+) -> Carry:
+    """The carry before the first step: zeros.
+
+    Args:
+      batch_size: of the one batch axis, or sizes of all.
+      hidden_size: size of the state.
+      cell: that of the module.
+      dtype: of the carry.
+      proj_size: size of h, of an "lstm" with that option.
+
+    Returns:
+      h `[*batch, hidden_size]` for "gru" and "rnn", `(c, h)` for "lstm", `(h, c, n,
+      m)` for "slstm".
+
+    Raises:
+      ValueError: there is no such cell.
+    """
+    check_cell(cell)
+    batch = batch_size if isinstance(batch_size, (tuple, list)) else (batch_size,)
+    form = Form(kinds.KINDS[cell].carry, bidirectional=False)
+    of_h = hidden_size if proj_size is None else proj_size
+    return form.make(
+        lambda s: jnp.zeros((*batch, of_h if s == "h" else hidden_size), dtype)
+    )
+
+
+def check_cell(cell: str) -> None:
+    """Raises ValueError for a cell that there is not."""
+    checks.one_of("ScannedRNN", "cell", cell, NAMES)
+
+
+def hidden_size_of(carry: Carry) -> int:
+    """How wide a carry is.
+
+    Raises:
+      ValueError: it is no carry.
+    """
+    shapes: list[Any] = [jnp.shape(x) for x in jax.tree.leaves(carry)]
+    check(
+        bool(shapes) and all(shapes),
+        "ScannedRNN: carry must be of arrays [*batch, hidden], got "
+        f"{list(map(list, shapes))}; initialize_carry makes one.",
+    )
+    return shapes[0][-1]
+
+
+def scan(layer: Callable, carry: Carry, x: tuple[Array, Array]) -> tuple[Carry, Array]:
+    """Runs a time-major layer that returns its carry.
+
+    Raises:
+      ValueError: x is no pair.
+    """
+    check(
+        isinstance(x, (tuple, list)) and len(x) == 2,
+        "ScannedRNN: x must be a pair (inputs, resets), got "
+        f"{f'{len(x)} values' if isinstance(x, (tuple, list)) else type(x).__name__}.",
+    )
+    inputs, resets = x
+    hidden_size_of(carry)
+    shape = jnp.shape(jax.tree.leaves(carry)[0])
+    checks.steps("ScannedRNN", "inputs", inputs, "in_features", shape)
+    new, y = layer(inputs, initial_carry=carry, resets=resets)
+    # In a caller's own scan the carry must be of one dtype from step to step.
+    new = jax.tree.map(lambda new, old: new.astype(jnp.result_type(old)), new, carry)
+    return new, y

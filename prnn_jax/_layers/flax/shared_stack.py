@@ -1,0 +1,174 @@
+"""What `Stack` is in both of Flax's libraries; needs no Flax itself."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from prnn_jax._call.noise import Noise
+from prnn_jax._cells.table import NAMES
+from prnn_jax._given import checks, statics
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params
+from prnn_jax._layers.flax.carry import Carry
+from prnn_jax._layers.flax.shared import Options, promoted
+from prnn_jax._ops import layer_stack
+from prnn_jax._ops.recurrent import Lengths, Resets
+
+
+def cell_of(cell: Any) -> Any:
+    """A cell's name, from that or from its layer.
+
+    Raises:
+      ValueError: it is neither.
+    """
+    kind = getattr(cell, "_kind", None) if isinstance(cell, type) else None
+    name = cell if kind is None else kind.cell.function
+    checks.one_of("Stack", "cell", name, NAMES)
+    return name
+
+
+def check_rate(name: str, rate: Any) -> float:
+    """A share from 0 to below 1.
+
+    Raises:
+      ValueError: it is none.
+    """
+    rate = statics.number("Stack", name, rate)
+    check(0 <= rate < 1, f"Stack: {name} must be from 0 to below 1, got {rate}.")
+    return rate
+
+
+def widths(options: Options, in_features: int, num_layers: int) -> list[int]:
+    """The input features of each layer.
+
+    Raises:
+      ValueError: there are no layers, or they would run in reverse.
+    """
+    num_layers = statics.size("Stack", "num_layers", num_layers)
+    check(
+        not options.reverse,
+        "Stack: reverse must be False, got True; flip inputs and outputs, or use "
+        "bidirectional=True.",
+    )
+    both = options.bidirectional and options.merge == "concat"
+    return [in_features] + [(1 + both) * options.output] * (num_layers - 1)
+
+
+def check_width(n: int, size: int, w_ih: Any) -> None:
+    """Layer n of given parameters must fit what comes before it.
+
+    Raises:
+      ValueError: it does not.
+    """
+    shape = list(w_ih.shape)
+    check(
+        shape[-2] == size,
+        f"Stack.from_params: layer {n} must be for an input of {size} features, got "
+        f"w_ih {shape}.",
+    )
+
+
+def run(
+    options: Options,
+    inputs: ArrayLike,
+    layers: Sequence[Params],
+    norms: Sequence[layer_stack.Norm | None],
+    *,
+    dropout_rate: float,
+    skip_connections: bool,
+    initial_carry: Sequence[Carry] | None,
+    seq_lengths: Lengths | None,
+    mask: ArrayLike | None,
+    resets: Resets | None,
+    reset_carry: Sequence[Carry] | None,
+    key: Array | None,
+) -> Any:
+    """y, or (carries, y) with return_carry, as `shared.Options.run` of one layer.
+
+    Args:
+      options: of each layer.
+      inputs: as for the layers, and so those that are not named here.
+      layers: the parameters of each.
+      norms: of each one's input.
+      dropout_rate: of what a layer hands on.
+      skip_connections: as in `prnn_jax.stack`.
+      initial_carry: one for each layer.
+      seq_lengths: see `shared.Options.run`.
+      mask: as in `prnn_jax.stack`.
+      resets: see there.
+      reset_carry: one for each layer.
+      key: for all that is drawn; None where a call is deterministic.
+
+    Raises:
+      ValueError: shapes, dtypes or options do not fit; says what was expected.
+    """
+    batch = options.batch(inputs)
+    leaves, structure = jax.tree.flatten((inputs, list(layers), list(norms)))
+    arrays = promoted(tuple(leaves), options.dtype)
+    x, layers, norms = jax.tree.unflatten(structure, arrays)
+
+    def states_of(name: str, carries: Any) -> list | None:
+        if carries is None:
+            return None
+        check(
+            isinstance(carries, (tuple, list)) and len(carries) == len(layers),
+            f"Stack: {name} must be of {len(layers)} carries, one for each layer, got "
+            f"{type(carries).__name__} of {len(jax.tree.leaves(carries))} arrays.",
+        )
+        return [
+            options.state_of(f"Stack: {name}[{n}]", carry, batch, x.dtype)
+            for n, carry in enumerate(carries)
+        ]
+
+    check(
+        reset_carry is None or resets is not None,
+        "Stack: reset_carry is given without resets; give resets, or leave it out.",
+    )
+    noise = noise_of(options, dropout_rate)
+    y, states = layer_stack.stack(
+        options.kind.cell.function,
+        x,
+        [
+            layer_stack.Layer(options.typed(params), norm)
+            for params, norm in zip(layers, norms, strict=True)
+        ],
+        states_of("initial_carry", initial_carry),
+        lengths=seq_lengths,
+        mask=mask,
+        resets=resets,
+        reset_to=states_of("reset_carry", reset_carry),
+        bidirectional=options.bidirectional,
+        merge=options.merge,
+        dropout=noise.dropout,
+        recurrent_dropout=noise.recurrent_dropout,
+        zoneout=noise.zoneout,
+        key=key,
+        skip_connections=skip_connections,
+        time_major=options.time_major,
+        reserve=options.reserve,
+        precision=options.precision,
+        implementation=options.implementation,
+        **options.cell_options,
+    )
+    carries = tuple(map(options.carries.from_state, states))
+    return (carries, y) if options.return_carry else y
+
+
+def noise_of(options: Options, dropout_rate: float) -> Noise:
+    """What is dropped in a stack; it is true if anything is."""
+    of_layer = options.noise
+    return Noise(dropout_rate, of_layer.recurrent_dropout, of_layer.zoneout)
+
+
+def initial_carry(options: Options, input_shape: tuple[int, ...], count: int) -> Any:
+    """Zeros for each layer, in param_dtype."""
+    return tuple(options.initial_carry(input_shape) for _ in range(count))
+
+
+def norm_shapes(dtype: Any, width: int) -> dict[str, Any]:
+    """A norm's arrays as they begin."""
+    return {"scale": jnp.ones(width, dtype), "bias": jnp.zeros(width, dtype)}

@@ -1,0 +1,250 @@
+"""Which engine a call would take, how it would be cut, and why."""
+
+import os
+from dataclasses import replace
+from typing import Any, get_args
+
+import jax.numpy as jnp
+from jax import lax
+
+from prnn_jax._call.call import Call
+from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.choose import cell_of
+from prnn_jax._cells.table import AnyCell, check_cell_name
+from prnn_jax._engine import ffi, gpu, input_projection
+from prnn_jax._engine.cores import cores
+from prnn_jax._engine.linear_plan import LinearName, linear_engine
+from prnn_jax._engine.modules import missing, native
+from prnn_jax._engine.plan import Plan, engine_for, lowered_as
+from prnn_jax._given import checks, statics
+
+_UNPROVEN = (
+    "the CUDA engine has run on an H100 without JAX, its calls from JAX in an emulator"
+)
+
+
+def explain(
+    cell: AnyCell | LinearName,
+    *,
+    batch: int,
+    time: int,
+    hidden_size: int,
+    input_size: int | None = None,
+    groups: int = 1,
+    dtype=jnp.float32,
+    reset_after: bool = True,
+    activation: GivenActivations = "tanh",
+    gate_activation: GivenActivation = "sigmoid",
+    peepholes: bool = False,
+    proj_size: int | None = None,
+    training: bool = False,
+    platform: str | None = None,
+    device: str | None = None,
+    precision: lax.PrecisionLike = None,
+    max_sms: int | None = None,
+) -> Plan:
+    """Which engine a call would use on this machine, or on a GPU named, how, and why.
+
+    Args:
+      cell: "lstm", "slstm", "gru" or "rnn", what `define_cell` has made, or the name of
+        a function without a product in a step, such as "min_gru".
+      batch: rows, all batch axes together.
+      time: steps.
+      hidden_size: units of a group.
+      input_size: of x, if the call is a layer and not a recurrence alone.
+      groups: independent recurrences in the call: 2 for a bidirectional layer.
+      dtype: of the arrays.
+      reset_after: of the GRU.
+      activation: as in the cell's own function.
+      gate_activation: as in `lstm` and `gru`.
+      peepholes: whether an LSTM or an SRU has some.
+      proj_size: columns of `Params.w_hr`, of an LSTM that has a projection.
+      training: plan the backward pass instead of the forward pass.
+      platform: "cpu", "gpu", ...; by default JAX's, or the device's.
+      device: a GPU that need not be here, such as "NVIDIA H200"; by default the one
+        that PRNN_CUDA_DEVICE names, or this machine's. An unknown name is an error
+        that lists those known.
+      precision: of matrix products, as in the call. On a GPU, float32 is multiplied in
+        TF32 unless this is "highest".
+      max_sms: how many SMs of the GPU the call may take; by default PRNN_CUDA_MAX_SMS,
+        or all.
+
+    Raises:
+      ValueError: an unknown cell or device, or a size below 1.
+    """
+    arguments = locals()
+    check_cell_name("explain", cell, get_args(LinearName))
+    sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
+    if input_size is not None:
+        sizes["input_size"] = input_size
+    if proj_size is not None:
+        sizes["proj_size"] = proj_size
+    sizes = {name: statics.size("explain", name, n) for name, n in sizes.items()}
+    if max_sms is not None:
+        max_sms = statics.size("explain", "max_sms", max_sms)
+    training = statics.flag("explain", "training", training)
+    peepholes = statics.flag("explain", "peepholes", peepholes)
+    linear: Any = cell if cell in get_args(LinearName) else None
+    checks.check(
+        not peepholes or cell in ("lstm", "sru"),
+        f"explain: peepholes must be False, which only lstm and sru have, got True for "
+        f"{cell}.",
+    )
+    checks.check(
+        proj_size is None or cell == "lstm",
+        f"explain: proj_size must be None, for only the lstm has a projection, got "
+        f"{proj_size}.",
+    )
+    dtype = checks.dtype("explain", dtype)
+    for name, given in (("platform", platform), ("device", device)):
+        checks.check(
+            given is None or isinstance(given, str),
+            f"explain: {name} must be a name, such as "
+            f"{'cpu' if name == 'platform' else 'NVIDIA H200'!r}, got {given!r}.",
+        )
+    if device is not None:
+        platform = platform or "gpu"
+        checks.check(
+            lowered_as(platform) == "cuda",
+            f"explain: device={device!r} is a GPU, but platform={platform!r}; "
+            "leave one of them out.",
+        )
+    platform = platform or checks.platform()
+    if linear:
+        engine, reasons = linear_engine(linear, dtype, platform, peepholes=peepholes)
+        return Plan(engine, platform, reasons)
+    gated: Any = cell
+    call = Call(
+        **cell_of("explain", gated, arguments),
+        precision=statics.precision("explain", precision),
+        max_sms=gpu.max_sms() if max_sms is None else max_sms,
+    )
+    if peepholes:
+        call = replace(call, cell=call.table.with_per_unit)
+    if proj_size is not None:
+        call = replace(call, cell=call.table.with_projection)
+    if missing:
+        return Plan("scan", platform, (missing,))
+    if lowered_as(platform) == "cuda" and call.table.engines:
+        return _on_cuda(call, sizes, dtype, training, platform, device)
+    engine, reason = engine_for(call, dtype, platform)
+    if engine == "scan":
+        return Plan(engine, platform, (reason,))
+    return _on_cpu(call, sizes, dtype, training, platform, reason)
+
+
+def _on_cpu(
+    call: Call,
+    sizes: dict[str, int],
+    dtype,
+    training: bool,
+    platform: str,
+    reason: str,
+) -> Plan:
+    batch, groups = sizes["batch"], sizes["groups"]
+    inputs = sizes.get("input_size", 0)
+    weights = inputs * groups * call.table.gates * sizes["hidden_size"]
+    rows = batch * sizes["time"]
+    is_by_xla = not input_projection.is_native_faster(rows, weights, jnp.dtype(dtype))
+    plan = native.cpu_plan(
+        call.cell,
+        sizes["time"],
+        batch,
+        groups,
+        sizes["hidden_size"],
+        sizes.get("proj_size", 0),
+        training,
+        _threads(),
+        jnp.dtype(dtype).name,
+        0 if is_by_xla else inputs,
+    )
+    if is_by_xla:
+        plan["projection_weights"] = "by XLA"
+    same = (
+        *("instruction_set", "partition", "threads", "rows_per_block"),
+        *("units_per_panel", "weights", "projected_steps", "projection_weights"),
+        *("weight_bytes", "weight_bits", "step_us", "call_us"),
+    )
+    return Plan(
+        "native",
+        platform,
+        (reason, plan["reason"], f"the model's rates are {plan['rates']}"),
+        **{name: plan[name] for name in same},
+        step_parts_us=tuple(plan["parts_us"].items()),
+        candidates=tuple(plan["table"]),
+    )
+
+
+def _threads() -> int:
+    """Of a call on the CPU: the engine's own and the caller's, or XLA's."""
+    available, workers = cores(), native.cpu_workers()
+    return min(available, 1 + workers) if workers else available
+
+
+def _on_cuda(
+    call: Call,
+    sizes: dict[str, int],
+    dtype,
+    training: bool,
+    platform: str,
+    device: str | None,
+) -> Plan:
+    if jnp.dtype(dtype).name not in gpu.DTYPES:
+        return Plan("scan", platform, (engine_for(call, dtype, platform)[1],))
+    listed = native.recorded_devices()
+    if device is not None:
+        checks.one_of("explain", "device", device, listed)
+        known = gpu.recorded(device)
+    elif os.environ.get(gpu.DEVICE_VARIABLE):
+        known = gpu.target_device()
+    else:
+        known = gpu.local_device()
+    if known is None:
+        raise ValueError(
+            "explain: this machine has no GPU to plan for; name one with device=, of "
+            f"{', '.join(map(repr, listed))}."
+        )
+    planning = native.cuda_plan(
+        call.cell,
+        "backward" if training else "forward",
+        gpu.number(call, dtype),
+        sizes["time"],
+        sizes["batch"],
+        sizes["groups"],
+        sizes["hidden_size"],
+        known,
+        call.max_sms,
+    )
+    checks.check(planning["is_valid"], planning["reason"])
+    engine, reasons = "native", [planning["reason"].removesuffix(".")]
+    best = planning["best"]
+    if best is None:
+        engine = "scan"
+    else:
+        reasons.append(_UNPROVEN)
+    if "cuda" not in ffi.PLATFORMS:
+        reasons.append(
+            "this build has no CUDA engine: on a GPU its calls take the scan"
+        )
+        engine = "scan" if device is None else engine
+    return Plan(
+        engine,
+        platform,
+        tuple(reasons),
+        device=known["name"],
+        candidates=tuple(planning["text"].splitlines()[1:]),
+        **_fields(best),
+    )
+
+
+def _fields(best: dict[str, Any] | None) -> dict[str, Any]:
+    """Of a `Plan`, from the planner's best."""
+    if best is None:
+        return {}
+    same = "exchange", "blocks", "teams", "rounds", "shared_k_blocks", "shared_bytes"
+    return {name: best[name] for name in (*same, "step_us", "call_us")} | {
+        "tile": (best["rows"], best["columns"]),
+        "units_per_block": best["units"],
+        "register_k_blocks": best["k_blocks"] - best["shared_k_blocks"],
+        "step_parts_us": tuple(best["parts_us"].items()),
+    }

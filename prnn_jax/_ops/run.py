@@ -1,0 +1,249 @@
+"""The way of every public call: options, checks, the projection, the recurrence."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from prnn_jax._autodiff.recurrence import recurrence
+from prnn_jax._call.arguments import Arrays, Layout, check_arguments
+from prnn_jax._call.call import Call
+from prnn_jax._call.controls import Controls, check_controls
+from prnn_jax._call.primals import Input, Primals
+from prnn_jax._call.step_mask import MaskedY, StepMask, check_alone, which_count
+from prnn_jax._cells.choose import cell_of
+from prnn_jax._cells.table import AnyCell
+from prnn_jax._engine import gpu
+from prnn_jax._engine.eager import compiled_once
+from prnn_jax._engine.plan import engine_for, target_platform
+from prnn_jax._engine.sharding import match_varying
+from prnn_jax._given import checks, statics
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params, Prepared, check_lead, described
+
+Implementation = Literal["native", "scan"]
+Merge = Literal["concat", "sum"]
+Reserve = Literal["fast", "lean"]
+Precision = lax.PrecisionLike
+State = Array | tuple[Array, ...]
+GivenState = ArrayLike | Sequence[ArrayLike]
+Zoneout = float | ArrayLike | tuple[float | ArrayLike, ...] | None
+Lengths = ArrayLike | Sequence[int]
+Resets = ArrayLike | Sequence[Any]  # also lists of lists
+
+_CONTROLS = "lengths", "resets", "reset_to", "recurrent_mask", "zoneout"
+
+
+def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, Any]:
+    """A layer on input x; `arguments` are those of the public function."""
+    return _compiled(*checked_layer(op, call, x, params, arguments))
+
+
+def checked_layer(op: str, call: Call, x, params, arguments: dict) -> "Checked":
+    """What `run_layer` runs."""
+    packed = None
+    if isinstance(params, Prepared):
+        packed = params.packed
+        check(
+            packed is None or getattr(packed, "dtype", None) == jnp.uint32,
+            f"{op}: what prnn_jax.prepare gave has been changed: packed must be "
+            f"uint32, got {getattr(packed, 'dtype', type(packed).__name__)}. "
+            "Prepare the changed parameters instead.",
+        )
+        params = jax.tree.map(lax.stop_gradient, params.params)
+    is_several = isinstance(params, Iterable) and not hasattr(params, "shape")
+    is_several = is_several and not isinstance(params, Mapping)
+    values: Any = tuple(params) if is_several else ()
+    check(
+        len(values) in (4, 5, 6),
+        f"{op}: params must be prnn_jax.Params(w_ih, w_hh, b_ih, b_hh), got "
+        f"{described(params)}.",
+    )
+    params = params if isinstance(params, Params) else Params(*values)
+    check_lead(op, params, params.w_hh, bidirectional=call.bidirectional)
+    checks.array(op, "w_ih", params.w_ih)  # None is for `recurrence`
+    return checked(op, call, x, params, arguments, packed)
+
+
+def options(op: str, arguments: dict) -> dict:
+    """The fields of `Call` that all functions have, checked."""
+    names = "reverse", "bidirectional", "time_major"
+    flags = {name: statics.flag(op, name, arguments[name]) for name in names}
+    implementation = arguments["implementation"]
+    checks.one_of(op, "implementation", implementation, (None, "native", "scan"))
+    checks.one_of(op, "reserve", arguments["reserve"], ("fast", "lean"))
+    checks.one_of(op, "merge", arguments["merge"], ("concat", "sum"))
+    precision = statics.precision(op, arguments["precision"])
+    if precision is None:
+        default = statics.precision(op, _default_precision())
+        if statics.is_exact(default):
+            precision = default  # the native engines must know, too
+    return {
+        **flags,
+        "lean": arguments["reserve"] == "lean",
+        "precision": precision,
+        "implementation": implementation,
+        "max_sms": gpu.max_sms(),
+    }
+
+
+def call_of(op: str, function: AnyCell, arguments: dict) -> Call:
+    """The call of a cell's public function."""
+    cell = cell_of(op, function, arguments)
+    return Call(**cell, **options(op, arguments))
+
+
+def with_own(op: str, call: Call, params: Params) -> Call:
+    """The call of the cell that has peepholes or a projection, if there are such."""
+    return _with_projection(op, _with_per_unit(op, call, params.peepholes), params.w_hr)
+
+
+def _with_projection(op: str, call: Call, w_hr: Any) -> Call:
+    if w_hr is None:
+        return call
+    cell = call.table.with_projection
+    check(
+        cell is not None,
+        f"{op}: w_hr must be None, which only prnn_jax.lstm has, got "
+        f"{type(w_hr).__name__}.",
+    )
+    return replace(call, cell=cell)
+
+
+def _with_per_unit(op: str, call: Call, peepholes: Any) -> Call:
+    if not call.table.engines and call.table.per_unit:
+        check(
+            peepholes is not None,
+            f"{op}: params.peepholes must be the units' own numbers, "
+            f"[{call.table.per_unit}*hidden], got None.",
+        )
+        return call
+    if peepholes is None:
+        return call
+    cell = call.table.with_per_unit
+    check(
+        cell is not None,
+        f"{op}: peepholes must be None, which only prnn_jax.lstm has, got "
+        f"{type(peepholes).__name__}.",
+    )
+    return replace(call, cell=cell)
+
+
+class Checked(NamedTuple):
+    """A call whose arguments fit together; the first four are static."""
+
+    call: Call
+    layout: Layout
+    merge: Merge
+    masked_y: MaskedY
+    arrays: Arrays
+    packed: Array | None
+    controls: Controls
+    steps: StepMask | None
+
+    def varying(self) -> "Checked":
+        """With no array left out, and inside shard_map all of them varying alike."""
+        static, (arrays, *others) = self[:4], self[4:]
+        return Checked(*static, *match_varying((arrays.or_zeros(self.layout), *others)))
+
+    def primals(self) -> Primals:
+        """The same as the recurrence takes it; of a call that is `varying`."""
+        call, given, _, _, arrays, packed, controls, steps = self
+        x, w_ih, w_hh, b_ih, b_hh, peepholes, w_hr, states = arrays
+        groups, hidden, output = given.groups, given.hidden, given.output
+        columns = call.table.gates * hidden
+        if steps is not None:
+            x = steps.together(call, x)
+            controls = steps.controls(call, given, controls)
+        if w_ih is None:
+            source = x.reshape(*given.order, groups, columns)
+        else:
+            source = layer_input(given, x, w_ih, b_ih)._replace(prepared=packed)
+        no_zeros: Any = b_hh, states  # None of them is None any more
+        b_hh, states = no_zeros
+        return Primals(
+            source,
+            w_hh=w_hh.reshape(groups, output, columns),
+            b_hh=b_hh.reshape(groups, columns),
+            state_0=tuple(given.state_to_native(state) for state in states),
+            controls=controls,
+            per_unit=None if peepholes is None else peepholes.reshape(groups, -1),
+            w_hr=None if w_hr is None else w_hr.reshape(groups, hidden, output),
+        )
+
+    def results(self, primals: Primals, y: Array, state_n) -> tuple[Array, Any]:
+        """y and the state as the caller sees them, of what the recurrence gives."""
+        call, given, steps = self.call, self.layout, self.steps
+        if steps is not None:
+            y = steps.apart(call, given, y, primals.state_0[0], self.masked_y)
+        features = given.groups * given.output
+        y = y.reshape(*given.order, features)  # one axis at a time: the mesh's wish
+        y = y.reshape(*self.arrays.x.shape[:-1], features)
+        if self.merge == "sum":
+            forward, backward = jnp.split(y, 2, -1)
+            y = forward + backward
+        states: Any = tuple(given.state_from_native(state) for state in state_n)
+        return y, states if len(states) > 1 else states[0]
+
+
+def run(op: str, call: Call, x, params: Params, arguments: dict) -> tuple[Array, Any]:
+    """The way of every call; with w_ih None, x is a_x already."""
+    return _compiled(*checked(op, call, x, params, arguments))
+
+
+def checked(
+    op: str, call: Call, x, params: Params, arguments: dict, packed=None
+) -> Checked:
+    """What `run` runs."""
+    state_0 = arguments["state_0"]
+    call = with_own(op, call, params)
+    layout, arrays = check_arguments(op, call, x, params, state_0)
+    x = arrays.x
+    given = {name: arguments[name] for name in _CONTROLS}
+    check_alone(op, arguments)
+    steps = None
+    if arguments["mask"] is not None:
+        mask = arguments["mask"]
+        counts = which_count(op, mask, layout.batch, layout.time, call)
+        steps = StepMask.of(counts, call)
+        given["lengths"] = steps.lengths(call)
+    controls = check_controls(op, call, layout, x, **given)
+    engine, reason = engine_for(
+        call, x.dtype, target_platform(), layout.groups, layout.hidden
+    )
+    check(
+        call.implementation != "native" or engine == "native",
+        f'{op}: implementation="native" is not available: {reason}. '
+        'implementation="scan" always runs; None chooses.',
+    )
+    if engine == "scan":
+        call = replace(call, implementation="scan")
+    if layout.is_empty:  # there is no step to be made, nor to be made again
+        call = replace(call, implementation="scan", lean=False)
+    merge = arguments["merge"] if call.bidirectional else "concat"
+    masked_y = arguments["masked_y"]
+    return Checked(call, layout, merge, masked_y, arrays, packed, controls, steps)
+
+
+@compiled_once(static_argnums=(0, 1, 2, 3))
+def _compiled(*given) -> tuple[Array, Any]:
+    """y and the state as the caller sees them."""
+    called = Checked(*given).varying()
+    primals = called.primals()
+    return called.results(primals, *recurrence(called.call, primals))
+
+
+def layer_input(given: Layout, x: Array, w_ih: Array, b_ih: Array | None) -> Input:
+    """x as a sequence, and the weights of all groups side by side."""
+    w_ih = jnp.moveaxis(w_ih.reshape(given.groups, *w_ih.shape[-2:]), 0, 1)
+    b_ih = None if b_ih is None else b_ih.reshape(given.groups, -1)
+    return Input(x.reshape(*given.order, x.shape[-1]), w_ih, b_ih)
+
+
+def _default_precision() -> str | None:
+    """What `jax.default_matmul_precision` says."""
+    return getattr(jax.config, "jax_default_matmul_precision", None)

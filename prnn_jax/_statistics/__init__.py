@@ -1,0 +1,1 @@
+"""How large what a layer computes is, and its gradients."""

@@ -1,0 +1,119 @@
+"""Numbers that say how many values are how large."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.sharding import PartitionSpec as P
+
+from prnn_jax._engine.sharding import sharding_of_sum
+
+#: The exponents of a histogram's bins, but for the first and the last.
+LEAST, MOST = -40, 40
+_BINS = MOST - LEAST + 3
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ValueStatistics:
+    r"""How large values are, over all rows, steps that count, and units.
+
+    Every value is counted once: zeros + histogram.sum() + nonfinite is count. Counts
+    are int32.
+
+    Attributes:
+      count: how many values there are.
+      largest: largest finite magnitude, in the values' dtype; 0 where there is none.
+      zeros: how many are zero.
+      nonfinite: how many are infinite or NaN.
+      first_nonfinite: the first step with such a value in any row, as an index of time
+        in x: in the order of processing, which is backward in time for a layer that
+        runs in reverse, and the other way round for gradients. -1 if there is none.
+      histogram: `[83]`, of the finite values that are not zero. Bin k = 1 … 81 has
+        those with :math:`2^e ≤ |v| < 2^{e+1}`, e = k - 41 (`exponents[k]`): -40 … 40.
+        Bin 0 has what is smaller, bin 82 what is larger. Subnormal numbers are counted
+        as what they are, also where the processor takes them for zero.
+      dtype: of the values, a name.
+    """
+
+    count: Array
+    largest: Array
+    zeros: Array
+    nonfinite: Array
+    first_nonfinite: Array
+    histogram: Array
+    dtype: str = field(metadata={"static": True})
+
+    @property
+    def exponents(self) -> np.ndarray:
+        """e of each bin of the histogram: -41 for the first, which is open below."""
+        return np.arange(LEAST - 1, MOST + 2)
+
+
+def summary(values: Array, counts: Array, at: Array, *, last: bool) -> ValueStatistics:
+    """Statistics of values.
+
+    Args:
+      values: of any shape.
+      counts: bool, broadcastable to it: which of them count.
+      at: int32, likewise: the step of each.
+      last: whether the first step in the order of processing is the last one in time.
+    """
+    dtype, shape = values.dtype, values.shape
+    counts, at = jnp.broadcast_to(counts, shape), jnp.broadcast_to(at, shape)
+    finite = jnp.isfinite(values)
+    wrong = counts & ~finite
+    exponents, zero = _exponents(values)
+    if last:
+        first = jnp.max(jnp.where(wrong, at, -1), initial=-1)
+    else:
+        never = jnp.iinfo(jnp.int32).max
+        first = jnp.min(jnp.where(wrong, at, never), initial=never)
+        first = jnp.where(first == never, -1, first)
+    bins = jnp.clip(exponents, LEAST - 1, MOST + 1) - (LEAST - 1)
+    bins = jnp.where(counts & finite & ~zero, bins, _BINS)  # one that there is not
+    empty = jnp.zeros(_BINS, jnp.int32)
+    # On an Explicit mesh JAX asks where the sum over all devices is to be: on each.
+    where: Any = {} if sharding_of_sum(values) is None else {"out_sharding": P(None)}
+    return ValueStatistics(
+        count=_number(counts),
+        largest=jnp.max(jnp.where(counts & finite, jnp.abs(values), 0), initial=0),
+        zeros=_number(counts & zero),
+        nonfinite=_number(wrong),
+        first_nonfinite=first,
+        histogram=empty.at[bins].add(1, mode="drop", **where),
+        dtype=dtype.name,
+    )
+
+
+def saturated(function, a: Array, counts: Array, below: float) -> Array:
+    """The share of values at which a function's derivative is below so much."""
+    a = a.astype(jnp.promote_types(a.dtype, jnp.float32))
+    _, slope = jax.jvp(function, (a,), (jnp.ones_like(a),))
+    counts = jnp.broadcast_to(counts, a.shape)
+    flat = _number(counts & (jnp.abs(slope) < below))
+    return flat.astype(jnp.float32) / jnp.maximum(_number(counts), 1)
+
+
+def _number(true: Array) -> Array:
+    return jnp.sum(true, dtype=jnp.int32)
+
+
+def _exponents(values: Array) -> tuple[Array, Array]:
+    """e of 2^e ≤ |v| < 2^(e+1), of finite values, and which are zero.
+
+    Of their bits: no operation of a processor that flushes subnormal numbers to zero.
+    """
+    info = jnp.finfo(values.dtype)
+    bits = lax.bitcast_convert_type(values, f"uint{info.bits}")
+    bits = bits & jnp.asarray(2 ** (info.bits - 1) - 1, bits.dtype)
+    of_bits = (bits >> jnp.asarray(info.nmant, bits.dtype)).astype(jnp.int32)
+    # Of a subnormal number, where its first bit is.
+    leading = info.bits - 1 - lax.clz(bits).astype(jnp.int32)
+    exponents = jnp.where(
+        of_bits > 0, of_bits - 1 + int(info.minexp), leading + info.minexp - info.nmant
+    )
+    return exponents.astype(jnp.int32), bits == 0
