@@ -316,7 +316,7 @@ class Engine {
 
   const Task<Pass>& task_;
   Place place_;
-  Weights<kNumber, kTile, Pass::kProducts> weights_;
+  Weights<kNumber, kTile, Pass::kProducts, kIsPlain<Pass>> weights_;
   PartialSums<kTile> sums_;
   Exchanged exchange_;
   float* bias_;  // [rows]

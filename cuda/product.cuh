@@ -10,7 +10,7 @@ PRNN_DEVICE int of_warp(const Tile& tile, int k_blocks, int warp_k) {
   return (k_blocks - warp_k + tile.warps_k() - 1) / tile.warps_k();
 }
 
-template <Number kNumber, Tile kTile, int kProducts>
+template <Number kNumber, Tile kTile, int kProducts, bool kIsPlain>
 class Weights {
  public:
   using Value = typename Format<kNumber>::Value;
@@ -102,7 +102,7 @@ class Weights {
 
  private:
   static constexpr int kFragments = 2 * kTile.m_tiles * 32;  // of 16 bytes, per k block
-  static constexpr int kAhead = blocks_ahead(kTile, kNumber);
+  static constexpr int kAhead = blocks_ahead(kTile, kNumber, kIsPlain);
 
   PRNN_DEVICE int fragment(int m, int half) const { return (2 * m + half) * 32 + place_.lane; }
   // Number, among all k blocks, of this warp's k-th.

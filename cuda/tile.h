@@ -43,9 +43,12 @@ PRNN_HD constexpr int value_bytes(Number number) {
   return number == Number::kBfloat16 || number == Number::kFloat16 ? 2 : 4;
 }
 // k blocks read at a time: a quarter of the tile's for float32 products, whose parts need
-// registers.
-PRNN_HD constexpr int blocks_ahead(const Tile& tile, Number number) {
-  return number == Number::kFloat32 ? (tile.ahead + 3) / 4 : tile.ahead;
+// registers; up to twice as many where none are needed for controls.
+PRNN_HD constexpr int blocks_ahead(const Tile& tile, Number number, bool is_plain) {
+  if (number == Number::kFloat32) return (tile.ahead + 3) / 4;
+  const int twice = 2 * tile.ahead < tile.register_blocks ? 2 * tile.ahead : tile.register_blocks;
+  const bool fits = tile.ahead > 1 && twice * tile.n_tiles <= 10;
+  return is_plain && fits ? twice : tile.ahead;
 }
 // Units whose published values make one granule.
 PRNN_HD constexpr int granule_units(Number number) { return kGranuleBytes / value_bytes(number); }

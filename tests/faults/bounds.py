@@ -1,6 +1,6 @@
 """Memory beyond the layer, the batch or the mailbox."""
 
-from faults.fault import ALL, BLOCK, GRID, SMALL, edit
+from faults.fault import ALL, BLOCK, GRID, GRID_BACKWARD, SMALL, edit
 
 FAULTS = [
     edit(
@@ -8,18 +8,27 @@ FAULTS = [
         "bounds",
         GRID,
         ALL,
-        "product.cuh",
-        "&& from < pass.shape.hidden)",
-        ")",
+        "weights.cuh",
+        "if (n < kAll && k < hidden)",
+        "if (n < kAll)",
     ),
     edit(
         "no_tail_of_units",
         "bounds",
         GRID,
         ALL,
-        "product.cuh",
-        "if (unit < unit_end && ",
-        "if (",
+        "weights.cuh",
+        "if (unit + i < hidden) values[i]",
+        "values[i]",
+    ),
+    edit(
+        "no_tail_of_units_backward",
+        "bounds",
+        GRID_BACKWARD,
+        ALL,
+        "weights.cuh",
+        "if (row < kUnits && unit < hidden && value",
+        "if (row < kUnits && value",
     ),
     edit(
         "no_tail_of_the_batch",
@@ -27,8 +36,8 @@ FAULTS = [
         GRID,
         ALL,
         "exchange.cuh",
-        "if (which != 0 || row >= shape_.batch) return;",
-        "if (which != 0) return;",
+        "spot.exists && job_.first_row + spot.column < shape_.batch &&",
+        "spot.exists &&",
     ),
     edit(
         "no_tail_of_units_in_the_step",
@@ -45,8 +54,17 @@ FAULTS = [
         GRID,
         ALL,
         "exchange.cuh",
-        "if (k_block < end_[n]) v[n] = read(n, k_block);",
-        "v[n] = read(n, k_block);",
+        "if (k < k_blocks_) v[n] = read(n, k);",
+        "v[n] = read(n, k);",
+    ),
+    edit(
+        "reads_rows_beyond_the_batch",
+        "bounds",
+        GRID,
+        ALL,
+        "exchange.cuh",
+        "return row < last ? row : last;",
+        "return row;",
     ),
     edit(
         "too_little_shared_memory",

@@ -46,7 +46,7 @@ FAULTS = [
         GRID_BACKWARD,
         CONTROLS,
         "core/passes.h",
-        "d[0] = d[0] + at.controls.masked(dh[0], shape, g, b, unit, io);",
+        "d[0] = d[0] + controls().masked(dh[0], shape, g, b, unit, io);",
         "d[0] = d[0] + dh[0];",
     ),
     edit(
@@ -64,7 +64,7 @@ FAULTS = [
         GRID_BACKWARD,
         CONTROLS,
         "core/passes.h",
-        "at.controls.replace(prev, shape, g, step, b, unit, io);",
+        "controls().replace(prev, shape, g, step, b, unit, io);",
         "",
     ),
     edit(
@@ -111,5 +111,14 @@ FAULTS = [
         "exchange.cuh",
         "return s > first_step || Pass::kStartsPublished;",
         "return s > 0 || Pass::kStartsPublished;",
+    ),
+    edit(
+        "plain_kernels_for_calls_with_controls",
+        "value",
+        GRID,
+        CONTROLS,
+        "call.h",
+        "shape.lengths == nullptr && !has_controls && rows",
+        "rows",
     ),
 ]

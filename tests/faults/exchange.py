@@ -18,7 +18,7 @@ FAULTS = [
         GRID,
         ("cases=*-T3-B3-*", "schedules=30"),
         "exchange.cuh",
-        "return v.x != kUnwritten && v.z != kUnwritten;",
+        "return (v.x != kUnwritten) & (v.z != kUnwritten);",
         "return v.x != kUnwritten;",
     ),
     Fault("mailbox_holds_zeros", "value", GRID, (*SMALL, "fill=zero")),
@@ -160,7 +160,7 @@ FAULTS = [
         CLUSTER,
         ALL,
         "exchange.cuh",
-        "if (s + 1 == job_.end_step) return;",
-        "",
+        "if (!spot.exists || s + 1 == job_.end_step) return;",
+        "if (!spot.exists) return;",
     ),
 ]
