@@ -19,9 +19,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite("cases", "support", "half_support")
 
-from quick_xla import set_flags  # noqa: E402
+from quick_xla import keep_programs, set_flags  # noqa: E402
 
 set_flags()
+keep_programs()
 
 # So that plans, and with them what the table covers, are the same on every machine.
 os.environ.setdefault("PRNN_CPU_CACHE_BYTES", str(1 << 20))
