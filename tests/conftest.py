@@ -9,6 +9,7 @@ themselves (`support.float64`).
 """
 
 import faulthandler
+import gc
 import os
 import sys
 from pathlib import Path
@@ -28,12 +29,32 @@ keep_programs()
 os.environ.setdefault("PRNN_CPU_CACHE_BYTES", str(1 << 20))
 os.environ.setdefault("PRNN_CPU_SHARED_CACHE_BYTES", "0")
 
+#: What compilers are long at work for: first, so that no core waits for it at the end.
+LONG = (
+    "test_cuda_engine.py",
+    "test_check_device.py",
+    "test_cuda_code.py",
+    "test_ptx.py",
+    "test_native.py",
+    "test_emulator.py",
+)
 HANG_S = 1200  # compiling an engine with sanitizers takes its time on a slow machine
 STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)  # as it is before tests' output is captured
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay: Python need not look through them for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.hookimpl(wrapper=True)
