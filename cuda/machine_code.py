@@ -6,7 +6,6 @@ nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 
 import collections
 import ctypes
-import dataclasses
 import functools
 import os
 import re
@@ -262,27 +261,32 @@ def parse_resources(text: str) -> dict[tuple[str, str], Resources]:
     return found
 
 
+#: An instruction's address, predicate and text, or the second half of its code.
+_LINE = re.compile(
+    r"\s*/\*(?:([0-9a-f]{4,})\*/\s+(?:\{ *)?(@!?U?P\w+ +)?([^;]*[^; ]) *;"
+    r"| 0x([0-9a-f]{16}) \*/)"
+)
+
+
 def parse_sass(text: str) -> dict[tuple[str, str], tuple[Instruction, ...]]:
     """Of `cuobjdump -sass`, by architecture and symbol."""
-    found: dict[tuple[str, str], list[Instruction]] = {}
+    found: dict[tuple[str, str], list[list]] = {}
     architecture, current = "", None
-    for line in text.splitlines():
-        if arch := re.match(r"arch = (\S+)", line):
+    for line in text.splitlines():  # millions, most of the first kind
+        if current is not None and (code := _LINE.match(line)):
+            if code[1]:
+                predicate = (code[2] or "").strip()
+                predicate = "" if predicate in ("@PT", "@UPT") else predicate
+                current.append([int(code[1], 16), predicate, code[3], 0])
+            elif current:
+                current[-1][3] = int(code[4], 16)
+        elif arch := re.match(r"arch = (\S+)", line):
             architecture = arch[1]
         elif function := re.match(r"\s*Function : (\S+)", line):
             current = found.setdefault((architecture, function[1]), [])
-        elif current is not None and (
-            code := re.match(
-                r"\s*/\*([0-9a-f]{4,})\*/\s+(?:\{ *)?(@!?U?P\w+ +)?([^;]+?) *;", line
-            )
-        ):
-            predicate = (code[2] or "").strip()
-            predicate = "" if predicate in ("@PT", "@UPT") else predicate
-            current.append(Instruction(int(code[1], 16), predicate, code[3]))
-        elif current and (word := re.match(r"\s*/\* 0x([0-9a-f]{16}) \*/", line)):
-            control = int(word[1], 16)
-            current[-1] = dataclasses.replace(current[-1], control=control)
-    return {key: tuple(code) for key, code in found.items()}
+    return {
+        key: tuple(Instruction(*code) for code in codes) for key, codes in found.items()
+    }
 
 
 def _cuobjdump(option: str, path: Path) -> str:

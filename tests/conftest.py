@@ -9,6 +9,7 @@ themselves (`support.float64`).
 """
 
 import faulthandler
+import gc
 import os
 import sys
 from pathlib import Path
@@ -19,20 +20,41 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 pytest.register_assert_rewrite("cases", "support", "half_support")
 
-from quick_xla import set_flags  # noqa: E402
+from quick_xla import keep_programs, set_flags  # noqa: E402
 
 set_flags()
+keep_programs()
 
 # So that plans, and with them what the table covers, are the same on every machine.
 os.environ.setdefault("PRNN_CPU_CACHE_BYTES", str(1 << 20))
 os.environ.setdefault("PRNN_CPU_SHARED_CACHE_BYTES", "0")
 
+#: What compilers are long at work for: first, so that no core waits for it at the end.
+LONG = (
+    "test_cuda_engine.py",
+    "test_check_device.py",
+    "test_cuda_code.py",
+    "test_ptx.py",
+    "test_native.py",
+    "test_emulator.py",
+)
 HANG_S = 1200  # compiling an engine with sanitizers takes its time on a slow machine
 STDERR = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[STDERR] = os.dup(2)  # as it is before tests' output is captured
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay: Python need not look through them for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,7 +7,6 @@ of what compiles and runs them; with a change of any of these everything is made
 import functools
 import hashlib
 import os
-import platform
 import shutil
 import tempfile
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import jax
 import jaxlib
 import numpy as np
+from made_once import processor, scratch_folder
 
 import prnn_jax
 
@@ -55,7 +55,7 @@ def _read(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
 @functools.cache
 def _folder() -> Path:
     """Of these sources. Those of others go when nothing was added for a week."""
-    parent = Path(tempfile.gettempdir()) / f"prnn_tests-{os.getuid()}"
+    parent = scratch_folder()
     folder = parent / f"scans-{_digest()}"
     for other in parent.glob("scans-*"):
         if other != folder and other.stat().st_mtime < time.time() - WEEK_S:
@@ -69,11 +69,6 @@ def _digest() -> str:
     digest = hashlib.sha256()
     for path in (*sorted(package.rglob("*.py")), *(tests / name for name in OWN)):
         digest.update(path.read_bytes())
-    processor = Path("/proc/cpuinfo")
-    flags = [platform.machine(), platform.processor()]
-    if processor.exists():
-        lines = set(processor.read_text().splitlines())
-        flags += sorted(s for s in lines if s.startswith(("model", "flags", "Feat")))
     versions = jax.__version__, jaxlib.__version__, np.__version__
-    digest.update(repr((flags, versions, os.environ.get("XLA_FLAGS"))).encode())
+    digest.update(repr((processor(), versions, os.environ.get("XLA_FLAGS"))).encode())
     return digest.hexdigest()[:16]

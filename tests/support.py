@@ -65,13 +65,19 @@ def _compiled_scan(case: Case, dtype: str):
 @functools.cache
 def scan(case: Case, dtype: str = "float32", output: str | None = None) -> Results:
     """A case by `lax.scan`; cotangents of all outputs but `output` are zero."""
-    key = f"{case} {dtype} {output} {inspect.getsource(type(case))}"
+    key = f"{case} {dtype} {output} {_source(type(case))}"
     flat = kept(key, lambda: _flat(_scan(case, dtype, output)))
     trees: tuple[dict, dict] = {}, {}
     for name, value in flat.items():
         kind, _, name = name.partition(" ")
         trees[kind == "gradients"][name] = value
     return Results(*trees)
+
+
+@functools.cache
+def _source(kind: type) -> str:
+    """Of a class and of those it derives from."""
+    return "".join(map(inspect.getsource, kind.__mro__[:-1]))
 
 
 def _flat(results: Results) -> dict[str, np.ndarray]:
@@ -180,6 +186,8 @@ def run_python(
     if "XLA_FLAGS" in environment:
         flags = os.environ.get("XLA_FLAGS", ""), environment["XLA_FLAGS"]
         environment["XLA_FLAGS"] = " ".join(flags)
+    if "PJRT_NPROC" in environment:  # which JAX's key of a program does not have
+        environment["JAX_ENABLE_COMPILATION_CACHE"] = "0"
     code = [str(script)] if isinstance(script, Path) else ["-c", script]
     done = subprocess.run(
         [sys.executable, *code, *args],

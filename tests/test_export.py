@@ -223,6 +223,7 @@ def test_the_compilation_cache_is_hit(devices, tmp_path):
         "import sys, jax\n"
         "from cases import Case\n"
         "from jax.sharding import AxisType, NamedSharding, PartitionSpec as P\n"
+        "jax.config.update('jax_enable_compilation_cache', True)\n"
         "jax.config.update('jax_compilation_cache_dir', sys.argv[1])\n"
         "jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)\n"
         "hits = []\n"

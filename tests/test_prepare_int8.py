@@ -62,11 +62,12 @@ def assert_follows(case: Case, ours, arrays: dict) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_as_the_scan_of_rounded_weights(case, dtype):
     arrays = prepared(case, case.inputs(dtype))
-    ours = case.forward()(arrays)
+    forward = case.forward()
+    ours = forward(arrays)
     assert_follows(case, ours, arrays)
     for batch, time in ((1, 1), (1, 100), (9, 100)):  # packed for other calls
         other = prepared(case, case.inputs(dtype), batch=batch, time=time)
-        assert_same_bits(case.forward()(other), ours)
+        assert_same_bits(forward(other), ours)
 
 
 @pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
