@@ -104,8 +104,7 @@ def _forward(blank, label, frames, label_lengths):
     _, (alpha, shares) = lax.scan(step, begin, (blank, label))
     rows = jnp.arange(len(frames))
     likelihood = alpha[frames + label_lengths, rows, label_lengths]
-    possible = likelihood > -jnp.inf
-    return likelihood, (shares, possible, frames, label_lengths)
+    return likelihood, (shares, frames, label_lengths)
 
 
 def _backward(kept, d_likelihood):
@@ -114,8 +113,7 @@ def _backward(kept, d_likelihood):
     Shares of shares, from the end on: they add up to 1. Exponentials of sums along
     whole paths do not, by as much as these have been rounded.
     """
-    shares, possible, frames, label_lengths = kept
-    scale = jnp.where(possible, d_likelihood, 0.0)[:, None]
+    shares, frames, label_lengths = kept
     column = jnp.arange(shares.shape[-1])
 
     def step(after, inputs):  # after: of the nodes of the diagonal that a move leads to
@@ -125,7 +123,7 @@ def _backward(kept, d_likelihood):
         )
         label = _down(after * share)
         blank = after * (1 - share)
-        return jnp.where(ends, scale, blank + label), (blank, label)
+        return jnp.where(ends, d_likelihood[:, None], blank + label), (blank, label)
 
     inputs = shares, jnp.arange(len(shares))
     _, (blank, label) = lax.scan(step, jnp.zeros_like(shares[0]), inputs, reverse=True)
