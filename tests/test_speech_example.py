@@ -32,8 +32,8 @@ from examples.speech.config import (
     RunConfig,
     TrainConfig,
 )
-from examples.speech.decode import greedy
-from examples.speech.evaluate import by_speaker, logits, transcribe
+from examples.speech.decode import Speller
+from examples.speech.evaluate import by_speaker, outputs, transcribe
 from examples.speech.model import Recogniser, output_frames
 
 CORPUS_BYTES_MAX = 6_000_000
@@ -110,7 +110,8 @@ def test_encode():
 )
 def test_greedy(path, expected):
     labels = [text.BLANK if c == "_" else ALPHABET.encode(c)[0] for c in path]
-    assert greedy(np.eye(ALPHABET.labels)[np.array(labels, int)], ALPHABET) == expected
+    logits = np.eye(ALPHABET.labels)[np.array(labels, int)]
+    assert Speller(ALPHABET)(logits) == expected
 
 
 @pytest.mark.parametrize(
@@ -300,8 +301,8 @@ def test_training_lowers_the_loss_and_repeats(utterances, tmp_path):
     settings.save(TINY, tmp_path / "a" / runs.CONFIG)
     loaded_config, loaded = runs.load(tmp_path / "a")
     assert loaded_config == TINY
-    before = logits(model, utterances, shapes, 8)
-    after = logits(loaded, utterances, shapes, 8)
+    before = outputs(model, utterances, shapes, 8)
+    after = outputs(loaded, utterances, shapes, 8)
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
 

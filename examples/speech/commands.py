@@ -4,8 +4,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,15 +26,17 @@ from .checkpoint import opened
 from .config import RunConfig
 from .corpora import Clip
 from .dataset import Dataset, Utterance
-from .decode import greedy, words
+from .decode import Speller, emitted
 from .errors import SpeechError
+from .evaluate import Way
 from .features import log_mel
 from .metrics import error_rates
 from .model import FRAME_STRIDE
 from .progress import TrainingProgress
 from .report import Report, plot_posteriors, plot_stream
+from .search import Beam
 from .text import Alphabet
-from .timing import activation_bytes, time_steps
+from .timing import activation_bytes, loss_bytes, time_steps
 
 Settings = Annotated[RunConfig, arg(name="")]
 LANGUAGE_MODEL = "lm.arpa"
@@ -51,14 +54,27 @@ class Search:
     lm_weight: float | None = None
     word_score: float | None = None
 
-    def of(self, config: RunConfig, run: Path) -> BeamSearch | None:
+    def of(self, config: RunConfig, run: Path) -> Way | None:
         """The search, if there is to be one."""
         if not self.beam:
             return None
         given = {k: v for k, v in vars(self).items() if k != "beam" and v is not None}
+        if config.model.kind == "transducer":
+            return _search_of_transducer(config, sorted(given))
         options = replace(config.decode, **given)
         arpa = options.arpa or run / LANGUAGE_MODEL
-        return BeamSearch(options, arpa, Alphabet(config.model.characters))
+        return Way(BeamSearch(options, arpa, Alphabet(config.model.characters)))
+
+
+def _search_of_transducer(config: RunConfig, given: Sequence[str]) -> Way:
+    if given:
+        options = ", ".join("--" + name.replace("_", "-") for name in given)
+        raise SpeechError(
+            f"a transducer's beam search has no language model but its own, got "
+            f"{options}: leave it out, or train with --model.kind ctc"
+        )
+    spell = Speller(Alphabet(config.model.characters), emitted)
+    return Way(spell, Beam(config.decode.symbols, config.decode.beam))
 
 
 Searching = Annotated[Search, arg(name="")]
@@ -73,8 +89,9 @@ def demo(config: Settings = RunConfig(), run: Path = _BEST) -> None:  # noqa: B0
     """
     start = time.perf_counter()
     train(config, run)
-    evaluate(run, search=Search(beam=searching.is_available()))
-    if not searching.is_available():
+    can_search = config.model.kind == "transducer" or searching.is_available()
+    evaluate(run, search=Search(beam=can_search))
+    if not can_search:
         print("no beam search: flashlight-text is not installed")
     bench(run)
     first = load_split(config, config.data.test, Report(), run).utterances[0]
@@ -96,13 +113,14 @@ def train(config: Settings = RunConfig(), run: Path = Path("runs/new")) -> None:
     """
     report = Report()
     with runs.training_in(run, config), opened(run) as checkpoints:
+        select = partial(training.usable, kind=config.model.kind)
         utterances = load_split(
-            config, config.data.train, report, run, training.usable
+            config, config.data.train, report, run, select
         ).utterances
         dev = load_split(config, config.data.dev, report, run).utterances
-        ngram.write_arpa(
-            (u.text for u in utterances), config.decode.order, run / LANGUAGE_MODEL
-        )
+        if config.model.kind == "ctc":
+            texts, order = (u.text for u in utterances), config.decode.order
+            ngram.write_arpa(texts, order, run / LANGUAGE_MODEL)
         shapes = choose_shapes([*utterances, *dev], config.train.buckets)
         frames = sum(len(utterance.features) for utterance in utterances)
         report.say(
@@ -132,14 +150,12 @@ def evaluate(
     source = corpus or config.data.test
     utterances = load_split(config, source, report, run).utterances
     shapes = choose_shapes(utterances, config.train.buckets)
-    alphabet = Alphabet(config.model.characters)
-    logits = evaluation.logits(recogniser, utterances, shapes, config.train.batch_size)
-    ways = {"greedy": lambda of_one: greedy(of_one, alphabet)}
+    ways = {"greedy": evaluation.greedy(config)}
     if beam := search.of(config, run):
         ways[f"beam {config.decode.beam}"] = beam
     references, rows = [u.text for u in utterances], []
-    for name, decode in ways.items():
-        texts = [decode(of_one) for of_one in logits]
+    for name, way in ways.items():
+        texts = evaluation.transcribe(config, recogniser, utterances, shapes, way)
         rows.append((name, *error_rates(references, texts)))
     every = max(1, len(utterances) // 5)
     report.say(f"{source}, {name}:")
@@ -147,7 +163,9 @@ def evaluate(
     report.sentences(utterances[::every], texts[::every])
     for name, characters, of_words in rows:
         report.say(f"{name}: CER {characters}, WER {of_words}")
-    plot_posteriors(run / "posteriors.png", utterances[0], logits[0], config)
+    if config.model.kind == "ctc":
+        (logits,) = evaluation.outputs(recogniser, utterances[:1], shapes, 1)
+        plot_posteriors(run / "posteriors.png", utterances[0], logits, config)
 
 
 def transcribe(
@@ -165,8 +183,7 @@ def transcribe(
         as_json: a line of JSON with the words' times in seconds, to some tenths.
     """
     config, recogniser = runs.load(run)
-    alphabet = Alphabet(config.model.characters)
-    beam = search.of(config, run)
+    way = search.of(config, run) or evaluation.greedy(config)
     frame_seconds = FRAME_STRIDE * config.features.hop_ms / 1000
     unread = 0
     for file in files:
@@ -178,14 +195,10 @@ def transcribe(
             continue
         # A multiple, so that files of about one length are one compilation.
         shapes = Shapes((round_up(len(utterance.features), 64),), 8)
-        (logits,) = evaluation.logits(recogniser, [utterance], shapes, 1)
-        text = beam(logits) if beam else greedy(logits, alphabet)
+        (output,) = evaluation.outputs(recogniser, [utterance], shapes, 1, way.search)
+        text = way.decode(output)
         if as_json:
-            timed = (
-                beam.words(logits, frame_seconds)
-                if beam
-                else words(logits, alphabet, frame_seconds)
-            )
+            timed = way.decode.words(output, frame_seconds)
             found = {"text": text, "words": [word._asdict() for word in timed]}
             print(json.dumps({"file": str(file), **found}))
         else:
@@ -269,6 +282,11 @@ def bench(
     kept = activation_bytes(config, batch)
     listed = ", ".join(f"{n / 1024:.0f} KiB by {name}" for name, n in kept.items())
     report.say(f"the recurrent layers keep of each utterance: {listed}")
+    if config.model.kind == "transducer":
+        for frames, size in loss_bytes(config, batch).items():
+            report.say(
+                f"the loss needs {size / 2**20:.1f} MiB, with {frames} frames at a time"
+            )
     if config.model.direction == "forward":
         report.latencies(latency.measure(config, recogniser, chunks_ms, chunks))
 

@@ -6,6 +6,8 @@ from typing import Literal
 
 from .errors import SpeechError
 
+Kind = Literal["ctc", "transducer"]
+
 DIGITS = Path(__file__).parent / "corpus"  # the corpus in the repository
 
 
@@ -66,6 +68,8 @@ class FeatureConfig:
 class ModelConfig:
     """The recogniser. One that runs forward only can follow a stream."""
 
+    kind: Kind = "ctc"
+    """A transducer also knows what it has written, as a language model would."""
     cell: Literal["lstm", "gru", "rnn", "slstm"] = "lstm"
     direction: Literal["forward", "both"] = "forward"
     layers: int = 2
@@ -75,6 +79,12 @@ class ModelConfig:
     channels: int = 128
     """Of the convolution in front of the recurrent layers."""
     skip_connections: bool = False
+    predictor_size: int = 128
+    """Units of the LSTM that reads what a transducer has written."""
+    predictor_projection: int = 64
+    """What it hands on of these."""
+    joint_size: int = 128
+    """Of the layer in which a transducer joins what it has heard and written."""
     dropout: float = 0.2
     characters: str = " 'abcdefghijklmnopqrstuvwxyz"
     """What can be written; texts with others are skipped."""
@@ -82,7 +92,10 @@ class ModelConfig:
     """The recurrent layers' engine; None takes the best there is."""
 
     def __post_init__(self):
-        for name in ("layers", "hidden_size", "channels"):
+        for name in (
+            *("layers", "hidden_size", "channels"),
+            *("predictor_size", "predictor_projection", "joint_size"),
+        ):
             value = getattr(self, name)
             _expect(value > 0, f"model.{name} above 0", value)
         _expect(self.lookahead >= 0, "model.lookahead of 0 or more", self.lookahead)
@@ -148,6 +161,8 @@ class DecodeConfig:
     """Beam search. Without a language model, one is made of the training texts."""
 
     beam: int = 32
+    symbols: int = 4
+    """The most characters that a transducer writes in an output frame."""
     arpa: Path | None = None
     """A word n-gram model that KenLM reads; its words are all that can be written."""
     order: int = 3
@@ -158,6 +173,7 @@ class DecodeConfig:
 
     def __post_init__(self):
         _expect(self.beam > 0, "decode.beam above 0", self.beam)
+        _expect(self.symbols > 0, "decode.symbols above 0", self.symbols)
         _expect(self.order > 0, "decode.order above 0", self.order)
 
 
@@ -171,6 +187,13 @@ class RunConfig:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
+
+    def __post_init__(self):
+        _expect(
+            self.model.kind == "ctc" or self.decode.arpa is None,
+            "no decode.arpa for a transducer, which has a language model of its own",
+            self.decode.arpa,
+        )
 
 
 def _expect(holds: bool, expected: str, value: object) -> None:

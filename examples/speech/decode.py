@@ -1,8 +1,8 @@
-"""From the network's output to text, by the best label of each frame."""
+"""From the network's output to text, label by label."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from .text import BLANK, Alphabet
 
 
 class Spoken(NamedTuple):
-    """A label, and the first and last output frame in which it is the best."""
+    """A label, and its first and last output frame."""
 
     label: int
     first: int
@@ -18,7 +18,7 @@ class Spoken(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word and when it was written down, in seconds: CTC may do so late, or early."""
+    """A word and when it was written down, in seconds, which may be late, or early."""
 
     word: str
     start: float
@@ -37,26 +37,53 @@ def best_path(logits: np.ndarray) -> Iterator[Spoken]:
             yield Spoken(int(path[first]), int(first), int(end) - 1)
 
 
-def greedy(logits: np.ndarray, alphabet: Alphabet) -> str:
-    """The text of the best path."""
-    return alphabet.decode(spoken.label for spoken in best_path(logits))
+def emitted(labels: np.ndarray) -> Iterator[Spoken]:
+    """The labels [time, symbols] that a transducer has written, frame by frame."""
+    for frame, place in np.argwhere(labels != BLANK):
+        yield Spoken(int(labels[frame, place]), int(frame), int(frame))
 
 
-def words(logits: np.ndarray, alphabet: Alphabet, frame_seconds: float) -> list[Word]:
-    """The words of the best path."""
-    found: list[Word] = []
-    begins = True
-    for label, first, last in best_path(logits):
-        character = alphabet.decode([label])
-        start, end = (round(n * frame_seconds, 3) for n in (first, last + 1))
-        if character == " ":
-            begins = True
-        elif begins:
-            found.append(Word(character, start, end))
-            begins = False
-        else:
-            found[-1] = Word(found[-1].word + character, found[-1].start, end)
-    return found
+class Decoder(Protocol):
+    """Makes text of what a network gave of one recording, without padding."""
+
+    def __call__(self, output: np.ndarray) -> str:
+        """The text."""
+        ...
+
+    def words(self, output: np.ndarray, frame_seconds: float) -> list[Word]:
+        """Its words, with their times in seconds."""
+        ...
+
+
+class Speller:
+    """A decoder that takes the labels that `spoken` finds as they are."""
+
+    def __init__(
+        self,
+        alphabet: Alphabet,
+        spoken: Callable[[np.ndarray], Iterator[Spoken]] = best_path,
+    ):
+        self._alphabet, self._spoken = alphabet, spoken
+
+    def __call__(self, output: np.ndarray) -> str:
+        """The text."""
+        return self._alphabet.decode(one.label for one in self._spoken(output))
+
+    def words(self, output: np.ndarray, frame_seconds: float) -> list[Word]:
+        """Its words, with their times in seconds."""
+        found: list[Word] = []
+        begins = True
+        for label, first, last in self._spoken(output):
+            character = self._alphabet.decode([label])
+            start, end = (round(n * frame_seconds, 3) for n in (first, last + 1))
+            if character == " ":
+                begins = True
+            elif begins:
+                found.append(Word(character, start, end))
+                begins = False
+            else:
+                found[-1] = Word(found[-1].word + character, found[-1].start, end)
+        return found
 
 
 class GreedyStream:

@@ -1,36 +1,71 @@
 """Transcribing with a trained model, and its errors."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
+import jax
 import numpy as np
 from flax import nnx
 
 from .batches import Shapes, make_batches
 from .config import RunConfig
 from .dataset import Utterance
-from .decode import greedy
+from .decode import Decoder, Speller, emitted
 from .metrics import Rate, error_rates
 from .model import Recogniser, output_frames
+from .search import Greedy
 from .text import Alphabet
+from .transducer import Transducer
 
 
-@nnx.jit
-def _forward(recogniser, features, frames):
-    return recogniser(features, frames)
+class Search(Protocol):
+    """What a transducer writes, e.g. search.Greedy; hashable."""
+
+    def __call__(
+        self, transducer: Transducer, heard: jax.Array, frames: jax.Array
+    ) -> jax.Array:
+        """Labels [batch, output time, symbols]."""
+        ...
 
 
-def logits(
+class Way(NamedTuple):
+    """How a network's output becomes text: of a transducer, after a search."""
+
+    decode: Decoder
+    search: Search | None = None
+
+
+def greedy(config: RunConfig) -> Way:
+    """Without a look at alternatives."""
+    alphabet = Alphabet(config.model.characters)
+    if config.model.kind == "transducer":
+        return Way(Speller(alphabet, emitted), Greedy(config.decode.symbols))
+    return Way(Speller(alphabet))
+
+
+@nnx.jit(static_argnames="search")
+def _forward(recogniser, features, frames, search: Search | None):
+    output = recogniser(features, frames)
+    if search is None:
+        return output
+    return search(recogniser.transducer, output, output_frames(frames))
+
+
+def outputs(
     recogniser: Recogniser,
     utterances: Sequence[Utterance],
     shapes: Shapes,
     batch_size: int,
+    search: Search | None = None,
 ) -> list[np.ndarray]:
-    """[output frames, labels] of each utterance."""
+    """[output frames, labels] of each utterance: logits, or what a search gives."""
     found = [np.zeros(0)] * len(utterances)
     for batch in make_batches(utterances, shapes, batch_size):
-        of_batch = np.asarray(_forward(recogniser, batch.features, batch.frames))
-        for row, of_row, frames in zip(batch.rows, of_batch, batch.frames, strict=True):
+        of_batch = _forward(recogniser, batch.features, batch.frames, search)
+        for row, of_row, frames in zip(
+            batch.rows, np.asarray(of_batch), batch.frames, strict=True
+        ):
             if row >= 0:
                 found[row] = of_row[: output_frames(frames)]
     return found
@@ -41,13 +76,13 @@ def transcribe(
     recogniser: Recogniser,
     utterances: Sequence[Utterance],
     shapes: Shapes,
-    decode: Callable[[np.ndarray], str] | None = None,
+    way: Way | None = None,
 ) -> list[str]:
     """Text of each utterance; greedy if nothing else is said."""
-    alphabet = Alphabet(config.model.characters)
-    decode = decode or (lambda of_row: greedy(of_row, alphabet))
+    decode, search = way or greedy(config)
     batch_size = config.train.batch_size
-    return [decode(each) for each in logits(recogniser, utterances, shapes, batch_size)]
+    found = outputs(recogniser, utterances, shapes, batch_size, search)
+    return [decode(each) for each in found]
 
 
 def by_speaker(

@@ -1,5 +1,7 @@
 """The recogniser as one program without this code: samples in, logits out.
 
+Of a transducer, what it writes comes out: its loop is part of the program.
+
 jax.export keeps it for CPU and CUDA at once. `python -m examples.speech export` writes
 it beside a few lines of JSON that say how to read the logits.
 """
@@ -17,6 +19,7 @@ from jax import export
 from .config import FeatureConfig, RunConfig
 from .features import ENERGY_FLOOR, frame_count, hann, mel_matrix
 from .model import FRAME_STRIDE, Recogniser, output_frames
+from .search import Greedy
 
 PROGRAM = "recogniser.jax"
 DESCRIPTION = "recogniser.json"
@@ -33,8 +36,11 @@ def write(config: RunConfig, recogniser: Recogniser, folder: Path) -> Path:
     def recognise(samples, lengths):
         features = _log_mel(samples, config.features)
         frames = frame_count(lengths, config.features)
-        logits = nnx.merge(graph, weights)(features, frames)
-        return logits, output_frames(frames)
+        model = nnx.merge(graph, weights)
+        output, frames = model(features, frames), output_frames(frames)
+        if model.transducer is not None:
+            output = Greedy(config.decode.symbols)(model.transducer, output, frames)
+        return output, frames
 
     batch, time = export.symbolic_shape(
         "batch, time", constraints=[f"time >= {config.features.window}"]
@@ -46,6 +52,7 @@ def write(config: RunConfig, recogniser: Recogniser, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PROGRAM).write_bytes(exported.serialize())
     description = {
+        "kind": config.model.kind,
         "sample_rate": config.features.sample_rate,
         "characters": config.model.characters,  # of the labels from 1 on; 0 is blank
         "frame_seconds": FRAME_STRIDE * config.features.hop_ms / 1000,

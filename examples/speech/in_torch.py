@@ -21,7 +21,9 @@ def network(config: ModelConfig, recogniser: Recogniser):
         import torch
     except ImportError:
         return None
-    if config.cell != "lstm" or config.direction == "both" or config.skip_connections:
+    if config.kind == "transducer" or config.cell != "lstm":
+        return None
+    if config.direction == "both" or config.skip_connections:
         return None
     from torch import nn
 

@@ -1,5 +1,7 @@
 """A small Deep Speech 2 (Amodei et al. 2016): convolution, recurrent layers, CTC.
 
+Or a transducer: then what is CTC's output layer is the encoder's part of the joint one.
+
 The convolution looks back only, so padding behind an utterance never reaches it, and a
 stream can be cut anywhere. What the network is to know of the future comes from layers
 that run backwards, or from `Lookahead`, which waits for some frames.
@@ -15,6 +17,7 @@ from prnn_jax import nnx as prnn
 
 from .config import FeatureConfig, ModelConfig
 from .text import Alphabet
+from .transducer import Transducer
 
 FRAME_STRIDE = 2  # frames of features for one of the output
 
@@ -89,7 +92,10 @@ class Lookahead(nnx.Module):
 
 
 class Recogniser(nnx.Module):
-    """Log-mel [batch, time, mel_bins] to logits [batch, output time, labels]."""
+    """Log-mel [batch, time, mel_bins] to logits [batch, output time, labels].
+
+    Of a transducer to what it hears, [batch, output time, joint_size].
+    """
 
     def __init__(self, model: ModelConfig, features: FeatureConfig, rngs: nnx.Rngs):
         both = model.direction == "both"
@@ -113,13 +119,17 @@ class Recogniser(nnx.Module):
         self.lookahead = Lookahead(0 if both else model.lookahead, size)
         self.norm = nnx.LayerNorm(size, rngs=rngs)
         self.dropout = nnx.Dropout(model.dropout, deterministic=True)
-        self.out = nnx.Linear(size, Alphabet(model.characters).labels, rngs=rngs)
+        is_transducer = model.kind == "transducer"
+        labels = Alphabet(model.characters).labels
+        width = model.joint_size if is_transducer else labels
+        self.out = nnx.Linear(size, width, rngs=rngs)
+        self.transducer = Transducer(model, rngs) if is_transducer else nnx.data(None)
 
     def __call__(self, features: jax.Array, frames: jax.Array) -> jax.Array:
-        """Logits; `frames` [batch] of each row are speech, the others padding."""
-        return self.logits(self.normalise(features, frames), frames)
+        """The output; `frames` [batch] of each row are speech, the others padding."""
+        return self.output(self.normalise(features, frames), frames)
 
-    def logits(
+    def output(
         self, x: jax.Array, frames: jax.Array, dropout: nnx.Rngs | None = None
     ) -> jax.Array:
         """Of normalised features; with random numbers for dropout, as in training."""

@@ -11,7 +11,7 @@ from rich.table import Table
 from . import files
 from .config import RunConfig
 from .dataset import Skipped, Utterance
-from .decode import greedy
+from .decode import Speller
 from .latency import Latency
 from .metrics import Rate
 from .model import FRAME_STRIDE
@@ -101,7 +101,7 @@ def plot_posteriors(
         cmap="magma",
     )
     upper.set(ylabel="mel bin")
-    text = greedy(logits, alphabet)
+    text = Speller(alphabet)(logits)
     upper.set_title(f"ref {utterance.text}\nhyp {text}", fontsize=9)
     lower.imshow(
         posteriors[:, shown].T,

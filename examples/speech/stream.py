@@ -5,6 +5,7 @@ once. Joined together, its results are those of the whole recording at once.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -18,10 +19,11 @@ from flax import nnx
 import prnn_jax
 
 from .config import FeatureConfig, RunConfig
-from .decode import GreedyStream
+from .decode import GreedyStream, Speller, emitted
 from .errors import SpeechError
 from .features import log_mel
 from .model import FRAME_STRIDE, FrontEnd, Recogniser, output_frames
+from .search import Greedy, GreedyPieces
 from .text import Alphabet
 
 
@@ -38,12 +40,15 @@ class ChunkModel(NamedTuple):
 
     `advance(state, features [chunk, mel_bins], frames) -> (state, logits)`, of which
     `frames` count. The logits [chunk / 2, labels] lag `lookahead` frames behind.
+    `decoder()` makes of those of one recording the text, piece by piece. What a
+    transducer hears stands for logits.
     """
 
     start: State
     advance: Callable[[State, np.ndarray, int], tuple[State, jax.Array]]
     chunk: int
     lookahead: int
+    decoder: Callable[[], Callable[[np.ndarray], str]]
 
 
 def chunk_model(
@@ -110,6 +115,31 @@ def chunk_model(
         ),
         chunk,
         options.lookahead,
+        _decoder(config, recogniser, chunk // FRAME_STRIDE),
+    )
+
+
+def _decoder(
+    config: RunConfig, recogniser: Recogniser, frames: int
+) -> Callable[[], Callable[[np.ndarray], str]]:
+    alphabet = Alphabet(config.model.characters)
+    if recogniser.transducer is None:
+        return partial(GreedyStream, alphabet)
+    search = Greedy(config.decode.symbols)
+    graph, weights = nnx.split(recogniser.transducer)
+
+    @jax.jit
+    def go_on(weights, written, heard, count):
+        transducer = nnx.merge(graph, weights)
+        written, labels = search.go_on(transducer, written, heard[None], count[None])
+        return written, labels[0]
+
+    return partial(
+        GreedyPieces,
+        lambda written, heard, count: go_on(weights, written, heard, np.int32(count)),
+        jax.device_put(recogniser.transducer.begin(1), jax.devices()[0]),
+        frames,
+        Speller(alphabet, emitted),
     )
 
 
@@ -120,7 +150,7 @@ class Stream:
         self._features, self._model = config.features, model
         self._state = model.start
         self._samples = np.zeros(0, np.float32)  # that no whole chunk is made of yet
-        self._decode = GreedyStream(Alphabet(config.model.characters))
+        self._decode = model.decoder()
         self._lag = model.lookahead  # outputs that belong before the first frame
 
     def feed(self, samples: np.ndarray) -> str:

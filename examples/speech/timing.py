@@ -12,12 +12,13 @@ from flax import nnx
 
 import prnn_jax
 
-from . import in_torch
+from . import in_torch, lattice
 from .batches import Batch
 from .config import RunConfig
 from .model import Recogniser, output_frames
 from .optimizer import make_optimizer
 from .train import prepare
+from .transducer import Transducer
 
 
 class StepTime(NamedTuple):
@@ -98,6 +99,38 @@ def activation_bytes(config: RunConfig, batch: Batch) -> dict[str, int]:
             )
         )
         found[name] = (whole - half) // max(1, size // 2)
+    return found
+
+
+def loss_bytes(config: RunConfig, batch: Batch) -> dict[int, int]:
+    """Bytes that a transducer's loss needs, with its gradient, beside what it is of.
+
+    By how many frames' logits are there at once: some, and all. What the compiler says.
+    """
+    rows, frames = batch.features.shape[:2]
+    frames = output_frames(frames)
+    transducer = Transducer(config.model, nnx.Rngs(0))
+    graph, weights = nnx.split(transducer)
+    heard = jnp.zeros((rows, frames, config.model.joint_size))
+    written = jnp.zeros((rows, batch.labels.shape[1] + 1, config.model.joint_size))
+    found = {}
+    for at_once in (lattice.FRAMES, frames):
+
+        def loss(weights, heard, written, at_once=at_once):
+            losses = lattice.loss(
+                nnx.merge(graph, weights).joint,
+                heard,
+                written,
+                batch.labels,
+                output_frames(batch.frames),
+                batch.label_lengths,
+                at_once,
+            )
+            return losses.sum()
+
+        step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))
+        compiled = step.lower(weights, heard, written).compile()
+        found[at_once] = compiled.memory_analysis().temp_size_in_bytes
     return found
 
 

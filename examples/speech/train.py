@@ -16,16 +16,18 @@ import numpy as np
 import optax
 from flax import nnx
 
+from . import lattice
 from .augment import augment
 from .batches import Batch, Shapes, pad, plan_batches
 from .checkpoint import Checkpoints
-from .config import RunConfig
+from .config import Kind, RunConfig
 from .dataset import Dataset, Skipped, Utterance, fits
 from .errors import SpeechError
 from .evaluate import transcribe
 from .metrics import character_error_rate
 from .model import Recogniser, is_before, output_frames
 from .optimizer import make_optimizer
+from .transducer import Transducer
 
 
 class TrainState(NamedTuple):
@@ -70,9 +72,33 @@ def ctc_loss(logits: jax.Array, batch: Batch) -> jax.Array:
         batch.labels,
         ~is_before(batch.labels.shape[1], batch.label_lengths),
     )
-    used = batch.label_lengths > 0
-    per_character = losses / jnp.maximum(batch.label_lengths, 1)
-    return jnp.sum(jnp.where(used, per_character, 0)) / jnp.maximum(used.sum(), 1)
+    return _per_character(losses, batch, batch.label_lengths > 0)
+
+
+def transducer_loss(
+    transducer: Transducer,
+    heard: jax.Array,
+    batch: Batch,
+    dropout: nnx.Rngs | None = None,
+) -> jax.Array:
+    """The transducer's loss per character, averaged over the rows with frames.
+
+    Without labels, such a row is one that is to be silent.
+    """
+    losses = lattice.loss(
+        transducer.joint,
+        heard,
+        transducer.predict(batch.labels, dropout),
+        batch.labels,
+        output_frames(batch.frames),
+        batch.label_lengths,
+    )
+    return _per_character(losses, batch, batch.frames > 0)
+
+
+def _per_character(losses: jax.Array, batch: Batch, used: jax.Array) -> jax.Array:
+    of_each = losses / jnp.maximum(batch.label_lengths, 1)
+    return jnp.sum(jnp.where(used, of_each, 0)) / jnp.maximum(used.sum(), 1)
 
 
 def prepare(
@@ -87,8 +113,11 @@ def prepare(
         hide, drop = jax.random.split(key)
         x = recogniser.normalise(batch.features, batch.frames)
         x = augment(hide, x, config.augment)
-        logits = recogniser.logits(x, batch.frames, nnx.Rngs(dropout=drop))
-        return ctc_loss(logits, batch)
+        dropout = nnx.Rngs(dropout=drop)
+        output = recogniser.output(x, batch.frames, dropout)
+        if recogniser.transducer is not None:
+            return transducer_loss(recogniser.transducer, output, batch, dropout)
+        return ctc_loss(output, batch)
 
     @jax.jit
     def step(state: TrainState, batch: Batch, number) -> tuple[TrainState, jax.Array]:
@@ -154,12 +183,15 @@ def train(
     return training.recogniser(checkpoints.restore(checkpoints.best, state))
 
 
-def usable(loaded: Dataset) -> Dataset:
-    """What there is with labels that CTC can align; the others are skipped, too."""
+def usable(loaded: Dataset, kind: Kind = "ctc") -> Dataset:
+    """What there is with labels that the loss can align; the others are skipped, too.
+
+    A transducer can write all of them in one frame.
+    """
     skipped, fit = list(loaded.skipped), []
     for utterance in loaded.utterances:
         frames, labels = output_frames(len(utterance.features)), utterance.labels
-        if fits(labels, frames):
+        if frames > 0 if kind == "transducer" else fits(labels, frames):
             fit.append(utterance)
         else:
             reason = f"{frames} output frames are too few for {len(labels)} characters"
