@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
         'prnn_jax.equinox needs Equinox: pip install "prnn_jax[equinox]".'
     ) from error
 
-from prnn_jax._cells.choose import GATED
+from prnn_jax._call.choose import GATED
 from prnn_jax._given import checks, statics
 from prnn_jax._layers.equinox.cells import WithCell
 from prnn_jax._layers.equinox.layer import Layer

@@ -22,7 +22,7 @@ try:
     from flax import nnx
 
     from prnn_jax._layers.flax.nnx_cells import LikeGRU, LikeLSTM, LikeRNN, LikeSLSTM
-    from prnn_jax._layers.flax.nnx_layer import Layer, LayerOptions
+    from prnn_jax._layers.flax.nnx_layer import Layer, LayerOptions, ScannedOptions
     from prnn_jax._layers.flax.nnx_linear import (
         QRNN,
         RGLRU,
@@ -277,18 +277,19 @@ class ScannedRNN(nnx.Module):
         *,
         cell: CellName = "gru",
         rngs: nnx.Rngs,
-        **options: Any,
+        **options: Unpack[ScannedOptions],
     ):
         scanned.check_cell(cell)
         self.cell: CellName = cell
         make: Any = _LAYERS[cell]
+        others: dict[str, Any] = {**options}
         self.layer = make(
             in_features,
             hidden_features,
             time_major=True,
             return_carry=True,
             rngs=rngs,
-            **options,
+            **others,
         )
 
     def __call__(self, carry: Carry, x: tuple[Array, Array]) -> tuple[Carry, Array]:

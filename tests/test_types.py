@@ -1,5 +1,6 @@
 """Type checkers take what the calls take and the documentation shows."""
 
+import inspect
 import json
 import shutil
 import subprocess
@@ -7,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import prnn_jax.equinox
+import prnn_jax.linen
+import prnn_jax.nnx
 
 PYRIGHT = shutil.which("pyright", path=Path(sys.executable).parent)
 CODE = """
@@ -61,6 +66,10 @@ prnn_jax.equinox.Stack("lstm", 3, 4, 2, norms=True, key=jax.random.key(0))
 """
 
 
+#: Names that are no calls with options, or of which only the call has types.
+NOT_CALLED = ("Plan", "DefinedCell", "LayerStatistics", "ValueStatistics")
+
+
 @pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed")
 def test_a_user_s_code(tmp_path):
     path = tmp_path / "user.py"
@@ -71,14 +80,48 @@ def test_a_user_s_code(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
+def diagnostics(path: Path) -> list[dict]:
+    """What pyright finds in a file."""
+    command = [str(PYRIGHT), "--pythonpath", sys.executable, "--outputjson", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return json.loads(done.stdout)["generalDiagnostics"]
+
+
+def calls() -> list[str]:
+    """All functions and layers, each with an argument that there is not."""
+    modules = prnn_jax, prnn_jax.nnx, prnn_jax.linen, prnn_jax.equinox
+    made = []
+    for module in modules:
+        for name in module.__all__:
+            value = getattr(module, name)
+            is_given = inspect.isclass(value) and issubclass(value, tuple)
+            if callable(value) and not is_given and name not in NOT_CALLED:
+                made.append(f"{module.__name__}.{name}(lenghts=1)")
+    return made
+
+
+@pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed")
+def test_every_function_and_layer_knows_its_options(tmp_path):
+    modules = "nnx", "linen", "equinox"
+    head = [f"import prnn_jax.{name}" for name in modules]
+    path = tmp_path / "user.py"
+    path.write_text("\n".join([*head, *calls()]))
+    text = path.read_text().splitlines()
+    found = {
+        text[one["range"]["start"]["line"]]
+        for one in diagnostics(path)
+        if "lenghts" in one["message"]
+    }
+    assert len(calls()) > 50
+    assert found == set(calls())
+
+
 @pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed")
 def test_misspelt_options_are_found(tmp_path):
     head = "import jax\nimport prnn_jax.equinox\n" + CODE.split("layer =")[0]
     path = tmp_path / "user.py"
     path.write_text(head + WRONG)
-    command = [str(PYRIGHT), "--pythonpath", sys.executable, "--outputjson", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    found = json.loads(done.stdout)["generalDiagnostics"]
+    found = diagnostics(path)
     lines = {one["range"]["start"]["line"] for one in found}
     first = head.count("\n") + 1
     wrong = range(first, first + WRONG.count("\n") - 1)

@@ -1,5 +1,6 @@
 """What a call is: its options and sizes, and the arrays it is a function of.
 
+`options` has all that it may be given, `choose` tells by these which cell it is of,
 `call` has what is static, `primals` the arrays. `arguments` checks these against each
 other; `controls`, `step_mask` and `noise` are what bends the course of the recurrence.
 """

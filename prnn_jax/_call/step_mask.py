@@ -4,7 +4,7 @@ Between the steps that count a state only waits, so a row without the others, wh
 `lengths` then ends, is the same recurrence in fewer steps.
 """
 
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax.numpy as jnp
 from jax import Array
@@ -12,11 +12,9 @@ from jax import Array
 from prnn_jax._call.arguments import Layout
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, as_array
+from prnn_jax._call.options import MaskedY, Options
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
-
-#: What y is at a step that does not count: the last output before it, or zero.
-MaskedY = Literal["hold", "zero"]
 
 
 class Timed(Protocol):
@@ -129,16 +127,14 @@ def _last(axis: int) -> tuple:
     return (slice(None),) * axis + (slice(-1, None),)
 
 
-def check_alone(op: str, arguments: dict) -> None:
+def check_alone(op: str, options: Options) -> None:
     """A mask says all that lengths do, and leaves no place for resets."""
-    checks.one_of(op, "masked_y", arguments["masked_y"], ("hold", "zero"))
-    if arguments["mask"] is None:
+    checks.one_of(op, "masked_y", options.masked_y, ("hold", "zero"))
+    if options.mask is None:
         return
-    for name, why in (
-        ("lengths", "take steps past the end out of the mask"),
-        ("resets", "what a reset at a step that does not count does is not defined"),
+    of_resets = "what a reset at a step that does not count does is not defined"
+    for name, given, why in (
+        ("lengths", options.lengths, "take steps past the end out of the mask"),
+        ("resets", options.resets, of_resets),
     ):
-        check(
-            arguments[name] is None,
-            f"{op}: {name} must be None beside mask; {why}.",
-        )
+        check(given is None, f"{op}: {name} must be None beside mask; {why}.")

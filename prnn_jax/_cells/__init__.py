@@ -1,5 +1,5 @@
 """The recurrent cells, in `jax.numpy`.
 
 `table` has their equations and `CELLS`, a row for each; `activations` what they put
-their pre-activations through; `choose` which cell a call is of.
+their pre-activations through.
 """

@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from prnn_jax._call.options import Implementation, Merge, Precision
 from prnn_jax._cells.activations import GivenActivation, applied
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._linear.qrnn import Pooling
-from prnn_jax._ops.run import Implementation, Merge, Precision
 
 Initializer = jax.nn.initializers.Initializer
 #: Options of every layer, by one name in all libraries.

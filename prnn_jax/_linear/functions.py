@@ -7,14 +7,20 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from prnn_jax._call.step_mask import MaskedY
+from prnn_jax._call.options import (
+    Implementation,
+    Lengths,
+    LinearCellOptions,
+    MaskedY,
+    Precision,
+    Resets,
+)
 from prnn_jax._cells.activations import GivenActivation, applied
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._linear.run import gates_of, input_of, linear, projected
-from prnn_jax._linear.ways import CellOptions, in_directions, in_fewer_steps
-from prnn_jax._ops.run import Implementation, Lengths, Precision, Resets
+from prnn_jax._linear.ways import in_directions, in_fewer_steps
 
 __all__ = ["indrnn", "linear_recurrence", "min_gru", "min_lstm", "rg_lru"]
 
@@ -76,7 +82,7 @@ def indrnn(
     *,
     activation: GivenActivation = "relu",
     precision: Precision = None,
-    **options: Unpack[CellOptions],
+    **options: Unpack[LinearCellOptions],
 ) -> tuple[Array, Array]:
     r"""Independently recurrent network: each unit sees its own state alone.
 
@@ -135,7 +141,7 @@ def min_gru(
     *,
     activation: GivenActivation = "linear",
     precision: Precision = None,
-    **options: Unpack[CellOptions],
+    **options: Unpack[LinearCellOptions],
 ) -> tuple[Array, Array]:
     r"""Minimal GRU, whose gates see the input alone.
 
@@ -179,7 +185,7 @@ def min_lstm(
     *,
     activation: GivenActivation = "linear",
     precision: Precision = None,
-    **options: Unpack[CellOptions],
+    **options: Unpack[LinearCellOptions],
 ) -> tuple[Array, Array]:
     r"""Minimal LSTM, whose gates see the input alone and add up to 1.
 
@@ -226,7 +232,7 @@ def rg_lru(
     *,
     c: float = 8.0,
     precision: Precision = None,
-    **options: Unpack[CellOptions],
+    **options: Unpack[LinearCellOptions],
 ) -> tuple[Array, Array]:
     r"""Real-gated linear recurrent unit, of Griffin and RecurrentGemma.
 

@@ -8,13 +8,13 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from prnn_jax._call.controls import as_array, checked_lengths
+from prnn_jax._call.options import LinearCellOptions, Precision
 from prnn_jax._cells.activations import GivenActivation, applied
 from prnn_jax._engine.sharding import aligned_state
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._linear.run import Steps, gates_of, input_of, linear
-from prnn_jax._linear.ways import CellOptions, Together, in_directions, in_fewer_steps
-from prnn_jax._ops.run import Precision
+from prnn_jax._linear.ways import Together, in_directions, in_fewer_steps
 
 #: Which gates there are besides the candidate z, by their letters.
 Pooling = Literal["f", "fo", "ifo"]
@@ -30,7 +30,7 @@ def qrnn(
     zoneout: float | ArrayLike | None = None,
     activation: GivenActivation = "tanh",
     precision: Precision = None,
-    **options: Unpack[CellOptions],
+    **options: Unpack[LinearCellOptions],
 ) -> tuple[Array, tuple[Array, Array]]:
     r"""Quasi-recurrent network: gates of the last few inputs, pooled over time.
 

@@ -3,34 +3,21 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
 from prnn_jax._call.controls import checked_lengths, steps_that_count
-from prnn_jax._call.step_mask import MaskedY, check_alone, which_count
+from prnn_jax._call.options import Implementation, Lengths, MaskedY, Options, Resets
+from prnn_jax._call.step_mask import check_alone, which_count
 from prnn_jax._engine.eager import compiled_once
 from prnn_jax._engine.elementwise import Elementwise, recur
 from prnn_jax._engine.linear_plan import check_native
 from prnn_jax._engine.sharding import match_varying
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
-from prnn_jax._ops.run import Implementation, Lengths, Resets
-
-
-class LinearOptions(TypedDict, total=False):
-    """The options of `linear_recurrence`, which what is made of it has too."""
-
-    lengths: Lengths | None
-    mask: ArrayLike | None
-    masked_y: MaskedY
-    resets: Resets | None
-    reset_to: Any
-    reverse: bool
-    time_major: bool
-    implementation: Implementation | None
 
 
 def how(op: str, reverse, implementation, f) -> Elementwise:
@@ -226,8 +213,8 @@ class Bent(NamedTuple):
             reset_to is None or resets is not None,
             f"{op}: reset_to is given without resets; give resets, or leave it out.",
         )
-        of_steps = {"lengths": lengths, "resets": resets}
-        check_alone(op, {"mask": mask, "masked_y": masked_y, **of_steps})
+        of_mask = {"mask": mask, "masked_y": masked_y}
+        check_alone(op, Options(lengths=lengths, resets=resets, **of_mask))
         steps = given.steps
         if lengths is not None:
             lengths = checked_lengths(op, lengths, steps.batch, steps.time)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import LinearCellOptions, Precision
 from prnn_jax._cells.activations import GivenActivation, applied
 from prnn_jax._engine.eager import compiled_once
 from prnn_jax._engine.linear_plan import BY_SCAN, check_native
@@ -23,8 +24,7 @@ from prnn_jax._linear.run import (
     linear,
     projected,
 )
-from prnn_jax._linear.ways import CellOptions, Together, in_directions, in_fewer_steps
-from prnn_jax._ops.run import Precision
+from prnn_jax._linear.ways import Together, in_directions, in_fewer_steps
 
 
 def sru(
@@ -38,7 +38,7 @@ def sru(
     skip_scale: float = 1.0,
     activation: GivenActivation = "linear",
     precision: Precision = None,
-    **options: Unpack[CellOptions],
+    **options: Unpack[LinearCellOptions],
 ) -> tuple[Array, Array]:
     r"""Simple recurrent unit, with its highway from the input to the output.
 

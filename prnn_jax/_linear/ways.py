@@ -7,18 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from prnn_jax._call.options import LinearCellOptions, Merge, Options
 from prnn_jax._call.step_mask import StepMask, check_alone, put_back, which_count
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
-from prnn_jax._linear.run import LinearOptions, Steps
-from prnn_jax._ops.run import Merge
-
-
-class CellOptions(LinearOptions, total=False):
-    """The options of a cell: those of `linear_recurrence`, and two directions."""
-
-    bidirectional: bool
-    merge: Merge
+from prnn_jax._linear.run import Steps
 
 
 def in_directions(
@@ -41,7 +34,13 @@ def in_directions(
       bidirectional: whether there are two directions.
       merge: of their outputs.
       **options: of one direction.
+
+    Raises:
+      TypeError: there is no such option.
     """
+    for name in options:
+        if name not in LinearCellOptions.__annotations__:
+            raise TypeError(f"{op}() got an unexpected keyword argument {name!r}")
     both = statics.flag(op, "bidirectional", bidirectional)
     checks.one_of(op, "merge", merge, ("concat", "sum"))
     if not both:
@@ -96,14 +95,14 @@ def in_fewer_steps(
       first: what y holds where no step came before that counts; zeros if None.
       options: of one direction.
     """
-    mask, masked_y = options.get("mask"), options.get("masked_y", "hold")
-    of_steps = {"lengths": options.get("lengths"), "resets": options.get("resets")}
-    check_alone(op, {"mask": mask, "masked_y": masked_y, **of_steps})
+    given = Options.of(options)
+    check_alone(op, given)
+    mask, masked_y = given.mask, given.masked_y
     others = {k: v for k, v in options.items() if k not in ("mask", "masked_y")}
     if mask is None:
         return run(x, others, lambda sequence: sequence)
     x = checks.jax_array(op, "x", x)
-    steps = Steps.of(op, "x", x, "input", options.get("time_major", False))
+    steps = Steps.of(op, "x", x, "input", given.time_major)
     counts = which_count(op, mask, steps.batch, steps.time, steps)
     moved = StepMask.of(counts, steps)
 
@@ -116,6 +115,6 @@ def in_fewer_steps(
         return y, state
     if first is None:
         first = jnp.zeros((*steps.batch, y.shape[-1]), y.dtype)
-    reverse = bool(options.get("reverse", False))
+    reverse = bool(given.reverse)
     y = put_back(counts[..., None], y, first, steps.axis, reverse, masked_y)
     return y, state

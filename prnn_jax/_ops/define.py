@@ -9,23 +9,23 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import (
+    Implementation,
+    Lengths,
+    MaskedY,
+    Merge,
+    Options,
+    Precision,
+    Resets,
+    State,
+    Zoneout,
+)
 from prnn_jax._cells.table import CELLS, NAMES, Cell, Defined
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._given.statics import whole
 from prnn_jax._ops.init import init
-from prnn_jax._ops.run import (
-    Implementation,
-    Lengths,
-    MaskedY,
-    Merge,
-    Precision,
-    Resets,
-    State,
-    Zoneout,
-    call_of,
-    run_layer,
-)
+from prnn_jax._ops.run import call_of, run_layer
 
 _OP = "define_cell"
 _made = itertools.count()
@@ -97,9 +97,9 @@ class DefinedCell(Defined):
         Raises:
           ValueError: shapes, dtypes or options do not fit; says what was expected.
         """
-        arguments = {**locals(), "reserve": "fast"}
-        call = call_of(self.name, self, arguments)
-        return run_layer(self.name, call, x, params, arguments)
+        options = Options.of(locals())
+        call = call_of(self.name, self, options)
+        return run_layer(self.name, call, x, params, options)
 
     def init(self, key: Array, input_size: int, hidden_size: int, **options) -> Params:
         """Parameters, as `prnn_jax.init` draws them; own numbers begin with zero."""

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from prnn_jax._call.call import Call
+from prnn_jax._call.choose import cell_of
+from prnn_jax._call.options import Options
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
-from prnn_jax._cells.choose import cell_of
 from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._engine import ffi, gpu, input_projection
 from prnn_jax._engine.cores import cores
@@ -72,7 +73,7 @@ def explain(
     Raises:
       ValueError: an unknown cell or device, or a size below 1.
     """
-    arguments = locals()
+    options = Options.of(locals())
     check_cell_name("explain", cell, get_args(LinearName))
     sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
     if input_size is not None:
@@ -115,7 +116,7 @@ def explain(
         return Plan(engine, platform, reasons)
     gated: Any = cell
     call = Call(
-        **cell_of("explain", gated, arguments),
+        **cell_of("explain", gated, options),
         precision=statics.precision("explain", precision),
         max_sms=gpu.max_sms() if max_sms is None else max_sms,
     )

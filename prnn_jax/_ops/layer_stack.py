@@ -3,6 +3,7 @@
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +14,17 @@ from jax.typing import ArrayLike
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import as_array, checked_lengths, steps_that_count
 from prnn_jax._call.noise import Noise, check_key, check_noise
+from prnn_jax._call.options import (
+    GivenState,
+    Implementation,
+    Lengths,
+    MaskedY,
+    Merge,
+    Options,
+    Precision,
+    Reserve,
+    Resets,
+)
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._engine.eager import compiled_once
@@ -21,18 +33,7 @@ from prnn_jax._given import checks
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, Prepared, plain
 from prnn_jax._given.statics import flag
-from prnn_jax._ops.run import (
-    GivenState,
-    Implementation,
-    Lengths,
-    MaskedY,
-    Merge,
-    Precision,
-    Reserve,
-    Resets,
-    call_of,
-    run_layer,
-)
+from prnn_jax._ops.run import call_of, run_layer
 from prnn_jax._ops.stack_parts import (
     Layer,
     Norm,
@@ -147,43 +148,56 @@ def stack(
       ValueError: shapes, dtypes or options do not fit; says in which layer, and what
         was expected.
     """
-    arguments = {**locals(), "reverse": False}
+    options = StackOptions.of(locals())
     check_cell_name("stack", cell)
-    tower, x, form = tower_of("stack", call_of("stack", cell, arguments), arguments)
+    call = call_of("stack", cell, options)
+    tower, y, form = tower_of("stack", call, x, layers, options)
     states, first = [], 0
     for members in _runs(*form):
         parts = [tuple(column[n] for column in form) for n in members]
         layer = parts[0][0]
         count = size_of("stack", members[0], layer) if layer.stacked else len(members)
         if layer.stacked:
-            x, state = tower.run(x, first, count, parts[0])
+            y, state = tower.run(y, first, count, parts[0])
             states.append(state)
         elif count < LOOP_FROM:
-            x, each = tower.one_by_one(x, first, parts)
+            y, each = tower.one_by_one(y, first, parts)
             states += each
         else:
-            x, state = tower.loop(x, first, count, _stacked(parts))
+            y, state = tower.loop(y, first, count, _stacked(parts))
             states += apart(state, count)
         first += count
-    return x, tuple(states)
+    return y, tuple(states)
 
 
-def tower_of(op: str, call: Call, arguments: dict) -> tuple["Tower", Array, Any]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StackOptions(Options):
+    """What a stack may be given, as `stack` says; its zoneout is a share."""
+
+    dropout: float = 0.0
+    recurrent_dropout: float = 0.0
+    zoneout: float | tuple[float, ...] = 0.0
+    key: Array | None = None
+    skip_connections: bool = False
+
+
+def tower_of(
+    op: str, call: Call, x: Any, layers: Any, options: StackOptions
+) -> tuple["Tower", Array, Any]:
     """A stack whose arguments have been checked, in the words of function `op`.
 
     Returns:
       The tower, x, and of `layers`, state_0 and reset_to an entry for each of layers.
     """
     time_major = call.time_major
-    skip_connections = flag(op, "skip_connections", arguments["skip_connections"])
-    entries = checks.canonical(check_layers(op, arguments["layers"]))
-    given = arguments["state_0"], arguments["reset_to"]
-    state_0, reset_to = checks.canonical(given)
+    skip_connections = flag(op, "skip_connections", options.skip_connections)
+    entries = checks.canonical(check_layers(op, layers))
+    state_0, reset_to = checks.canonical((options.state_0, options.reset_to))
     sizes = [size_of(op, n, entry) for n, entry in enumerate(entries)]
-    x = checks.jax_array(op, "x", arguments["x"])
+    x = checks.jax_array(op, "x", x)
     axes = "time, *batch" if time_major else "*batch, time"
     check(x.ndim >= 2, f"{op}: x must be [{axes}, input], got {list(x.shape)}.")
-    lengths, mask, resets = (arguments[n] for n in ("lengths", "mask", "resets"))
+    lengths, mask, resets = options.lengths, options.mask, options.resets
     if lengths is not None:
         batch = x.shape[1:-1] if time_major else x.shape[:-2]
         time = x.shape[0] if time_major else x.shape[-2]
@@ -205,16 +219,16 @@ def tower_of(op: str, call: Call, arguments: dict) -> tuple["Tower", Array, Any]
         check_form(op, "state_0", state_0, sizes, entries),
         check_form(op, "reset_to", reset_to, sizes, entries),
     )
-    rates = (arguments[n] for n in ("dropout", "recurrent_dropout", "zoneout"))
+    rates = options.dropout, options.recurrent_dropout, options.zoneout
     noise = check_noise(op, call, *rates)
-    check_key(op, arguments["key"])
+    check_key(op, options.key)
     tower = Tower(
         call,
         noise,
         skip_connections,
-        (arguments["merge"], arguments["masked_y"]),
+        (options.merge, options.masked_y),
         sum(sizes),
-        _Shared(arguments["key"], lengths, mask, resets),
+        _Shared(options.key, lengths, mask, resets),
     )
     return tower, x, form
 
@@ -261,16 +275,16 @@ class Tower(NamedTuple):
             self.call,
             u,
             layer.params,
-            {
-                "merge": merge,
-                "lengths": lengths,
-                "mask": mask,
-                "masked_y": masked_y,
-                "resets": resets,
+            Options(
+                merge=merge,
+                lengths=lengths,
+                mask=mask,
+                masked_y=masked_y,
+                resets=resets,
                 **self.noise.controls(key, n, self.call, x, w_hh),
-                "state_0": state_0,
-                "reset_to": reset_to,
-            },
+                state_0=state_0,
+                reset_to=reset_to,
+            ),
         )
         y = self.noise.drop(key, n, y, unless=n == self.size - 1)
         if self.skip_connections and y.shape == x.shape:

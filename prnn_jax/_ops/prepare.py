@@ -7,7 +7,8 @@ from jax import Array
 
 from prnn_jax._call.arguments import Arrays, Layout, check_arguments
 from prnn_jax._call.call import Call
-from prnn_jax._cells.choose import cell_of
+from prnn_jax._call.choose import cell_of
+from prnn_jax._call.options import Options
 from prnn_jax._cells.table import NAMES, CellName
 from prnn_jax._engine import ffi
 from prnn_jax._engine.eager import compiled_once
@@ -76,7 +77,7 @@ def prepare(
     batch, time = size("prepare", "batch", batch), size("prepare", "time", time)
     bidirectional = flag("prepare", "bidirectional", bidirectional)
     checks.one_of("prepare", "weights", weights, (None, "int8"))
-    of_cell = cell_of("prepare", cell, {"reset_after": reset_after})
+    of_cell = cell_of("prepare", cell, Options(reset_after=reset_after))
     call = Call(**of_cell, bidirectional=bidirectional)
     checks.check(
         isinstance(params, Params),

@@ -6,6 +6,19 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.call import Call
+from prnn_jax._call.options import (
+    GivenState,
+    Implementation,
+    Lengths,
+    MaskedY,
+    Merge,
+    Options,
+    Precision,
+    Reserve,
+    Resets,
+    State,
+    Zoneout,
+)
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._given import checks
@@ -14,20 +27,7 @@ from prnn_jax._given.params import (
     warn_of_two,
 )
 from prnn_jax._given.statics import size
-from prnn_jax._ops.run import (
-    GivenState,
-    Implementation,
-    Lengths,
-    MaskedY,
-    Merge,
-    Precision,
-    Reserve,
-    Resets,
-    State,
-    Zoneout,
-    call_of,
-    run,
-)
+from prnn_jax._ops.run import call_of, run
 
 
 def recurrence(
@@ -103,12 +103,12 @@ def recurrence(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    arguments = locals()
+    options = Options.of(locals())
     check_cell_name("recurrence", cell)
-    call = call_of("recurrence", cell, arguments)
+    call = call_of("recurrence", cell, options)
     _check_heads(call, w_hh, heads)
     params: Any = Params(None, w_hh, None, b_hh, peepholes, w_hr)  # pyright: ignore[reportArgumentType]
-    return run("recurrence", call, a_x, params, arguments)
+    return run("recurrence", call, a_x, params, options)
 
 
 def _check_heads(call: Call, w_hh, heads: int | None) -> None:

@@ -5,49 +5,25 @@ from collections.abc import Sequence
 from jax import Array
 from jax.typing import ArrayLike
 
-from prnn_jax._cells.activations import GivenActivation, GivenActivations
-from prnn_jax._given.params import (
-    BidirectionalParams,
-    MultiHeadParams,
-    Params,
-    Prepared,
-)
-from prnn_jax._ops.run import (
-    GivenState,
+from prnn_jax._call.options import (
     Implementation,
     Lengths,
     MaskedY,
     Merge,
+    Options,
     Precision,
     Reserve,
     Resets,
-    State,
     Zoneout,
-    call_of,
-    run_layer,
 )
+from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._given.params import (
+    Params,
+    Prepared,
+)
+from prnn_jax._ops.run import call_of, run_layer
 
-__all__ = [
-    "BidirectionalParams",
-    "GivenActivation",
-    "GivenActivations",
-    "GivenState",
-    "Implementation",
-    "Lengths",
-    "Merge",
-    "MultiHeadParams",
-    "Params",
-    "Precision",
-    "Prepared",
-    "Reserve",
-    "Resets",
-    "State",
-    "Zoneout",
-    "gru",
-    "lstm",
-    "rnn",
-    "slstm",
-]
+__all__ = ["gru", "lstm", "rnn", "slstm"]
 
 
 def lstm(
@@ -139,9 +115,9 @@ def lstm(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    arguments = locals()
-    call = call_of("lstm", "lstm", arguments)
-    return run_layer("lstm", call, x, params, arguments)
+    options = Options.of(locals())
+    call = call_of("lstm", "lstm", options)
+    return run_layer("lstm", call, x, params, options)
 
 
 def slstm(
@@ -198,9 +174,9 @@ def slstm(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    arguments = {**locals(), "zoneout": None}
-    call = call_of("slstm", "slstm", arguments)
-    return run_layer("slstm", call, x, params, arguments)
+    options = Options.of(locals())
+    call = call_of("slstm", "slstm", options)
+    return run_layer("slstm", call, x, params, options)
 
 
 def gru(
@@ -265,9 +241,9 @@ def gru(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    arguments = locals()
-    call = call_of("gru", "gru", arguments)
-    return run_layer("gru", call, x, params, arguments)
+    options = Options.of(locals())
+    call = call_of("gru", "gru", options)
+    return run_layer("gru", call, x, params, options)
 
 
 def rnn(
@@ -329,6 +305,6 @@ def rnn(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    arguments = locals()
-    call = call_of("rnn", "rnn", arguments)
-    return run_layer("rnn", call, x, params, arguments)
+    options = Options.of(locals())
+    call = call_of("rnn", "rnn", options)
+    return run_layer("rnn", call, x, params, options)

@@ -1,21 +1,21 @@
 """The way of every public call: options, checks, the projection, the recurrence."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.typing import ArrayLike
 
 from prnn_jax._autodiff.recurrence import recurrence
 from prnn_jax._call.arguments import Arrays, Layout, check_arguments
 from prnn_jax._call.call import Call
+from prnn_jax._call.choose import cell_of
 from prnn_jax._call.controls import Controls, check_controls
+from prnn_jax._call.options import MaskedY, Merge, Options
 from prnn_jax._call.primals import Input, Primals
-from prnn_jax._call.step_mask import MaskedY, StepMask, check_alone, which_count
-from prnn_jax._cells.choose import cell_of
+from prnn_jax._call.step_mask import StepMask, check_alone, which_count
 from prnn_jax._cells.table import AnyCell
 from prnn_jax._engine import gpu
 from prnn_jax._engine.eager import compiled_once
@@ -25,25 +25,13 @@ from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, Prepared, check_lead, described
 
-Implementation = Literal["native", "scan"]
-Merge = Literal["concat", "sum"]
-Reserve = Literal["fast", "lean"]
-Precision = lax.PrecisionLike
-State = Array | tuple[Array, ...]
-GivenState = ArrayLike | Sequence[ArrayLike]
-Zoneout = float | ArrayLike | tuple[float | ArrayLike, ...] | None
-Lengths = ArrayLike | Sequence[int]
-Resets = ArrayLike | Sequence[Any]  # also lists of lists
 
-_CONTROLS = "lengths", "resets", "reset_to", "recurrent_mask", "zoneout"
+def run_layer(op: str, call: Call, x, params, options: Options) -> tuple[Array, Any]:
+    """A layer on input x."""
+    return _compiled(*checked_layer(op, call, x, params, options))
 
 
-def run_layer(op: str, call: Call, x, params, arguments: dict) -> tuple[Array, Any]:
-    """A layer on input x; `arguments` are those of the public function."""
-    return _compiled(*checked_layer(op, call, x, params, arguments))
-
-
-def checked_layer(op: str, call: Call, x, params, arguments: dict) -> "Checked":
+def checked_layer(op: str, call: Call, x, params, options: Options) -> "Checked":
     """What `run_layer` runs."""
     packed = None
     if isinstance(params, Prepared):
@@ -66,35 +54,34 @@ def checked_layer(op: str, call: Call, x, params, arguments: dict) -> "Checked":
     params = params if isinstance(params, Params) else Params(*values)
     check_lead(op, params, params.w_hh, bidirectional=call.bidirectional)
     checks.array(op, "w_ih", params.w_ih)  # None is for `recurrence`
-    return checked(op, call, x, params, arguments, packed)
+    return checked(op, call, x, params, options, packed)
 
 
-def options(op: str, arguments: dict) -> dict:
+def common(op: str, options: Options) -> dict[str, Any]:
     """The fields of `Call` that all functions have, checked."""
     names = "reverse", "bidirectional", "time_major"
-    flags = {name: statics.flag(op, name, arguments[name]) for name in names}
-    implementation = arguments["implementation"]
+    flags = {name: statics.flag(op, name, getattr(options, name)) for name in names}
+    implementation = options.implementation
     checks.one_of(op, "implementation", implementation, (None, "native", "scan"))
-    checks.one_of(op, "reserve", arguments["reserve"], ("fast", "lean"))
-    checks.one_of(op, "merge", arguments["merge"], ("concat", "sum"))
-    precision = statics.precision(op, arguments["precision"])
+    checks.one_of(op, "reserve", options.reserve, ("fast", "lean"))
+    checks.one_of(op, "merge", options.merge, ("concat", "sum"))
+    precision = statics.precision(op, options.precision)
     if precision is None:
         default = statics.precision(op, _default_precision())
         if statics.is_exact(default):
             precision = default  # the native engines must know, too
     return {
         **flags,
-        "lean": arguments["reserve"] == "lean",
+        "lean": options.reserve == "lean",
         "precision": precision,
         "implementation": implementation,
         "max_sms": gpu.max_sms(),
     }
 
 
-def call_of(op: str, function: AnyCell, arguments: dict) -> Call:
+def call_of(op: str, function: AnyCell, options: Options) -> Call:
     """The call of a cell's public function."""
-    cell = cell_of(op, function, arguments)
-    return Call(**cell, **options(op, arguments))
+    return Call(**cell_of(op, function, options), **common(op, options))
 
 
 def with_own(op: str, call: Call, params: Params) -> Call:
@@ -190,28 +177,35 @@ class Checked(NamedTuple):
         return y, states if len(states) > 1 else states[0]
 
 
-def run(op: str, call: Call, x, params: Params, arguments: dict) -> tuple[Array, Any]:
+def run(op: str, call: Call, x, params: Params, options: Options) -> tuple[Array, Any]:
     """The way of every call; with w_ih None, x is a_x already."""
-    return _compiled(*checked(op, call, x, params, arguments))
+    return _compiled(*checked(op, call, x, params, options))
 
 
 def checked(
-    op: str, call: Call, x, params: Params, arguments: dict, packed=None
+    op: str, call: Call, x, params: Params, options: Options, packed=None
 ) -> Checked:
     """What `run` runs."""
-    state_0 = arguments["state_0"]
     call = with_own(op, call, params)
-    layout, arrays = check_arguments(op, call, x, params, state_0)
+    layout, arrays = check_arguments(op, call, x, params, options.state_0)
     x = arrays.x
-    given = {name: arguments[name] for name in _CONTROLS}
-    check_alone(op, arguments)
-    steps = None
-    if arguments["mask"] is not None:
-        mask = arguments["mask"]
-        counts = which_count(op, mask, layout.batch, layout.time, call)
+    check_alone(op, options)
+    lengths, steps = options.lengths, None
+    if options.mask is not None:
+        counts = which_count(op, options.mask, layout.batch, layout.time, call)
         steps = StepMask.of(counts, call)
-        given["lengths"] = steps.lengths(call)
-    controls = check_controls(op, call, layout, x, **given)
+        lengths = steps.lengths(call)
+    controls = check_controls(
+        op,
+        call,
+        layout,
+        x,
+        lengths=lengths,
+        resets=options.resets,
+        reset_to=options.reset_to,
+        recurrent_mask=options.recurrent_mask,
+        zoneout=options.zoneout,
+    )
     engine, reason = engine_for(
         call, x.dtype, target_platform(), layout.groups, layout.hidden
     )
@@ -224,8 +218,8 @@ def checked(
         call = replace(call, implementation="scan")
     if layout.is_empty:  # there is no step to be made, nor to be made again
         call = replace(call, implementation="scan", lean=False)
-    merge = arguments["merge"] if call.bidirectional else "concat"
-    masked_y = arguments["masked_y"]
+    merge = options.merge if call.bidirectional else "concat"
+    masked_y = options.masked_y
     return Checked(call, layout, merge, masked_y, arrays, packed, controls, steps)
 
 

@@ -13,21 +13,21 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.call import Call
-from prnn_jax._cells.activations import GivenActivation, GivenActivations
-from prnn_jax._cells.table import AnyCell, check_cell_name
-from prnn_jax._engine.eager import compiled_once
-from prnn_jax._given import checks, statics
-from prnn_jax._given.params import Params, Prepared
-from prnn_jax._ops.layer_stack import Tower, apart, tower_of
-from prnn_jax._ops.run import (
+from prnn_jax._call.options import (
     GivenState,
     Lengths,
     MaskedY,
     Merge,
     Precision,
     Resets,
-    call_of,
 )
+from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.table import AnyCell, check_cell_name
+from prnn_jax._engine.eager import compiled_once
+from prnn_jax._given import checks, statics
+from prnn_jax._given.params import Params, Prepared
+from prnn_jax._ops.layer_stack import StackOptions, Tower, apart, tower_of
+from prnn_jax._ops.run import call_of
 from prnn_jax._ops.stack_parts import Layer, check_width
 from prnn_jax._statistics.gates import activations
 from prnn_jax._statistics.summaries import ValueStatistics, saturated, summary
@@ -160,18 +160,18 @@ def statistics(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    arguments = {**locals(), "implementation": "scan", "reserve": "fast"}
+    options = StackOptions.of(locals(), implementation="scan")
     check_cell_name(_OP, cell)
     below = float(statics.number(_OP, "saturated_below", saturated_below))
     checks.check(
         below > 0, f"{_OP}: saturated_below must be positive, got {saturated_below}."
     )
     if is_one := isinstance(layers, (Params, Prepared, Layer)):
-        one = ("layers", "state_0", "reset_to")
-        wrapped = {name: arguments[name] for name in one}
-        arguments |= {n: None if v is None else [v] for n, v in wrapped.items()}
-    call = watched(call_of(_OP, cell, arguments))
-    tower, y, form = tower_of(_OP, call, arguments)
+        of_one = {"state_0": state_0, "reset_to": reset_to}
+        given = {n: [value] for n, value in of_one.items() if value is not None}
+        layers, options = [layers], replace(options, **given)
+    call = watched(call_of(_OP, cell, options))
+    tower, y, form = tower_of(_OP, call, x, layers, options)
     forward, pulls = [], []
     for n, part in enumerate(_parts(form)):
         op = _OP if is_one else f"{_OP}, layer {n}"

@@ -12,6 +12,7 @@ from jax import Array
 from prnn_jax._autodiff.recurrence import placed
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import valid_steps
+from prnn_jax._call.options import Options
 from prnn_jax._cells.table import Cell, State
 from prnn_jax._engine import scan
 from prnn_jax._engine.eager import compiled_once
@@ -93,7 +94,7 @@ def _watched_step(plain, call, a_x, state, product, own=None, **by_name):
 
 
 def run_layer(
-    taps: Made | None, op: str, call: Call, x, params, arguments: dict
+    taps: Made | None, op: str, call: Call, x, params, options: Options
 ) -> tuple[Array, tuple[Any, Made, Steps]]:
     """As `_ops.run.run_layer`, by the reference; with the state, what its steps made.
 
@@ -101,7 +102,7 @@ def run_layer(
       taps: zeros, added to what steps make, of which these have the gradients.
       call: `watched`.
     """
-    given = checked_layer(op, call, x, params, arguments)
+    given = checked_layer(op, call, x, params, options)
     y, state_n, made, steps = _run(*given, taps)
     return y, (state_n, made, steps)
 

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import GivenState, Merge
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._cells.table import NAMES, CellName
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._ops import recurrent
 from prnn_jax._ops.layer_stack import stack
-from prnn_jax._ops.recurrent import GivenState, Merge
 
 _FUNCTIONS = {name: getattr(recurrent, name) for name in NAMES}
 _ARRAYS = ["layers", "state_0"]

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from prnn_jax._call.choose import cell_of
+from prnn_jax._call.options import Options
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
-from prnn_jax._cells.choose import GATED, cell_of
 from prnn_jax._cells.table import CellName
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
@@ -84,7 +85,7 @@ def export_onnx(
     if cell == "gru":
         attributes["linear_before_reset"] = int(flags["reset_after"])
     chosen = activation, gate_activation
-    cell_of(_OP, cell, dict(zip(GATED, chosen, strict=True)))
+    cell_of(_OP, cell, Options(activation=activation, gate_activation=gate_activation))
     attributes |= attributes_of(_OP, operator, *chosen, directions)
     graph = _Graph(onnx)
     of_step = layers[0].w_ih.shape[-2]

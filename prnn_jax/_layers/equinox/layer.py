@@ -12,9 +12,19 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.call import Call
+from prnn_jax._call.choose import GATED, cell_of
 from prnn_jax._call.noise import check_noise
+from prnn_jax._call.options import (
+    Implementation,
+    Lengths,
+    Merge,
+    Options,
+    Precision,
+    Reserve,
+    Resets,
+    State,
+)
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
-from prnn_jax._cells.choose import GATED, cell_of
 from prnn_jax._cells.table import CELLS
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
@@ -26,15 +36,6 @@ from prnn_jax._layers.arrays import (
     layer_arrays,
 )
 from prnn_jax._layers.equinox.training import Training
-from prnn_jax._ops.run import (
-    Implementation,
-    Lengths,
-    Merge,
-    Precision,
-    Reserve,
-    Resets,
-    State,
-)
 from prnn_jax.convert import _layouts
 
 
@@ -125,7 +126,7 @@ class Layer(eqx.Module):
         of_all = {option: getattr(self, option) for option in GATED}
         table = CELLS[self._cell_name]
         self.proj_size = checked_proj_size(name, table, proj_size, heads)
-        cell_of(name, table.function, of_all | self._options())
+        cell_of(name, table.function, Options(**of_all | self._options()))
         noise = check_noise(
             name,
             self._call(),

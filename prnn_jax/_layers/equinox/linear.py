@@ -9,13 +9,20 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.noise import Noise
+from prnn_jax._call.options import (
+    Implementation,
+    Lengths,
+    Merge,
+    Precision,
+    Resets,
+    State,
+)
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._given import statics
 from prnn_jax._layers.equinox.layer import Training, check_sequence, promoted
 from prnn_jax._layers.linear import LinearCell, OwnOptions, Spec, own_of
 from prnn_jax._layers.linear_table import CELLS
 from prnn_jax._linear.qrnn import Pooling
-from prnn_jax._ops.run import Implementation, Lengths, Merge, Precision, Resets, State
 
 
 class LinearOptions(OwnOptions, total=False):

@@ -1,26 +1,16 @@
 """Arguments of layers and stacks for Equinox, as type checkers know `**options`."""
 
-from typing import Any, Required, TypedDict
+from typing import Any, Required
 
 from jax import Array
 
-from prnn_jax._cells.activations import GivenActivation, GivenActivations
-from prnn_jax._ops.run import Implementation, Merge, Precision, Reserve
+from prnn_jax._layers.options import SharedOptions
 
 
-class CommonOptions(TypedDict, total=False):
+class CommonOptions(SharedOptions, total=False):
     """Those of layers and of stacks."""
 
-    bidirectional: bool
-    merge: Merge
     heads: int
-    reserve: Reserve
-    precision: Precision
-    implementation: Implementation | None
-    activation: GivenActivations
-    gate_activation: GivenActivation
-    peepholes: bool
-    proj_size: int | None
 
 
 class LayerOptions(CommonOptions, total=False):

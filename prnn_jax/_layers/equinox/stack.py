@@ -12,6 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.noise import check_noise
+from prnn_jax._call.options import Lengths, Resets, State
 from prnn_jax._cells.table import CellName
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
@@ -21,7 +22,6 @@ from prnn_jax._layers.equinox.layer import Layer, check_sequence, promoted
 from prnn_jax._layers.equinox.options import StackOptions
 from prnn_jax._layers.equinox.training import Training
 from prnn_jax._ops import layer_stack
-from prnn_jax._ops.run import Lengths, Resets, State
 
 # Arguments of a stack that its layers do not have, or not in it.
 _OWN = (

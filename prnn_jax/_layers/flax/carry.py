@@ -9,20 +9,25 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._given.checks import check
-from prnn_jax._ops.recurrent import Lengths, Resets
 
 Carry = Any  # a state, or a tuple of states; a pair of these if bidirectional
 
 
-class CallOptions(TypedDict, total=False):
-    """What calls of layers and stacks take, but return_carry, which types a call."""
+class Bent(TypedDict, total=False):
+    """What calls of all layers take besides their input."""
 
     initial_carry: Carry | None
     seq_lengths: Lengths | None
     mask: ArrayLike | None
     resets: Resets | None
     reset_carry: Carry | None
+
+
+class CallOptions(Bent, total=False):
+    """And of those with a product, but return_carry, which types a call."""
+
     time_major: bool | None
     deterministic: bool | None
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prnn_jax._cells.choose import GATED
+from prnn_jax._call.choose import GATED
 from prnn_jax._cells.table import CELLS, Cell, CellName
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check

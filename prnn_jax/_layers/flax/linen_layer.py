@@ -11,6 +11,14 @@ from flax.core import FrozenDict
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import (
+    Implementation,
+    Lengths,
+    Merge,
+    Precision,
+    Reserve,
+    Resets,
+)
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
@@ -20,14 +28,6 @@ from prnn_jax._layers.flax import shared
 from prnn_jax._layers.flax.carry import Carry, LayerCallOptions
 from prnn_jax._layers.flax.kinds import Kind
 from prnn_jax._layers.flax.shared import Initializer
-from prnn_jax._ops.recurrent import (
-    Implementation,
-    Lengths,
-    Merge,
-    Precision,
-    Reserve,
-    Resets,
-)
 from prnn_jax.convert import _layouts
 
 

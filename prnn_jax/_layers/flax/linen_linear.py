@@ -7,15 +7,15 @@ from flax import linen as nn
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import Implementation, Merge, Precision
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._given import checks
 from prnn_jax._layers.flax import shared_linear
-from prnn_jax._layers.flax.carry import Carry
+from prnn_jax._layers.flax.carry import Bent, Carry
 from prnn_jax._layers.flax.linen_layer import make_hashable
 from prnn_jax._layers.linear import Initializer, LinearCell, Spec
 from prnn_jax._layers.linear_table import CELLS
 from prnn_jax._linear.qrnn import Pooling
-from prnn_jax._ops.recurrent import Implementation, Merge, Precision
 
 
 class LinearLayer(nn.Module):
@@ -53,7 +53,7 @@ class LinearLayer(nn.Module):
         reverse: bool | None = None,
         keep_order: bool | None = None,
         deterministic: bool | None = None,
-        **bent: Unpack[shared_linear.Bent],
+        **bent: Unpack[Bent],
     ) -> Any:
         """Runs the layer over whole sequences, as `linen.RNN` does.
 

@@ -9,6 +9,7 @@ from flax.core import FrozenDict
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._cells.table import CellName
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
@@ -18,7 +19,6 @@ from prnn_jax._layers.flax import shared_stack
 from prnn_jax._layers.flax.carry import CallOptions, Carry
 from prnn_jax._layers.flax.linen_layer import Layer, make_hashable
 from prnn_jax._ops import layer_stack
-from prnn_jax._ops.recurrent import Lengths, Resets
 
 _ELSEWHERE = (
     *("features", "keep_order", "carry_init", "name", "parent"),

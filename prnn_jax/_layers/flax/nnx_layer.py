@@ -1,6 +1,6 @@
 """What the layers for Flax NNX share."""
 
-from typing import Any, ClassVar, Literal, Required, Self, TypedDict, Unpack, overload
+from typing import Any, ClassVar, Literal, Required, Self, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,14 @@ from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import (
+    Implementation,
+    Lengths,
+    Merge,
+    Precision,
+    Reserve,
+    Resets,
+)
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
@@ -17,14 +25,7 @@ from prnn_jax._layers.flax import shared
 from prnn_jax._layers.flax.carry import Carry, LayerCallOptions
 from prnn_jax._layers.flax.kinds import Kind
 from prnn_jax._layers.flax.shared import Initializer
-from prnn_jax._ops.recurrent import (
-    Implementation,
-    Lengths,
-    Merge,
-    Precision,
-    Reserve,
-    Resets,
-)
+from prnn_jax._layers.options import SharedOptions
 from prnn_jax.convert import _layouts
 
 Rngs = nnx.Rngs | nnx.RngStream
@@ -33,26 +34,17 @@ _ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes", "w_hr"
 _zeros = jax.nn.initializers.zeros
 
 
-class CommonOptions(TypedDict, total=False):
+class CommonOptions(SharedOptions, total=False):
     """Arguments of layers and stacks, as type checkers know those of `**options`."""
 
     kernel_init: Initializer
     recurrent_kernel_init: Initializer
     bias_init: Initializer
-    bidirectional: bool
-    merge: Merge
     heads: int | None
     time_major: bool
     return_carry: bool
     dtype: Any
     param_dtype: Any
-    reserve: Reserve
-    precision: Precision
-    implementation: Implementation | None
-    activation: GivenActivations
-    gate_activation: GivenActivation
-    peepholes: bool
-    proj_size: int | None
 
 
 class LayerOptions(CommonOptions, total=False):
@@ -74,6 +66,15 @@ class StackOptions(CommonOptions, total=False):
     recurrent_bias: bool
     cap: float
     skip: float
+
+
+class ScannedOptions(StackOptions, total=False):
+    """Those of a layer in `ScannedRNN`, of any cell."""
+
+    recurrent_dropout_rate: float
+    zoneout_rate: float | tuple[float, ...]
+    deterministic: bool
+    carry_init: Initializer | None
 
 
 def rngs_with_params(rngs: nnx.Rngs | None) -> nnx.Rngs:

@@ -7,11 +7,12 @@ from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import Implementation, Merge, Precision
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._layers.flax import shared_linear
-from prnn_jax._layers.flax.carry import Carry
+from prnn_jax._layers.flax.carry import Bent, Carry
 from prnn_jax._layers.linear import (
     Initializer,
     LinearCell,
@@ -21,7 +22,6 @@ from prnn_jax._layers.linear import (
 )
 from prnn_jax._layers.linear_table import CELLS
 from prnn_jax._linear.qrnn import Pooling
-from prnn_jax._ops.recurrent import Implementation, Merge, Precision
 
 
 class LinearLayer(nnx.Module):
@@ -94,7 +94,7 @@ class LinearLayer(nnx.Module):
         keep_order: bool | None = None,
         deterministic: bool | None = None,
         rngs: nnx.Rngs | None = None,
-        **bent: Unpack[shared_linear.Bent],
+        **bent: Unpack[Bent],
     ) -> Any:
         """Runs the layer over whole sequences, as `nnx.RNN` does.
 

@@ -8,6 +8,7 @@ from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._cells.table import CellName
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
@@ -17,7 +18,6 @@ from prnn_jax._layers.flax import shared, shared_stack
 from prnn_jax._layers.flax.carry import CallOptions, Carry
 from prnn_jax._layers.flax.nnx_layer import Layer, Rngs, StackOptions, rngs_with_params
 from prnn_jax._ops import layer_stack
-from prnn_jax._ops.recurrent import Lengths, Resets
 
 # Arguments of a stack that its layers do not have, or not in it.
 _OWN = (

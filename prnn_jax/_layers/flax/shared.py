@@ -11,17 +11,10 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from prnn_jax._call.call import Call
+from prnn_jax._call.choose import GATED, cell_of
 from prnn_jax._call.controls import counted
 from prnn_jax._call.noise import Noise
-from prnn_jax._cells.activations import GivenActivation, GivenActivations
-from prnn_jax._cells.choose import GATED, cell_of
-from prnn_jax._given import checks, statics
-from prnn_jax._given.checks import check
-from prnn_jax._given.params import Params, typed
-from prnn_jax._layers.arrays import checked_proj_size
-from prnn_jax._layers.flax.carry import Carry, Form
-from prnn_jax._layers.flax.kinds import Kind
-from prnn_jax._ops.recurrent import (
+from prnn_jax._call.options import (
     Implementation,
     Lengths,
     Merge,
@@ -29,6 +22,14 @@ from prnn_jax._ops.recurrent import (
     Reserve,
     Resets,
 )
+from prnn_jax._call.options import Options as CallOptions
+from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._given import checks, statics
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params, typed
+from prnn_jax._layers.arrays import checked_proj_size
+from prnn_jax._layers.flax.carry import Carry, Form
+from prnn_jax._layers.flax.kinds import Kind
 
 Initializer = jax.nn.initializers.Initializer
 
@@ -111,7 +112,8 @@ class Options:
             object.__setattr__(self, option, value)
         features, heads = self.features, self.heads
         of_all = {option: getattr(self, option) for option in GATED}
-        cell_of(name, self.kind.cell.function, of_all | dict(self.cell_options))
+        of_cell = CallOptions(**of_all | dict(self.cell_options))
+        cell_of(name, self.kind.cell.function, of_cell)
         checks.one_of(name, "merge", self.merge, get_args(Merge))
         checks.one_of(name, "reserve", self.reserve, get_args(Reserve))
         implementations = (None, *get_args(Implementation))

@@ -1,28 +1,18 @@
 """What the layers without a product in a step share for NNX and Linen."""
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._layers.flax.carry import Carry
 from prnn_jax._layers.flax.shared import in_order_of_processing, promoted
 from prnn_jax._layers.linear import Spec
-from prnn_jax._ops.recurrent import Lengths, Resets
-
-
-class Bent(TypedDict, total=False):
-    """What a call may have besides its input."""
-
-    initial_carry: Carry | None
-    seq_lengths: Lengths | None
-    mask: ArrayLike | None
-    resets: Resets | None
-    reset_carry: Carry | None
 
 
 def batch_of(spec: Spec, inputs: Any, *, time_major: bool) -> tuple[int, ...]:

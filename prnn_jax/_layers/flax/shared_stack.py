@@ -9,6 +9,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.noise import Noise
+from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._cells.table import NAMES
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
@@ -16,7 +17,6 @@ from prnn_jax._given.params import Params
 from prnn_jax._layers.flax.carry import Carry
 from prnn_jax._layers.flax.shared import Options, promoted
 from prnn_jax._ops import layer_stack
-from prnn_jax._ops.recurrent import Lengths, Resets
 
 
 def cell_of(cell: Any) -> Any:

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from prnn_jax._call.options import Options
 from prnn_jax._cells.activations import (
     RELU,
     TANH,
@@ -19,41 +20,33 @@ from prnn_jax._given.checks import check
 #: Options of cells that have gates.
 GATED = "activation", "gate_activation"
 
-
-#: Options that some cells have, as they are usually.
-_USUAL = {
-    "activation": "tanh",
-    "gate_activation": "sigmoid",
-    "reset_after": True,
-    "cap": 20.0,
-    "skip": 0.0,
-}
+#: Options that say which cell it is.
+_OF_CELLS = *GATED, "reset_after", "cap", "skip"
 
 
-def cell_of(op: str, function: AnyCell, arguments: dict) -> dict[str, Any]:
-    """The fields of `Call` that say which cell it is; what is missing is as usual."""
+def cell_of(op: str, function: AnyCell, options: Options) -> dict[str, Any]:
+    """The fields of `Call` that say which cell it is."""
     if isinstance(function, Defined):
-        for name, usual in _USUAL.items():
-            given = arguments.get(name, usual)
+        for name in _OF_CELLS:
+            given = getattr(options, name)
             check(
-                given == usual,
+                given == getattr(Options, name),
                 f"{op}: {function.name} has no {name}, got {given!r}.",
             )
         check(
-            arguments.get("reserve", "fast") == "fast",
+            options.reserve == "fast",
             f"{op}: reserve must be 'fast' for {function.name}, which no engine runs, "
             "got 'lean'; jax.checkpoint around the call saves memory.",
         )
         return {"cell": function.row}
-    activation = arguments.get("activation", "tanh")
-    gate_activation = arguments.get("gate_activation", "sigmoid")
+    activation, gate_activation = options.activation, options.gate_activation
     if function == "rnn":
         check(
             gate_activation == "sigmoid",
             f"{op}: the rnn has no gates; gate_activation must be 'sigmoid', got "
             f"{gate_activation!r}.",
         )
-        return _rnn(op, activation, arguments)
+        return _rnn(op, options)
     f = activations_of(op, activation, gate_activation)
     check(
         function != "slstm" or f == USUAL,
@@ -64,16 +57,17 @@ def cell_of(op: str, function: AnyCell, arguments: dict) -> dict[str, Any]:
         function == "lstm" or f.candidate == f.output,
         f"{op}: activation must be one, for the {function}, got {activation!r}.",
     )
-    after = statics.flag(op, "reset_after", arguments.get("reset_after", True))
+    after = statics.flag(op, "reset_after", options.reset_after)
     cell: str = function if f == USUAL else f"{function}_general"
     if function == "gru" and not after:
         cell = "gru_reset_before"
     return {"cell": cell, "f": f}
 
 
-def _rnn(op: str, activation: Any, arguments: dict) -> dict[str, Any]:
-    cap = statics.number(op, "cap", arguments.get("cap", 20.0))
-    skip = float(statics.number(op, "skip", arguments.get("skip", 0.0)))
+def _rnn(op: str, options: Options) -> dict[str, Any]:
+    activation: Any = options.activation
+    cap = statics.number(op, "cap", options.cap)
+    skip = float(statics.number(op, "skip", options.skip))
     check(cap > 0, f"{op}: cap must be positive, got {cap}.")
     if activation == "clipped_relu":
         activation = Activation("clipped_relu", cap) if math.isfinite(cap) else "relu"
