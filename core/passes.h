@@ -151,7 +151,10 @@ struct ForwardPass : PassBase<C, Io, T, S> {
   }
   PRNN_HD Vec<1, F> advance(Index g, Index s, Index b, Index unit, const Vec<C::kGates, F>& a_h,
                             const Inputs& in, Carry& carry, Saved& saved, Io io) const {
-    if (has_ended(g, s, b)) return {F(0.0f)};
+    if (has_ended(g, s, b)) {
+      saved = {};
+      return {F(0.0f)};
+    }
     controls().replace(carry, shape, g, s, b, unit, io);
     const auto own = Base::per_unit(at.per_unit, g, unit, io);
     Forward<C, F>& out = saved.out;
@@ -325,6 +328,7 @@ struct BackwardPass : PassBase<C, Io, T, S> {
     if (controls().resets != nullptr)
       at.hand_to_reset(shape, g, forward_step(shape, s) + 1, b, unit, d, io);
     Backward<C, F> out{};
+    da_x = out.da_x;
     if (s == shape.time) return out.da_h;
     const Index step = forward_step(shape, s);
     if (S::kIsPlain || step < shape.length(b, g)) {
