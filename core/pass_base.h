@@ -13,7 +13,8 @@ struct PassBase {
   static constexpr int kPhases = C::kPhases;
   C cell;
   S shape;
-  struct Rows {
+  // Rows of arrays by time: of a step, and of the one that the loop takes after it.
+  struct SequenceRows {
     Index here, next;
   };
 

@@ -70,7 +70,7 @@ PRNN_HD void step_by_parts(const Pass& pass, std::int64_t g, std::int64_t s, std
 template <class C, class Io, class T = float, class S = Shape>
 struct ForwardPass : PassBase<C, Io, T, S> {
   using Base = PassBase<C, Io, T, S>;
-  using Rows = typename Base::Rows;
+  using SequenceRows = typename Base::SequenceRows;
   using Index = typename S::Index;
   using F = typename Io::F;
   using Base::cell, Base::shape;
@@ -129,13 +129,14 @@ struct ForwardPass : PassBase<C, Io, T, S> {
   PRNN_HD static Index published_at(const S& shape, Index g, Index s, Index b) {
     return shape.sequence_at(b, shape.time_at(g, s, b), g, kPublished);
   }
-  PRNN_HD Rows rows(Index g, Index s, Index b) const {
+  PRNN_HD SequenceRows rows(Index g, Index s, Index b) const {
     return {Base::row_of(g, s, b), Base::row_of(g, s + 1, b)};
   }
   PRNN_HD Fetched fetch(Index g, Index s, Index b, Index unit, Io io) const {
     return fetch(rows(g, s, b), g, s, b, unit, io);
   }
-  PRNN_HD Fetched fetch(const Rows& rows, Index g, Index s, Index b, Index unit, Io io) const {
+  PRNN_HD Fetched fetch(const SequenceRows& rows, Index g, Index s, Index b, Index unit,
+                        Io io) const {
     return {Base::template fetch_a_x<C::kGates>(at, rows.here, g, s, b, unit, 0, io)};
   }
   PRNN_HD static Inputs inputs(const Fetched& in, Io io) { return {Base::values(in.a_x, io)}; }
@@ -165,8 +166,8 @@ struct ForwardPass : PassBase<C, Io, T, S> {
     carry[0] = io.stored(carry[0]);  // other units and later calls see h as it is in y
     return {carry[0]};
   }
-  PRNN_HD void save(const Rows& rows, Index g, Index s, Index b, Index unit, const Saved& saved,
-                    Io io) const {
+  PRNN_HD void save(const SequenceRows& rows, Index g, Index s, Index b, Index unit,
+                    const Saved& saved, Io io) const {
     if (at.saved == nullptr || has_ended(g, s, b)) return;
     if constexpr (C::kKeepsMade)
       if (controls().zoneout != nullptr)
@@ -225,7 +226,7 @@ struct ForwardPass : PassBase<C, Io, T, S> {
 template <class C, class Io, class T = float, class S = Shape>
 struct BackwardPass : PassBase<C, Io, T, S> {
   using Base = PassBase<C, Io, T, S>;
-  using Rows = typename Base::Rows;
+  using SequenceRows = typename Base::SequenceRows;
   using Index = typename S::Index;
   using F = typename Io::F;
   using Base::cell, Base::shape;
@@ -279,14 +280,15 @@ struct BackwardPass : PassBase<C, Io, T, S> {
   PRNN_HD static Index published_at(const S& shape, Index g, Index s, Index b) {
     return shape.sequence_at(b, shape.time_at(g, forward_step(shape, s), b), g, kPublished);
   }
-  PRNN_HD Rows rows(Index g, Index s, Index b) const {
+  PRNN_HD SequenceRows rows(Index g, Index s, Index b) const {
     const Index step = forward_step(shape, s);
     return {Base::row_of(g, step, b), Base::row_of(g, step - 1, b)};
   }
   PRNN_HD Fetched fetch(Index g, Index s, Index b, Index unit, Io io) const {
     return fetch(rows(g, s, b), g, s, b, unit, io);
   }
-  PRNN_HD Fetched fetch(const Rows& rows, Index g, Index s, Index b, Index unit, Io io) const {
+  PRNN_HD Fetched fetch(const SequenceRows& rows, Index g, Index s, Index b, Index unit,
+                        Io io) const {
     Fetched in{};
     if (s == shape.time) return in;
     const bool is_first = s + 1 == shape.time;  // of the forward pass, which began with states
@@ -348,7 +350,7 @@ struct BackwardPass : PassBase<C, Io, T, S> {
     da_x = out.da_x;
     return out.da_h;
   }
-  PRNN_HD void save(const Rows& rows, Index, Index s, Index, Index unit, const Saved& da_x,
+  PRNN_HD void save(const SequenceRows& rows, Index, Index s, Index, Index unit, const Saved& da_x,
                     Io io) const {
     if constexpr (!C::kSameGradient)
       if (s < shape.time)

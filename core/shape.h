@@ -10,10 +10,10 @@ namespace prnn {
 // Sequences are [batch, time, groups, n·hidden], or [time, batch, groups, n·hidden] where
 // time_major; states are [batch, groups, hidden]. The group lies beside the features, so that two
 // directions or many heads are one projection's output and one layer's y, without a copy.
-template <class I, bool kMayHaveLengths>
+template <class I, bool kPlain>
 struct ShapeOf {
   using Index = I;
-  static constexpr bool kIsPlain = !kMayHaveLengths;
+  static constexpr bool kIsPlain = kPlain;
   Index time, batch, groups, hidden;
   bool time_major;
   bool reverse;        // all groups run from the last step to the first
@@ -49,7 +49,7 @@ struct ShapeOf {
   }
   // Within what there is, whatever the array says.
   PRNN_HD Index length(Index b, Index g) const {
-    if (!kMayHaveLengths || lengths == nullptr) return time;
+    if (kPlain || lengths == nullptr) return time;
     const Index given = lengths[b * groups + g];
     return given < 0 ? 0 : given < time ? given : time;
   }
@@ -65,7 +65,7 @@ struct ShapeOf {
   // Whether a step that counts is another because of lengths: a row's last, or one of a row that
   // begins there.
   PRNN_HD bool lengths_bend(Index g, Index step, Index b) const {
-    return kMayHaveLengths && lengths != nullptr && (runs_backwards(g) || step + 1 >= length(b, g));
+    return !kPlain && lengths != nullptr && (runs_backwards(g) || step + 1 >= length(b, g));
   }
   // For what takes calls of any kind.
   template <class To>
@@ -74,10 +74,10 @@ struct ShapeOf {
     return {time, batch, groups, hidden, time_major, reverse, bidirectional, nullptr, projected};
   }
 };
-using Shape = ShapeOf<std::int64_t, true>;
+using Shape = ShapeOf<std::int64_t, false>;
 
-// Of a call without lengths whose arrays have fewer than 2^31 values each: for engines to which
-// arithmetic with indices is a part of a step's time.
-using PlainShape = ShapeOf<std::int32_t, false>;
+// Of a plain call: without lengths, and its arrays have fewer than 2^31 values each; for engines to
+// which arithmetic with indices is a part of a step's time.
+using PlainShape = ShapeOf<std::int32_t, true>;
 
 }  // namespace prnn

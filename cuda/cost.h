@@ -70,6 +70,7 @@ inline void set_times(const Request& request, const Device& device, Plan& plan) 
     const double l2_bytes = device.l2_bytes_per_s * us / cycles_per_us;
     // One after the other: k blocks in registers, then those in shared memory, some at a time.
     const std::int64_t in_registers = plan.k_blocks - plan.shared_k_blocks;
+    // As in the kernels that the constants are of.
     const int ahead = blocks_ahead(tile, request.number, false);
     const std::int64_t trips =
         ceil_div(in_registers, ahead) + ceil_div(plan.shared_k_blocks, ahead);

@@ -117,8 +117,8 @@ class Engine {
   using Fetched = typename Pass::Fetched;
   using Inputs = typename Pass::Inputs;
   using Published = Vec<Pass::kPublished>;
-  using Exchanged = typename ExchangeOf<kExchange, Pass, kNumber, kTile>::Type;
-  using Target = typename Exchanged::Target;
+  using ExchangeType = typename ExchangeOf<kExchange, Pass, kNumber, kTile>::Type;
+  using Target = typename ExchangeType::Target;
 
   PRNN_DEVICE static SharedLayout layout(const Task<Pass>& task) {
     return SharedLayout::of(kTile, kExchange, Pass::kPublished * task.padded, kNumber);
@@ -146,10 +146,10 @@ class Engine {
 
   // The row of a step in arrays by time. Of a plain call it is as far from the one before as from
   // the one after, and goes on from step to step; of others it is computed.
-  class Row {
+  class SequenceRow {
    public:
-    Row() = default;
-    PRNN_DEVICE Row(const Pass& pass, const Job& job, const Element& at) {
+    SequenceRow() = default;
+    PRNN_DEVICE SequenceRow(const Pass& pass, const Job& job, const Element& at) {
       if constexpr (kIsPlain<Pass>) {
         const auto of_any = pass.rows(job.group, job.first_step, 0);
         here_ = pass.rows(job.group, job.first_step, at.row).here;
@@ -157,8 +157,8 @@ class Engine {
       }
     }
     // Of the step that is so many after s.
-    PRNN_DEVICE typename Pass::Rows rows(const Pass& pass, const Job& job, const Element& at, int s,
-                                         int ahead) const {
+    PRNN_DEVICE typename Pass::SequenceRows rows(const Pass& pass, const Job& job,
+                                                 const Element& at, int s, int ahead) const {
       if constexpr (kIsPlain<Pass>)
         return {here_ + ahead * stride_, here_ + (ahead + 1) * stride_};
       else
@@ -201,15 +201,15 @@ class Engine {
     Carry carry[kElements];
     Fetched fetched[kElements] = {};
     Target target[kElements];
-    Row row[kElements];
+    SequenceRow row[kElements];
     skip(job, 0, job.first_step);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const Element at = element(job, e);
       carry[e] = {};
       target[e] = exchange_.target(spot(at));
-      row[e] = Row(pass, job, at);
       if (at.exists) {
+        row[e] = SequenceRow(pass, job, at);
         carry[e] = pass.carried(job.group, 0, at.row, at.unit, Io{});
         if (job.first_step < job.end_step)
           fetched[e] = pass.fetch(job.group, job.first_step, at.row, at.unit, Io{});
@@ -245,7 +245,7 @@ class Engine {
   template <class Probe>
   PRNN_DEVICE void step(const Job& job, int s, Carry (&carry)[kElements],
                         Fetched (&fetched)[kElements], Target (&target)[kElements],
-                        Row (&row)[kElements], Probe& probe) {
+                        SequenceRow (&row)[kElements], Probe& probe) {
     const Pass& pass = task_.pass;
     float sums[kTile.m_tiles][kTile.n_tiles][4] = {};
     exchange_.arrive(s);
@@ -286,8 +286,8 @@ class Engine {
       for (int p = 0; p < Pass::kPublished; ++p) published[p] = at.exists ? published[p] : 0.0f;
       // What others wait for comes first, where there are registers for what does not.
       const auto save = [&] {
-        const auto rows = row[e].rows(pass, job, at, s, 0);
-        if (at.exists) pass.save(rows, job.group, s, at.row, at.unit, saved, Io{});
+        if (at.exists)
+          pass.save(row[e].rows(pass, job, at, s, 0), job.group, s, at.row, at.unit, saved, Io{});
       };
       if (!kIsPlain<Pass>) save();
       if (Pass::kStartsPublished || s < pass.shape.time) publish(job, at, s, published, target[e]);
@@ -299,7 +299,7 @@ class Engine {
   }
 
   // To the team, padding included, and to the pass's output. All lanes of a warp at once. What is
-  // beyond the team's own units, or has no row, is zero.
+  // beyond the layer's units, or has no row, is zero; a grid publishes nothing of what has no row.
   PRNN_DEVICE void publish(const Job& job, const Element& at, int s, const Published& values,
                            Target& target) const {
     Published exchanged = values;
@@ -316,9 +316,9 @@ class Engine {
 
   const Task<Pass>& task_;
   Place place_;
-  Weights<kNumber, kTile, Pass::kProducts, kIsPlain<Pass>> weights_;
+  Weights<kNumber, kTile, kIsPlain<Pass>> weights_;
   PartialSums<kTile> sums_;
-  Exchanged exchange_;
+  ExchangeType exchange_;
   float* bias_;  // [rows]
   int first_unit_;
 };

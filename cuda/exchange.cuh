@@ -63,12 +63,10 @@ template <class Pass, Number kNumber, Tile kTile>
 class SharedValues {
  public:
   PRNN_DEVICE SharedValues(const Task<Pass>& task, const SharedLayout& layout, const Place& place)
-      : place_(place),
+      : task_(task),
+        place_(place),
         pitch_(static_cast<int>(layout.pitch)),
-        buffer_bytes_(kTile.columns() * pitch_),
-        value_bytes_(static_cast<int>(task.padded * sizeof(typename Pass::Value))) {
-    const std::int64_t k_blocks = ceil_div(Pass::kPublished * value_bytes_, kKBlockBytes);
-    k_blocks_ = of_warp(kTile, static_cast<int>(k_blocks), place.warp_k);
+        buffer_bytes_(kTile.columns() * pitch_) {
     buffers_ = ptx::shared() + static_cast<int>(layout.values);
     // What lies beyond the last published value is multiplied with weights of zero.
     for (int i = 16 * place.thread; i < 2 * buffer_bytes_; i += 16 * kThreads)
@@ -86,10 +84,10 @@ class SharedValues {
   PRNN_DEVICE void read_from(int s) {
     from_ = buffer(s) + place_.row * pitch_ + 16 * place_.part + place_.warp_k * kKBlockBytes;
   }
-  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k) const {
+  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k, bool is_there) const {
 #pragma unroll
     for (int n = 0; n < kTile.n_tiles; ++n) v[n] = {};
-    if (k >= k_blocks_) return;
+    if (!is_there) return;
 #pragma unroll
     for (int n = 0; n < kTile.n_tiles; ++n)
       v[n] = *reinterpret_cast<const ptx::Word4*>(from_ + 8 * n * pitch_ +
@@ -100,11 +98,14 @@ class SharedValues {
 
  protected:
   // From one of a unit's published values to the next, in bytes.
-  PRNN_DEVICE int value_bytes() const { return value_bytes_; }
+  PRNN_DEVICE int value_bytes() const {
+    return static_cast<int>(task_.padded) * static_cast<int>(sizeof(typename Pass::Value));
+  }
 
  private:
+  const Task<Pass>& task_;
   Place place_;
-  int pitch_, buffer_bytes_, value_bytes_, k_blocks_;
+  int pitch_, buffer_bytes_;
   char* buffers_;
   const char* from_;
 };
@@ -212,10 +213,10 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
   ptx::MBarrier* barriers_;
 };
 
-// A team of any blocks of a grid that all run: the output is the mailbox. It is filled with
-// kUnwritten before the launch, every granule is written once and read until it is there. The
-// value read is the message itself, so nothing needs to be ordered: no flag, fence or barrier; and
-// nothing is written twice, so nobody can be late.
+// A team of any blocks of a grid that all run: the output is the mailbox, or one beside it. It is
+// filled with kUnwritten before the launch, every granule is written once and read until it is
+// there. The value read is the message itself, so nothing needs to be ordered: no flag, fence or
+// barrier; and nothing is written twice, so nobody can be late.
 template <class Pass, Number kNumber, Tile kTile>
 class GridExchange {
  public:
@@ -245,7 +246,7 @@ class GridExchange {
     for (int n = 0; n < kTile.n_tiles; ++n) from_[n] = is_next ? from_[n] + stride_ : at_step(s, n);
   }
   // Lanes whose 16 bytes lie beyond the last value have zeros: they read nothing.
-  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k) const {
+  PRNN_DEVICE void load(ptx::Word4 (&v)[kTile.n_tiles], int k, bool) const {
 #pragma unroll
     for (int n = 0; n < kTile.n_tiles; ++n) {
       v[n] = {};
@@ -272,19 +273,16 @@ class GridExchange {
     }
   }
 
+  // Where this lane stores in the next step, of those from the job's first on; or null. Carried
+  // along by plain calls alone: others have no registers for it.
   struct Target {
-    char*
-        next;  // where this lane stores in the next step, of those from the job's first on; or null
+    char* next;
   };
-  PRNN_DEVICE Target target(const Spot& spot) const {
-    const bool stores = spot.exists && job_.first_row + spot.column < shape_.batch &&
-                        spot.within < Pass::kPublished;
-    return {stores ? place_of(job_.first_step, spot) : nullptr};
-  }
+  PRNN_DEVICE Target target(const Spot& spot) const { return {place_of(job_.first_step, spot)}; }
   PRNN_DEVICE void publish(int s, const Spot& spot, Target& to,
                            const Granules<Pass>& granules) const {
-    if (to.next == nullptr) return;
-    char* const first = s < 0 ? place_of(s, spot) : to.next;
+    char* const first = s < 0 || !kIsPlain<Pass> ? place_of(s, spot) : to.next;
+    if (first == nullptr) return;
     const std::int64_t bytes = granule_units(kNumber) * task_.padded * sizeof(Value);
     each_of_lane<kNumber>(granules, spot.within, [&](int n, ptx::Word2 granule) {
       ptx::st_relaxed_gpu_b64(first + n * bytes, granule);
@@ -316,14 +314,18 @@ class GridExchange {
   PRNN_DEVICE const char* at_step(int s, int n) const {
     return row_published(s - 1, row_of(n)) + 16 * place_.part + kKBlockBytes * place_.warp_k;
   }
-  // That a column reads: one beyond the batch reads the last row, and nobody asks for its sums.
+  // That a column reads: one beyond the batch reads the last row, and nothing is made of its
+  // sums.
   PRNN_DEVICE int row_of(int n) const {
     const int row = job_.first_row + 8 * n + place_.row, last = static_cast<int>(shape_.batch) - 1;
     return row < last ? row : last;
   }
+  // Where this lane stores in step s; null if it does not.
   PRNN_DEVICE char* place_of(int s, const Spot& spot) const {
-    return row_published(s, job_.first_row + spot.column) +
-           (spot.within * task_.padded + spot.unit) * sizeof(Value);
+    const int row = job_.first_row + spot.column;
+    const bool stores = spot.exists && row < shape_.batch && spot.within < Pass::kPublished;
+    if (!stores) return nullptr;
+    return row_published(s, row) + (spot.within * task_.padded + spot.unit) * sizeof(Value);
   }
   PRNN_DEVICE char* row_published(int s, int row) const {
     Value* const at = s < 0 ? task_.initial + shape_.state_at(row, job_.group)

@@ -167,8 +167,8 @@ def readable(symbol: str) -> str:
     # Memory has the format that is multiplied, which is named beside it.
     name = re.sub(r", UnitIo<[^<>]*>, \w+", "", name)
     # Kernels for plain calls alone are the rule; others take controls, too.
-    name = re.sub(r", ShapeOf<int, false> ?", "", name)
-    name = re.sub(r", ShapeOf<long, true> ?", ", controls", name)
+    name = re.sub(r", ShapeOf<int, true> ?", "", name)
+    name = re.sub(r", ShapeOf<long, false> ?", ", controls", name)
     name = re.sub(r"\(([A-Za-z_]\w*)\)(\d+)", _enumerator, name)
     depth = 0
     for n, c in enumerate(name):  # cut the arguments, which follow the template's

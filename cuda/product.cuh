@@ -1,5 +1,4 @@
 // The product of a block's resident weights with the published values.
-//
 #pragma once
 #include "cuda/weights.cuh"
 
@@ -10,12 +9,12 @@ PRNN_DEVICE int of_warp(const Tile& tile, int k_blocks, int warp_k) {
   return (k_blocks - warp_k + tile.warps_k() - 1) / tile.warps_k();
 }
 
-template <Number kNumber, Tile kTile, int kProducts, bool kIsPlain>
+template <Number kNumber, Tile kTile, bool kIsPlain>
 class Weights {
  public:
   using Value = typename Format<kNumber>::Value;
-  static constexpr int kUnits = units_per_block(kTile, kProducts, kNumber);
   using Sums = float[kTile.m_tiles][kTile.n_tiles][4];
+
   PRNN_DEVICE Weights(const Place& place, const SharedLayout& layout, std::int64_t depth)
       : place_(place) {
     const int blocks = static_cast<int>(ceil_div(depth * sizeof(Value), kKBlockBytes));
@@ -27,7 +26,7 @@ class Weights {
               warp * in_shared * kFragments;
   }
 
-  // Reads the rows of units [first, first + kUnits) of group g. All warps at once.
+  // Reads the rows of the block's units, from `first` on, of group g. All warps at once.
   template <class Pass>
   PRNN_DEVICE void load(const Pass& pass, int padded, int g, int first) {
     // Undefined values would let nvcc 13.0 take all blocks' for those of the last.
@@ -56,14 +55,15 @@ class Weights {
     ptx::bar_warp_sync();  // .aligned products want the warp together
   }
 
-  // sums = weights · values, where values.load(b, n) reads this lane's part of this warp's n-th k
-  // block of all columns, and values.wait(b, ...) returns once those loaded have arrived, in step
-  // s. Blocks of registers' are on their way while those before them are multiplied.
+  // sums = weights · values, where values.load(b, n, is_there) reads this lane's part of this
+  // warp's n-th k block, if it has so many, of all columns, and values.wait(b, ...) returns once
+  // those loaded have arrived, in step s. Blocks of registers' are on their way while those before
+  // them are multiplied.
   template <class Values>
   PRNN_DEVICE void multiply(const Values& values, int s, Sums& sums) const {
     ptx::Word4 ahead[kAhead][kTile.n_tiles];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) values.load(ahead[i], i);
+    for (int i = 0; i < kAhead; ++i) values.load(ahead[i], i, i < k_blocks_);
     Chains chains = {};
 #pragma unroll
     for (int first = 0; first < kTile.register_blocks; first += kAhead) {
@@ -78,13 +78,14 @@ class Weights {
             multiply_tile(m, registers_[m][first + i], ahead[i], chains);
         else
           multiply_shared(first + i, ahead[i], chains);
-        if (first + kAhead < kFirstShared) values.load(ahead[i], first + kAhead + i);
+        if (first + kAhead < kFirstShared)
+          values.load(ahead[i], first + kAhead + i, first + kAhead + i < k_blocks_);
       }
     }
 #pragma unroll 1
     for (int first = kFirstShared; first < k_blocks_; first += kAhead) {
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) values.load(ahead[i], first + i);
+      for (int i = 0; i < kAhead; ++i) values.load(ahead[i], first + i, first + i < k_blocks_);
       values.wait(ahead, first, s);
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) multiply_shared(first + i, ahead[i], chains);
@@ -111,7 +112,7 @@ class Weights {
   // The first group of blocks that has none in registers.
   static constexpr int kFirstShared = static_cast<int>(round_up(kTile.register_blocks, kAhead));
   // Products that wait for no other: where there are few tiles, the halves of a k block apart.
-  static constexpr int kChains = kTile.m_tiles * kTile.n_tiles <= 2 ? 2 : 1;
+  static constexpr int kChains = kTile.m_tiles * kTile.n_tiles <= (kIsPlain ? 2 : 1) ? 2 : 1;
   using Chains = float[kChains][kTile.m_tiles][kTile.n_tiles][4];
 
   PRNN_DEVICE void multiply_shared(int k, const ptx::Word4 (&values)[kTile.n_tiles],

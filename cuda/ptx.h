@@ -8,10 +8,10 @@
 
 namespace prnn::ptx {
 
-struct Word2 {  // one 8-byte access
+struct alignas(8) Word2 {  // one 8-byte access
   std::uint32_t x, y;
 };
-struct Word4 {  // two of them, or one fragment of a matrix
+struct alignas(16) Word4 {  // two of them, or one fragment of a matrix
   std::uint32_t x, y, z, w;
 };
 

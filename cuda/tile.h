@@ -26,7 +26,9 @@ inline constexpr int kGranuleBytes = 8;  // what is published by one store
 // Compile-time shape of a block's work.
 struct Tile {
   int m_tiles, register_blocks, n_tiles, warps_m;
-  int ahead;  // k blocks of values that a warp reads at a time (grid exchange), in registers too
+  // k blocks of values that a warp reads at a time (grid exchange), in registers too; plain calls
+  // up to twice as many
+  int ahead;
 
   PRNN_HD constexpr int warps_k() const { return kWarps / warps_m; }
   PRNN_HD constexpr int rows() const { return 16 * m_tiles * warps_m; }
@@ -47,7 +49,7 @@ PRNN_HD constexpr int value_bytes(Number number) {
 PRNN_HD constexpr int blocks_ahead(const Tile& tile, Number number, bool is_plain) {
   if (number == Number::kFloat32) return (tile.ahead + 3) / 4;
   const int twice = 2 * tile.ahead < tile.register_blocks ? 2 * tile.ahead : tile.register_blocks;
-  const bool fits = tile.ahead > 1 && twice * tile.n_tiles <= 10;
+  const bool fits = tile.ahead > 1 && twice * tile.n_tiles <= 8;
   return is_plain && fits ? twice : tile.ahead;
 }
 // Units whose published values make one granule.

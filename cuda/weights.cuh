@@ -106,7 +106,7 @@ struct WeightReader {
 
   // ---- unit beside unit: through scratch, [k][product, unit], granule by granule ----
 
-  // Lanes that read different k find their rows in different banks.
+  // Lanes that read different k find their rows in other banks, most or all of them.
   PRNN_DEVICE static int at(int depth, int column) {
     const int granule = (column / kGranule + depth / kPerLane) % kGranules;
     return (depth * kGranules + granule) * kGranule + column % kGranule;

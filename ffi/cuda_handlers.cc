@@ -68,6 +68,7 @@ class PreparedPlans {
                   s.batch,
                   s.groups,
                   s.hidden,
+                  is_plain(call),  // which kernels it has
                   max_sms,
                   asked_exchange()};
     const std::lock_guard lock(mutex_);
@@ -84,7 +85,7 @@ class PreparedPlans {
 
  private:
   using Key = std::tuple<int, int, int, int, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                         std::int64_t, std::string>;
+                         bool, std::int64_t, std::string>;
 
   struct KnownDevice {
     Device properties;

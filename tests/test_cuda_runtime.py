@@ -5,6 +5,7 @@
 emulator.
 """
 
+import dataclasses
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -87,6 +88,22 @@ def test_plans_of_one_kernel_do_not_take_from_each_other(cuda, order, exchange):
     for program, result in zip(programs, expected, strict=True):
         assert_bitwise_equal(program(), result)
     assert cuda.ran == [f"forward:{exchange}", f"backward:{exchange}"] * 2
+
+
+def test_calls_with_controls_have_kernels_of_their_own(cuda):
+    """Of one shape, both are prepared before any runs: they need more than 48 KB."""
+    plain = dataclasses.replace(LARGE, hidden=200)
+    cases = plain, dataclasses.replace(plain, controls=("lengths",))
+    assert plan_of(plain, "forward", "cluster")["shared_bytes"] > 48 * 1024
+    programs = [training(case) for case in cases]
+    cuda.use(exchange="cluster")
+    cuda.stages(execute=False)
+    for program in programs:
+        program()
+    cuda.stages(initialize=False)
+    for program in programs:
+        program()
+    assert cuda.ran == ["forward:cluster", "backward:cluster"] * 2
 
 
 def test_a_captured_call_is_replayed(cuda):

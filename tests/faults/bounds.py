@@ -36,8 +36,8 @@ FAULTS = [
         GRID,
         ALL,
         "exchange.cuh",
-        "spot.exists && job_.first_row + spot.column < shape_.batch &&",
-        "spot.exists &&",
+        "spot.exists && row < shape_.batch && spot.within",
+        "spot.exists && spot.within",
     ),
     edit(
         "no_tail_of_units_in_the_step",

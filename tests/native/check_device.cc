@@ -180,8 +180,12 @@ int run_all(const Asked& asked) {
     if (leaves(of)) ++count_of(of).left_out;
   chosen.erase(std::remove_if(chosen.begin(), chosen.end(), leaves), chosen.end());
 
-  for (const auto& [c, plan, name] : chosen)
-    gpu.prepare({c.pass, cell_spec(c.cell), c.number, c.shape, {}, {}, nullptr}, plan);
+  for (const auto& [c, plan, name] : chosen) {
+    CudaCall call{c.pass, cell_spec(c.cell), c.number, c.shape, {}, {}, nullptr};
+    static constexpr std::int32_t kSome = 0;  // not read: a call that has controls is not plain
+    if (*c.controls != '\0') call.shape.lengths = &kSome;
+    gpu.prepare(call, plan);
+  }
   int failed = 0, ran = 0;
   for (const Chosen& of : chosen) {
     if (seconds() > asked.seconds) {
