@@ -15,7 +15,7 @@ FAULTS = [
     edit(
         "no_tail_of_units",
         "bounds",
-        GRID,
+        "lstm-forward-bf16-grid1",  # its H is no multiple of a granule
         ALL,
         "weights.cuh",
         "if (unit + i < hidden) values[i]",
