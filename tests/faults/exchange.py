@@ -146,7 +146,7 @@ FAULTS = [
     ),
     edit(
         "job_starts_without_cluster_barrier",
-        "emulator",
+        "value",
         CLUSTER,
         ("cases=*-B14-*", "schedules=20"),
         "exchange.cuh",

@@ -13,11 +13,11 @@ FAULTS = [
         "ptx::mma_m16n8k8_tf32(sum, high, p.low, q.low);",
         "",
     ),
-    edit(
+    edit(  # it shows in long sums
         "float32_added_by_the_matrix_unit",
         "value",
-        "gru-backward-f32-block4",
-        JOBS,
+        "rnn-forward-f32-grid1",
+        ("cases=*-H1400",),
         "number.h",
         "float sum[4] = {};",
         "float sum[4] = {d[0], d[1], d[2], d[3]};\nd[0] = d[1] = d[2] = d[3] = 0;",
