@@ -2,20 +2,20 @@
 
 The limits are measured by `cpu/limits.cc`, a program of its own: how fast threads read
 working sets of 16 KiB to 256 MiB each, how many multiply-adds they make, and how long
-they take to meet: each says that it is there, and waits until it has seen that the
-others are. The limit of a step is the longest of three times:
+a barrier takes: each says that it is there, and waits until it has seen that the others
+are. The limit of a step is the longest of three times:
 
-- reading: each thread reads its share of w_hh once in a step. With the work split by
-  units that is 1/threads of the weights, split by rows it is all of them, once however
-  many of its rows they are multiplied by. The share is read at the measured bandwidth
-  for a working set of that size (between sizes interpolated, both on a logarithmic
-  scale; beyond the largest, that of the largest): that curve knows which cache level
-  such a set stays in. It is read there and back, as the engine reads its weights, so
-  that of a set larger than a cache some is found in it.
+- reading: each thread reads its share of w_hh once in a step. Hidden-parallel that is
+  1/threads of the weights, batch-parallel it is all of them, once however many of its
+  rows they are multiplied by. The share is read at the measured bandwidth for a working
+  set of that size (between sizes interpolated, both on a logarithmic scale; beyond the
+  largest, that of the largest): that curve knows which cache level such a set stays in.
+  It is read there and back, as the engine reads its weights, so that of a set larger
+  than a cache some is found in it.
 - arithmetic: 2·gates·H²·B FLOP at the measured peak of float32 multiply-adds.
-- meeting, where threads split the units: none can multiply what another has computed
-  before they have met. 1/threads of the products, those of its own units, it can make
-  meanwhile; the rest of the longer of the times above comes after a meeting.
+- barrier, hidden-parallel alone: none can multiply what another has computed before it.
+  1/threads of the products, those of its own units, it can make meanwhile; the rest of
+  the longer of the times above comes after the barrier.
 
 Left out is all else, so that no engine can be at 100 %: what else a step moves (a_x, y,
 states, what is kept for the backward pass), gate math, how long one operation waits for
@@ -52,13 +52,13 @@ class Limits:
       read_gb_per_s: for sizes of each thread's working set.
       float32_gflops: of multiply-adds.
       bfloat16_gflops: of dot products; empty where the processor has none.
-      meeting_us: until threads have met; nothing for one thread.
+      barrier_us: until all threads have come to it; nothing for one thread.
     """
 
     read_gb_per_s: dict[int, dict[int, float]]
     float32_gflops: dict[int, float]
     bfloat16_gflops: dict[int, float]
-    meeting_us: dict[int, float]
+    barrier_us: dict[int, float]
 
     def bandwidth(self, threads: int, thread_bytes: float) -> float:
         """GB/s of all threads, where each has a working set of so many bytes."""
@@ -173,34 +173,34 @@ def limits_of(measured: dict) -> Limits:
         {n: best("read_gb_per_s", "bytes", n) for n in peak},
         peak,
         best("bfloat16_gflop_per_s", "threads"),
-        {n: 1 / rate for n, rate in best("million_meetings_per_s", "threads").items()},
+        {n: 1 / rate for n, rate in best("million_barriers_per_s", "threads").items()},
     )
 
 
 def limit(
-    weights: int, batch: int, limits: Limits, threads: int, split: str
+    weights: int, batch: int, limits: Limits, threads: int, partition: str
 ) -> dict[str, Any]:
-    """Of a step of a pass, where so many threads split the work so; µs.
+    """Of a step of a pass, where so many threads divide the work so; µs.
 
     Args:
       weights: how many w_hh has.
       batch: rows that are multiplied by them.
       limits: the machine's.
       threads: how many there are.
-      split: "units" or "rows".
+      partition: "hidden" or "batch", as `prnn_jax.explain` has it.
     """
-    thread_bytes = 4 * weights / (threads if split == "units" else 1)
+    thread_bytes = 4 * weights / (threads if partition == "hidden" else 1)
     gb_per_s = limits.bandwidth(threads, thread_bytes)
     reading = threads * thread_bytes / gb_per_s / 1e3
     arithmetic = 2 * weights * batch / limits.float32_gflops[threads] / 1e3
     times = {"reading": reading, "arithmetic": arithmetic}
-    if split == "units" and threads > 1:
+    if partition == "hidden" and threads > 1:
         after_it = (1 - 1 / threads) * max(times.values())
-        times["meeting"] = limits.meeting_us[threads] + after_it
+        times["barrier"] = limits.barrier_us[threads] + after_it
     bound = max(times, key=lambda name: times[name])
     return {
         "threads": threads,
-        "split": split,
+        "partition": partition,
         "thread_bytes": thread_bytes,
         "read_gb_per_s": gb_per_s,
         **{f"{name}_us": time for name, time in times.items()},
@@ -210,12 +210,12 @@ def limit(
 
 
 def machine_limit(weights: int, batch: int, limits: Limits) -> dict[str, Any]:
-    """The least of all plans: by how many threads, and what they split."""
+    """The least of all plans: by how many threads, and how they divide it."""
     plans = [
-        limit(weights, batch, limits, threads, split)
+        limit(weights, batch, limits, threads, partition)
         for threads in limits.float32_gflops
-        for split in ("units", "rows")
-        if split == "units" or batch >= threads
+        for partition in ("hidden", "batch")
+        if partition == "hidden" or batch >= threads
     ]
     return min(plans, key=lambda plan: plan["step_us"])
 

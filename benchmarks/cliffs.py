@@ -1,8 +1,8 @@
 """Does some size or option cost more than its neighbours say?
 
 Times per step around the sizes at which other libraries leave their fast path, with and
-without what bends a sequence's course; on this CPU measured, for a GPU as modelled by
-the planner. Run as `python -m benchmarks.cliffs`.
+without controls; on this CPU measured, for a GPU as modelled by the planner. Run as
+`python -m benchmarks.cliffs`.
 
 A point's excess is its time over the trend: for a hidden size, the time that the
 neighbouring size would take for as many weights; for a batch, the line between the

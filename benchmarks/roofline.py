@@ -59,8 +59,8 @@ def measure(point: Point, limits: Limits, budget_s: float) -> dict:
     step_us = harness.Spread.of(timing.seconds, 1e6 / point.time)
     plan = plan_of(point)
     sizes = point.hidden_size * point.wide, point.batch, limits
-    split = "rows" if plan.partition == "batch" else "units"
-    planned = _limits.limit(*sizes, plan.threads, split)
+    partition = "batch" if plan.partition == "batch" else "hidden"
+    planned = _limits.limit(*sizes, plan.threads, partition)
     machine = _limits.machine_limit(*sizes)
     return {
         **dataclasses.asdict(point),
@@ -91,7 +91,7 @@ def _limits_table(limits: Limits) -> str:
     peaks = {
         "float32 multiply-adds, GFLOP/s": limits.float32_gflops,
         "bfloat16 dot products, GFLOP/s": limits.bfloat16_gflops,
-        "meeting, µs": limits.meeting_us,
+        "barrier, µs": limits.barrier_us,
     }
     rows = [
         [what, *(harness.number(peak[n]) if n in peak else "–" for n in threads)]
@@ -131,7 +131,7 @@ def full_table(results: dict) -> str:
         bound = point["limit"]
         row = [CELLS[point["cell"]].title, point["part"].replace("_", " ")]
         row += [str(point["hidden_size"]), str(point["batch"])]
-        row += [f"{bound['threads']} by {bound['split']}"]
+        row += [f"{bound['threads']}, {bound['partition']}-parallel"]
         row += [f"{bound['thread_bytes'] / 1024:.0f}"]
         row += [harness.number(bound["read_gb_per_s"])]
         row += [harness.number(bound["step_us"]), bound["bound"]]

@@ -102,6 +102,7 @@ def all_reduce_bytes(program: str) -> int:
 def in_a_process(devices: int, utterances: int, budget_s: float) -> dict:
     """`measure`, where XLA sees so many devices."""
     flags = f"--xla_force_host_platform_device_count={devices}"
+    flags = f"{os.environ.get('XLA_FLAGS', '')} {flags}"
     done = subprocess.run(
         [
             *(sys.executable, "-m", f"benchmarks.{NAME}"),

@@ -18,30 +18,32 @@ struct ForwardArrays {
   T* saved;            // sequence [kept values·H]; null: keep nothing
   bool saves_reserve;  // else only the states
   Controls<T> controls;
-  // Of the engine's own, whose rows begin at Shape::own_at.
-  float* between;  // [batch, groups, n] that the second phase reads, two-phase cells only
-  // [2, batch, groups, H], by turns: what a step multiplies. For engines that read it from memory;
-  // null where that is y, or what y is reset to, as it lies there.
+  // Of the engine's own, whose rows begin at Shape::padded_row.
+  float* phase_scratch;  // [batch, groups, n] that the second phase reads, two-phase cells only
+  // [2, batch, groups, H], double-buffered: what a step multiplies. For engines that read it from
+  // memory; null where that is y, or what y is reset to, as it lies there.
   float* multiplied;
   // [batch, groups, (S-1)·H]: the states that are not published, which pass from step to step in
   // float. Null for engines that keep them in registers.
-  float* carry;
-  // Not 0: the call makes a_x itself, so many steps at a time, a power of 2, in float, and it lies
-  // as [batch, made_steps, groups, G·H], step s at s mod made_steps. For engines whose Io says
-  // kMakesAx.
-  std::int64_t made_steps;
-  const float* made_a_x;
-  // Whether what is kept goes past the caches to memory. For engines whose Io has store_far.
-  bool saves_far;
+  float* carried;
+  // Not 0: the call projects x itself, in chunks of so many steps, a power of 2, in float, and it
+  // lies as [batch, chunk_steps, groups, G·H], step s at s mod chunk_steps. For engines whose Io
+  // says kProjectsInput.
+  std::int64_t chunk_steps;
+  const float* projected_a_x;
+  // Whether what is kept goes past the caches to memory. For engines whose Io has
+  // store_non_temporal.
+  bool saves_non_temporal;
 
   // Whether lengths or resets make step s, which counts, another than it would be without them.
-  PRNN_HD bool bends(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return shape.lengths_bend(g, s, b) || controls.resets_at(shape, g, s, b);
+  PRNN_HD bool has_controls(const Shape& shape, std::int64_t g, std::int64_t s,
+                            std::int64_t b) const {
+    return shape.lengths_change(g, s, b) || controls.resets_at(shape, g, s, b);
   }
-  PRNN_HD const float* made_at(const Shape& shape, std::int64_t g, std::int64_t s, std::int64_t b,
-                               int gates) const {
-    const std::int64_t step = b * made_steps + (s & (made_steps - 1));
-    return made_a_x + (step * shape.groups + g) * gates * shape.hidden;
+  PRNN_HD const float* projected_at(const Shape& shape, std::int64_t g, std::int64_t s,
+                                    std::int64_t b, int gates) const {
+    const std::int64_t step = b * chunk_steps + (s & (chunk_steps - 1));
+    return projected_a_x + (step * shape.groups + g) * gates * shape.hidden;
   }
 };
 
@@ -56,8 +58,8 @@ struct BackwardArrays {
   Controls<T> controls;
   float* dreset_to[kMaxStates];  // [batch, groups, H] each; null where there are no resets
   float* multiplied;             // [2, batch, groups, G·H], as in ForwardArrays; null: da_h
-  float* carry;                  // [batch, groups, S·H], as in ForwardArrays
-  float* between;                // as there
+  float* carried;                // [batch, groups, S·H], as in ForwardArrays
+  float* phase_scratch;          // as there
 
   // Before the first step: nothing has gone to reset_to.
   template <class Io>
@@ -70,8 +72,9 @@ struct BackwardArrays {
   }
   // The same of the gradient of the forward pass's `step` and of the state after it; at the last,
   // there are sums to begin. -1: before the first.
-  PRNN_HD bool bends(const Shape& shape, std::int64_t g, std::int64_t step, std::int64_t b) const {
-    if (shape.lengths_bend(g, step, b)) return true;
+  PRNN_HD bool has_controls(const Shape& shape, std::int64_t g, std::int64_t step,
+                            std::int64_t b) const {
+    if (shape.lengths_change(g, step, b)) return true;
     if (controls.resets == nullptr) return false;
     return step + 1 == shape.time || controls.resets_at(shape, g, step + 1, b) ||
            (step >= 0 && controls.resets_at(shape, g, step, b));

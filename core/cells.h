@@ -75,7 +75,7 @@ struct Rnn {
     return {{residual(da[0])}, da, da};
   }
   template <class F>
-  PRNN_HD static Vec<1, F> made(Vec<1, F>, Vec<1, F> now, Vec<0, F>) {
+  PRNN_HD static Vec<1, F> recompute_state(Vec<1, F>, Vec<1, F> now, Vec<0, F>) {
     return now;
   }
 
@@ -120,7 +120,7 @@ struct Lstm {
     return {{F(0.0f), dc * f}, da, da};
   }
   template <class F>
-  PRNN_HD static Vec<2, F> made(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) {
+  PRNN_HD static Vec<2, F> recompute_state(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) {
     return {now[0], reserve[1] * prev[1] + reserve[0] * reserve[2]};
   }
 };
@@ -158,8 +158,8 @@ struct GeneralLstm {
     return {{F(0.0f), dc * forget + seen(p[0], da[0]) + seen(p[1], da[1])}, da, da};
   }
   template <class F>
-  PRNN_HD static Vec<2, F> made(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) {
-    return Lstm::made(prev, now, reserve);
+  PRNN_HD static Vec<2, F> recompute_state(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) {
+    return Lstm::recompute_state(prev, now, reserve);
   }
 
  private:
@@ -208,7 +208,7 @@ struct Slstm {
     return {{F(0.0f), dc * f, dn * f, to_l}, da, da};
   }
   template <class F>
-  PRNN_HD static Vec<4, F> made(Vec<4, F> prev, Vec<4, F> now, Vec<5, F> reserve) {
+  PRNN_HD static Vec<4, F> recompute_state(Vec<4, F> prev, Vec<4, F> now, Vec<5, F> reserve) {
     const F i = reserve[0], f = reserve[1], z = reserve[2];
     return {now[0], f * prev[1] + i * z, f * prev[2] + i, now[3]};
   }
@@ -245,7 +245,7 @@ struct GruOf {
     return {{d[0] * z}, {dr, dz, dn}, {dr, dz, dn * r}};
   }
   template <class F>
-  PRNN_HD static Vec<1, F> made(Vec<1, F>, Vec<1, F> now, Vec<4, F>) {
+  PRNN_HD static Vec<1, F> recompute_state(Vec<1, F>, Vec<1, F> now, Vec<4, F>) {
     return now;
   }
 };
@@ -333,17 +333,18 @@ inline constexpr bool kHasFewUsers =
 
 // What an engine asks of a cell whose step is one product. A new cell is one struct like this.
 //
-// made() is for zoneout, which mixes the states that step() made with those before: it gives the
-// former, as far as step_grad() reads them, from what is kept, `now` being the mixture. They are
-// made again and not taken out of the mixture, where rounding has lost them: a ReLU that is shut
-// would be open, and of a share near 1 little is left. The h of a cell that keeps it is in `now`.
+// recompute_state() is for zoneout, which mixes the states that step() made with those before: it
+// gives the former, as far as step_grad() reads them, from what is kept, `now` being the mixture.
+// They are made again and not taken out of the mixture, where rounding has lost them: a ReLU that
+// is shut would be open, and of a share near 1 little is left. The h of a cell that keeps it is in
+// `now`.
 template <class C>
 concept Cell = C::kPhases == 1 && (!C::kKeepsMade || (C::kReserve == 0 && C::kStates == 1)) &&
                requires(C cell, PerUnit<C, float> p, Gates<C, float> a, State<C, float> s,
                         Vec<C::kReserve, float> r) {
                  { step_of(cell, p, a, a, s) } -> std::same_as<Forward<C, float>>;
                  { grad_of(cell, p, s, s, s, r) } -> std::same_as<Backward<C, float>>;
-                 { cell.made(s, s, r) } -> std::same_as<State<C, float>>;
+                 { cell.recompute_state(s, s, r) } -> std::same_as<State<C, float>>;
                };
 static_assert(Cell<Rnn<Tanh>> && Cell<Rnn<ClippedRelu>> && Cell<Rnn<TanhOrRelu>> &&
               Cell<Rnn<AnyActivation>> && Cell<Lstm> && Cell<GeneralLstm> && Cell<Slstm> &&

@@ -1,4 +1,4 @@
-// What bends the course of a recurrence: lengths (core/shape.h), resets, masks. Every rule is
+// The controls of a recurrence: lengths (core/shape.h), resets, masks. Every rule is
 // here once, for both passes and all engines.
 #pragma once
 #include "core/cells.h"

@@ -29,13 +29,13 @@ struct PassBase {
     return step == 0 ? h_0 + shape.state_at(b, g)
                      : y + shape.sequence_at(b, shape.time_at(g, step - 1, b), g, 1);
   }
-  // What steps multiply, by turns: see ForwardArrays::multiplied.
-  PRNN_HD float* turn(float* multiplied, Index g, Index s, Index b, int values) const {
-    return multiplied + (s & 1) * shape.own_floats(values) + shape.own_at(b, g, values);
+  // What steps multiply, double-buffered: see ForwardArrays::multiplied.
+  PRNN_HD float* slot(float* multiplied, Index g, Index s, Index b, int values) const {
+    return multiplied + (s & 1) * shape.own_floats(values) + shape.padded_row(b, g, values);
   }
   // Where one of a unit's N values lies that pass from step to step.
-  PRNN_HD float* carried_at(float* carry, Index g, Index b, Index unit, int n, int values) const {
-    return carry + shape.own_at(b, g, values) + n * shape.hidden + unit;
+  PRNN_HD float* carried_at(float* carried, Index g, Index b, Index unit, int n, int values) const {
+    return carried + shape.padded_row(b, g, values) + n * shape.hidden + unit;
   }
   template <int N, class V>
   PRNN_HD Vec<N, F> load_values(const V* p, Io io) const {
@@ -80,9 +80,9 @@ struct PassBase {
                                                  Index s, Index b, Index unit, int first,
                                                  Io io) const {
     unit += first * shape.hidden;
-    if constexpr (requires { Io::kMakesAx; })
-      if (at.made_steps != 0)
-        return fetch_values<N>(at.made_at(shape, g, s, b, C::kGates) + unit, io);
+    if constexpr (requires { Io::kProjectsInput; })
+      if (at.chunk_steps != 0)
+        return fetch_values<N>(at.projected_at(shape, g, s, b, C::kGates) + unit, io);
     return fetch_values<N>(at.a_x + in_sequence(row, C::kGates) + unit, io);
   }
   template <int N, class V>
@@ -93,9 +93,9 @@ struct PassBase {
   // The same of what no step of this pass reads.
   template <int N, class V>
   PRNN_HD void keep_values(V* p, const Vec<N, F>& values, bool is_far, Io io) const {
-    if constexpr (N > 0 && requires { io.store_far(p, F(0.0f)); })
+    if constexpr (N > 0 && requires { io.store_non_temporal(p, F(0.0f)); })
       if (is_far) {
-        for (int n = 0; n < N; ++n) io.store_far(p + n * shape.hidden, values[n]);
+        for (int n = 0; n < N; ++n) io.store_non_temporal(p + n * shape.hidden, values[n]);
         return;
       }
     store_values(p, values, io);

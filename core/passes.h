@@ -18,7 +18,7 @@
 //                                    (nothing has been published yet) or is not needed (the row has
 //                                    ended)
 //   input(g, p, s, b)                else the values it runs over
-//   bends(g, s, b)                   whether lengths or resets make a step that counts another than
+//   has_controls(g, s, b)            whether lengths or resets make a step that counts another than
 //                                    it would be without them
 //   step<p>(g, s, b, unit, product)  takes the products of a unit, publishes its values
 //
@@ -92,17 +92,19 @@ struct ForwardPass : PassBase<C, Io, T, S> {
     return at.b_hh[(g * C::kGates + product) * shape.hidden + unit];
   }
   PRNN_HD bool multiplies(Index g, int, Index s, Index b) const { return s < shape.length(b, g); }
-  PRNN_HD bool bends(Index g, Index s, Index b) const { return at.bends(shape, g, s, b); }
+  PRNN_HD bool has_controls(Index g, Index s, Index b) const {
+    return at.has_controls(shape, g, s, b);
+  }
   PRNN_HD const float* input(Index g, int, Index s, Index b) const {
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr)
         return at.controls.replaced(Base::h_before(at.y, at.state_0[0], g, s, b), shape, g, s, b);
-    return Base::turn(at.multiplied, g, s, b, 1);
+    return Base::slot(at.multiplied, g, s, b, 1);
   }
   // What the first step multiplies, where input() has it in a place of its own.
   PRNN_HD void begin(Index g, Index b, Index unit, Io io) const {
     const F h = io.load(at.state_0[0] + shape.state_at(b, g) + unit);
-    io.store(Base::turn(at.multiplied, g, 0, b, 1) + unit, exchanged(g, -1, b, unit, {h}, io)[0]);
+    io.store(Base::slot(at.multiplied, g, 0, b, 1) + unit, exchanged(g, -1, b, unit, {h}, io)[0]);
   }
   template <int kPhase>
   PRNN_HD void step(Index g, Index s, Index b, Index unit, const Vec<C::kGates, F>& a_h,
@@ -172,13 +174,13 @@ struct ForwardPass : PassBase<C, Io, T, S> {
     if constexpr (C::kKeepsMade)
       if (controls().zoneout != nullptr)
         Base::keep_values(at.saved + Base::in_sequence(rows.here, 1) + unit, Vec<1, F>{saved.made},
-                          at.saves_far, io);
+                          at.saves_non_temporal, io);
     if constexpr (saved_values<C> > 0) save_step(rows.here, unit, saved.out, io);
   }
   PRNN_HD void publish(Index g, Index s, Index b, Index unit, const Vec<1, F>& h, Io io) const {
     io.store(at.y + published_at(shape, g, s, b) + unit, h[0]);
     if (at.multiplied != nullptr)
-      io.store(Base::turn(at.multiplied, g, s + 1, b, 1) + unit,
+      io.store(Base::slot(at.multiplied, g, s + 1, b, 1) + unit,
                exchanged(g, s, b, unit, h, io)[0]);
   }
   PRNN_HD Vec<1, F> exchanged(Index g, Index s, Index b, Index unit, const Vec<1, F>& h,
@@ -192,7 +194,7 @@ struct ForwardPass : PassBase<C, Io, T, S> {
     if (ends) io.store(at.state_n[0] + state, carry[0]);
     for (int n = 1; n < C::kStates; ++n) {
       if (ends) io.store(at.state_n[n] + state, carry[n]);
-      if (at.carry != nullptr) io.store(between_steps(g, b, unit, n), carry[n]);
+      if (at.carried != nullptr) io.store(between_steps(g, b, unit, n), carry[n]);
     }
   }
   PRNN_HD Index first_step(Index) const { return 0; }
@@ -208,16 +210,16 @@ struct ForwardPass : PassBase<C, Io, T, S> {
   }
   // Where the n-th state is that passes from step to step.
   PRNN_HD float* between_steps(Index g, Index b, Index unit, int n) const {
-    return Base::carried_at(at.carry, g, b, unit, n - 1, C::kStates - 1);
+    return Base::carried_at(at.carried, g, b, unit, n - 1, C::kStates - 1);
   }
   PRNN_HD void save_step(Index row, Index unit, const Forward<C, F>& out, Io io) const {
     const int first = at.saves_reserve ? C::kReserve : 0;  // of the states
     T* saved = at.saved + Base::in_sequence(row, first + C::kStates - 1) + unit;
-    if (at.saves_reserve) Base::keep_values(saved, out.reserve, at.saves_far, io);
+    if (at.saves_reserve) Base::keep_values(saved, out.reserve, at.saves_non_temporal, io);
     if constexpr (C::kStates > 1) {
       Vec<C::kStates - 1, F> states;  // that are not y
       for (int n = 1; n < C::kStates; ++n) states[n - 1] = out.next[n];
-      Base::keep_values(saved + first * shape.hidden, states, at.saves_far, io);
+      Base::keep_values(saved + first * shape.hidden, states, at.saves_non_temporal, io);
     }
   }
 };
@@ -247,13 +249,13 @@ struct BackwardPass : PassBase<C, Io, T, S> {
   PRNN_HD bool multiplies(Index g, int, Index s, Index b) const {
     return shape.time - s < shape.length(b, g);
   }
-  PRNN_HD bool bends(Index g, Index s, Index b) const {
-    return at.bends(shape, g, forward_step(shape, s), b);
+  PRNN_HD bool has_controls(Index g, Index s, Index b) const {
+    return at.has_controls(shape, g, forward_step(shape, s), b);
   }
   PRNN_HD const float* input(Index g, int, Index s, Index b) const {
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr) return at.da_h + published_at(shape, g, s - 1, b);
-    return Base::turn(at.multiplied, g, s, b, C::kGates);
+    return Base::slot(at.multiplied, g, s, b, C::kGates);
   }
   PRNN_HD void begin(Index, Index, Index, Io) const {}
   template <int kPhase>
@@ -339,7 +341,7 @@ struct BackwardPass : PassBase<C, Io, T, S> {
       controls().replace(prev, shape, g, step, b, unit, io);
       if (controls().zoneout != nullptr) {
         controls().zone_out_grad(d, kept, shape, g, shape.time_at(g, step, b), b, unit, io);
-        now = cell.made(prev, now, in.reserve);
+        now = cell.recompute_state(prev, now, in.reserve);
       }
       const auto own = Base::per_unit(at.per_unit, g, unit, io);
       out = grad_of(cell, own, d, prev, now, in.reserve);
@@ -363,7 +365,7 @@ struct BackwardPass : PassBase<C, Io, T, S> {
     if (at.multiplied != nullptr) {
       Gates<C, F> stored;
       for (int n = 0; n < C::kGates; ++n) stored[n] = io.stored(da_h[n]);
-      Base::store_values(Base::turn(at.multiplied, g, s + 1, b, C::kGates) + unit, stored, io);
+      Base::store_values(Base::slot(at.multiplied, g, s + 1, b, C::kGates) + unit, stored, io);
     }
   }
   PRNN_HD Gates<C, F> exchanged(Index, Index, Index, Index, const Gates<C, F>& da_h, Io) const {
@@ -388,7 +390,7 @@ struct BackwardPass : PassBase<C, Io, T, S> {
  private:
   // Where the gradient of the n-th state is that passes from step to step.
   PRNN_HD float* between_steps(Index g, Index b, Index unit, int n) const {
-    return Base::carried_at(at.carry, g, b, unit, n, C::kStates);
+    return Base::carried_at(at.carried, g, b, unit, n, C::kStates);
   }
 };
 

@@ -33,8 +33,8 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     return s < shape.length(b, g);
   }
-  PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return at.bends(shape, g, s, b);
+  PRNN_HD bool has_controls(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return at.has_controls(shape, g, s, b);
   }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     if (phase == 1) return made(g, b);
@@ -65,7 +65,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD void advance(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                        const Gates<C, F>& a_h, Io io) const {
     const std::int64_t state = shape.state_at(b, g) + unit;
-    float* carry = at.carry + shape.own_at(b, g, 1) + unit;
+    float* carry = at.carried + shape.padded_row(b, g, 1) + unit;
     Vec<2, F> prev{F(0.0f), s == 0 ? io.load(at.state_0[1] + state) : io.load(carry)};
     if (s >= shape.length(b, g)) {
       if (s == 0) io.store(at.state_n[1] + state, prev[1]);
@@ -81,8 +81,9 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
     if (at.saved == nullptr) return;
     const int first = at.saves_reserve ? C::kReserve : 0;  // of the states
     T* saved = at.saved + shape.sequence_at(b, shape.time_at(g, s, b), g, first + 1) + unit;
-    if (at.saves_reserve) Base::keep_values(saved, out.reserve, at.saves_far, io);
-    Base::keep_values(saved + first * shape.hidden, Vec<1, F>{out.next[1]}, at.saves_far, io);
+    if (at.saves_reserve) Base::keep_values(saved, out.reserve, at.saves_non_temporal, io);
+    Base::keep_values(saved + first * shape.hidden, Vec<1, F>{out.next[1]}, at.saves_non_temporal,
+                      io);
   }
   PRNN_HD void project(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit, F h,
                        Io io) const {
@@ -100,11 +101,11 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   }
   // What the units of a row have made, m.
   PRNN_HD float* made(std::int64_t g, std::int64_t b) const {
-    return at.between + shape.own_at(b, g, 1);
+    return at.phase_scratch + shape.padded_row(b, g, 1);
   }
   PRNN_HD float* multiplied(std::int64_t g, std::int64_t s, std::int64_t b) const {
     const Shape of_h = shape.of_output();
-    return at.multiplied + (s & 1) * of_h.own_floats(1) + of_h.own_at(b, g, 1);
+    return at.multiplied + (s & 1) * of_h.own_floats(1) + of_h.padded_row(b, g, 1);
   }
   PRNN_HD void hand_on(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit, F h,
                        Io io) const {
@@ -141,8 +142,8 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     const std::int64_t step = forward_step(s) + (phase == 0 ? 1 : 0);
     return step >= 0 && step < shape.length(b, g);
   }
-  PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return at.bends(shape, g, forward_step(s), b);
+  PRNN_HD bool has_controls(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return at.has_controls(shape, g, forward_step(s), b);
   }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     if (phase == 1) return whole(g, b);
@@ -150,7 +151,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
       if (at.multiplied == nullptr)
         return at.da_h +
                shape.sequence_at(b, shape.time_at(g, forward_step(s) + 1, b), g, C::kGates);
-    return Base::turn(at.multiplied, g, s, b, C::kGates);
+    return Base::slot(at.multiplied, g, s, b, C::kGates);
   }
   PRNN_HD void begin(std::int64_t, std::int64_t, std::int64_t, Io) const {}
 
@@ -171,7 +172,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD void gather(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit, F product,
                       Io io) const {
     const Shape of_h = shape.of_output();
-    float* carry = at.carry + shape.own_floats(1) + of_h.own_at(b, g, 1) + unit;
+    float* carry = at.carried + shape.own_floats(1) + of_h.padded_row(b, g, 1) + unit;
     Vec<1, F> d = taken<0>(of_h, g, s, b, unit, carry, io);
     if (multiplies(g, 0, s, b))  // else the mask may be no number
       d[0] = d[0] + at.controls.masked(product, of_h, g, b, unit, io);
@@ -188,7 +189,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   // The cell's gradient, m being its h.
   PRNN_HD void advance(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit, F dm,
                        Io io) const {
-    float* carry = at.carry + shape.own_at(b, g, 1) + unit;
+    float* carry = at.carried + shape.padded_row(b, g, 1) + unit;
     Vec<1, F> d = taken<1>(shape, g, s, b, unit, carry, io);
     hand_to_reset<1>(shape, g, s, b, unit, d, io);
     const std::int64_t state = shape.state_at(b, g) + unit;
@@ -234,7 +235,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   }
   // Where all of a row's gradient of h lies.
   PRNN_HD float* whole(std::int64_t g, std::int64_t b) const {
-    return at.between + shape.of_output().own_at(b, g, 1);
+    return at.phase_scratch + shape.of_output().padded_row(b, g, 1);
   }
   PRNN_HD void publish(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t t,
                        std::int64_t unit, const Gates<C, F>& da, Io io) const {
@@ -242,7 +243,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     if (at.multiplied == nullptr) return;
     Gates<C, F> stored;
     for (int n = 0; n < C::kGates; ++n) stored[n] = io.stored(da[n]);
-    Base::store_values(Base::turn(at.multiplied, g, s + 1, b, C::kGates) + unit, stored, io);
+    Base::store_values(Base::slot(at.multiplied, g, s + 1, b, C::kGates) + unit, stored, io);
   }
 };
 

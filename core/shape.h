@@ -34,11 +34,11 @@ struct ShapeOf {
   // Where a row begins in an array of the engine's own with n values per unit: in a pair of the
   // cache's lines that no other row has, for processors fetch them in pairs, and threads with other
   // rows would take them from each other.
-  PRNN_HD std::int64_t own_at(std::int64_t b, std::int64_t g, int n) const {
+  PRNN_HD std::int64_t padded_row(std::int64_t b, std::int64_t g, int n) const {
     constexpr std::int64_t kPair = 32;
     return (b * groups + g) * ((n * hidden + kPair - 1) / kPair * kPair);
   }
-  PRNN_HD std::int64_t own_floats(int n) const { return own_at(batch, 0, n); }
+  PRNN_HD std::int64_t own_floats(int n) const { return padded_row(batch, 0, n); }
   // A row at a time: an element of a sequence with one value per group.
   PRNN_HD Index row_at(Index b, Index t, Index g) const {
     return (time_major ? t * batch + b : b * time + t) * groups + g;
@@ -64,7 +64,7 @@ struct ShapeOf {
   }
   // Whether a step that counts is another because of lengths: a row's last, or one of a row that
   // begins there.
-  PRNN_HD bool lengths_bend(Index g, Index step, Index b) const {
+  PRNN_HD bool lengths_change(Index g, Index step, Index b) const {
     return !kPlain && lengths != nullptr && (runs_backwards(g) || step + 1 >= length(b, g));
   }
   // For what takes calls of any kind.

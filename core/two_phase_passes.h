@@ -11,7 +11,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   using Base = PassBase<C, Io, T>;
   using F = typename Io::F;
   using Base::cell, Base::shape;
-  static constexpr int kOpen = C::kOpenGates, kBetween = 1 + kOpen;
+  static constexpr int kOpen = C::kOpenGates, kPhaseScratch = 1 + kOpen;
   ForwardArrays<T> at;
 
   PRNN_HD static constexpr int products(int phase) { return phase == 0 ? kOpen : 1; }
@@ -31,22 +31,22 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t b) const {
     return s < shape.length(b, g);
   }
-  PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return at.bends(shape, g, s, b);
+  PRNN_HD bool has_controls(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return at.has_controls(shape, g, s, b);
   }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     if (phase == 1) return between(g, b);
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr)
         return at.controls.replaced(Base::h_before(at.y, at.state_0[0], g, s, b), shape, g, s, b);
-    return Base::turn(at.multiplied, g, s, b, 1);
+    return Base::slot(at.multiplied, g, s, b, 1);
   }
   PRNN_HD void begin(std::int64_t g, std::int64_t b, std::int64_t unit, Io io) const {
     hand_on(g, -1, b, unit, io.load(at.state_0[0] + shape.state_at(b, g) + unit), io);
   }
   // [r h, r, z] of a row, written by the first phase and read by the second.
   PRNN_HD float* between(std::int64_t g, std::int64_t b) const {
-    return at.between + shape.own_at(b, g, kBetween);
+    return at.phase_scratch + shape.padded_row(b, g, kPhaseScratch);
   }
 
   template <int kPhase>
@@ -80,7 +80,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
       if (s + 1 == shape.length(b, g)) io.store(at.state_n[0] + state, h);
       if (at.saved != nullptr)
         Base::keep_values(at.saved + shape.sequence_at(b, t, g, saved_values<C>) + unit,
-                          out.reserve, at.saves_far, io);
+                          out.reserve, at.saves_non_temporal, io);
     }
   }
 
@@ -88,7 +88,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD void hand_on(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit, F h,
                        Io io) const {
     if (at.multiplied != nullptr)
-      io.store(Base::turn(at.multiplied, g, s + 1, b, 1) + unit,
+      io.store(Base::slot(at.multiplied, g, s + 1, b, 1) + unit,
                io.stored(at.controls.product_input(h, shape, g, s + 1, b, unit, io)));
   }
 };
@@ -117,8 +117,8 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     const std::int64_t step = shape.time - 1 - s + (phase == 0 ? 1 : 0);
     return step >= 0 && step < shape.length(b, g);
   }
-  PRNN_HD bool bends(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return at.bends(shape, g, shape.time - 1 - s, b);  // by the step of the forward pass
+  PRNN_HD bool has_controls(std::int64_t g, std::int64_t s, std::int64_t b) const {
+    return at.has_controls(shape, g, shape.time - 1 - s, b);  // by the step of the forward pass
   }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
     const std::int64_t from = (phase == 0 ? 0 : kOpen) * shape.hidden;
@@ -127,7 +127,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
         const std::int64_t step = shape.time - 1 - s + (phase == 0 ? 1 : 0);
         return at.da_h + from + shape.sequence_at(b, shape.time_at(g, step, b), g, C::kGates);
       }
-    return Base::turn(at.multiplied, g, phase == 0 ? s : s + 1, b, C::kGates) + from;
+    return Base::slot(at.multiplied, g, phase == 0 ? s : s + 1, b, C::kGates) + from;
   }
   PRNN_HD void begin(std::int64_t, std::int64_t, std::int64_t, Io) const {}
 
@@ -174,7 +174,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
 
  private:
   PRNN_HD float* carried_at(std::int64_t g, std::int64_t b, std::int64_t unit) const {
-    return Base::carried_at(at.carry, g, b, unit, 0, 1);
+    return Base::carried_at(at.carried, g, b, unit, 0, 1);
   }
   // Gradients of the gates from `gate` on.
   template <int N>
@@ -185,7 +185,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     if (at.multiplied == nullptr) return;
     Vec<N, F> stored;
     for (int n = 0; n < N; ++n) stored[n] = io.stored(da[n]);
-    Base::store_values(Base::turn(at.multiplied, g, s + 1, b, C::kGates) + from, stored, io);
+    Base::store_values(Base::slot(at.multiplied, g, s + 1, b, C::kGates) + from, stored, io);
   }
 };
 

@@ -12,11 +12,11 @@ namespace prnn::PRNN_ISA {
 // what it takes to make out where the row lies. So many rows wait at most, and so many floats,
 // which the first-level cache holds besides weights.
 inline constexpr int kMostPendingRows = 16, kMostPendingFloats = 256 * kWidth;
-// Where more rows are multiplied, one lot after the other, the weights are to be near still: words.
-inline constexpr std::int64_t kNearWords = 16 << 10;
+// Words of weights: where more rows are multiplied, block after block, these stay in the caches.
+inline constexpr std::int64_t kCachedWords = 16 << 10;
 
 // Panels of one size, side by side, whose products wait together.
-struct PanelRun {
+struct AdjacentPanels {
   static constexpr int kMost = 8;
   Panel panels[kMost];
   int count = 0;
@@ -28,11 +28,12 @@ struct PanelRun {
     const std::int64_t all = lanes() + units.lanes();
     return count < kMost && units.vectors == panels[0].units.vectors &&
            all * min(rows, kMostPendingRows) <= kMostPendingFloats &&
-           (rows <= kMostPendingRows || all * depth <= kNearWords);
+           (rows <= kMostPendingRows || all * depth <= kCachedWords);
   }
 };
 
-// The products with a panel, strip by strip, of those of some blocks of rows that have them.
+// The products with a panel, micropanel by micropanel, of those of some blocks of rows that have
+// them.
 template <int kPhase, class Pass>
 PRNN_HD void multiply(const Pass& pass, const Blocking& blocking, const Panel& panel,
                       const RowBlock* blocks, int count, float* out) {
@@ -45,12 +46,12 @@ PRNN_HD void multiply(const Pass& pass, const Blocking& blocking, const Panel& p
       at += block->count * units.lanes();
     }
   };
-  for (int v = 0; v < units.product_vectors; v += units.at_once) {
-    const Strip strip = units.strip(v, lines(blocking, depth));
+  for (int v = 0; v < units.product_vectors; v += units.micropanel_vectors) {
+    const Micropanel micropanel = units.micropanel(v, slices(blocking, depth));
     visit([&](const RowBlock& block, float* at) __attribute__((always_inline)) {
-      blocking.products->at[block.count][strip.vectors](panel.weights + strip.first_word,
-                                                        block.inputs, depth,
-                                                        at + strip.first_lane(), units.lanes());
+      blocking.products->at[block.count][micropanel.vectors](
+          panel.weights + micropanel.first_word, block.inputs, depth, at + micropanel.first_lane(),
+          units.lanes());
     });
   }
 }
@@ -65,14 +66,15 @@ PRNN_HD void quantise(RowBlock& block, std::int64_t depth, float* out) {
 
 // The products of all the part's rows with some panels, and their steps.
 template <int kPhase, class Pass>
-PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const PanelRun& run,
-                            std::int64_t group, std::int64_t step, const Part& part) {
+PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking,
+                            const AdjacentPanels& adjacent, std::int64_t group, std::int64_t step,
+                            const Part& part) {
   alignas(64) float products[max(kMostPendingFloats, kMaxRows * kMaxVectors * kWidth)];
-  const Units &front = run.panels[0].units, &back = run.panels[run.count - 1].units;
+  const Units &front = adjacent.panels[0].units, &back = adjacent.panels[adjacent.count - 1].units;
   const bool ascends = front.first <= back.first;
   const std::int64_t depth = pass.depth(kPhase);
   std::int64_t most_rows = min(min(part.last_row - part.first_row, kMostPendingRows),
-                               max(kMostPendingFloats / run.lanes(), blocking.rows));
+                               max(kMostPendingFloats / adjacent.lanes(), blocking.rows));
   const bool is_int8 = blocking.weights == WeightFormat::kInt8;
   if (is_int8) most_rows = min(most_rows, max(blocking.rows, kMostQuantised / depth));
   constexpr std::int64_t kQuantisedFloats = Int8::row_floats(kMostQuantised);
@@ -80,7 +82,7 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
   const std::int64_t panel_stride = most_rows * front.lanes();
   const Pending pending{pass.units(kPhase),
                         ascends ? front.first : back.first,
-                        run.count * front.vectors,
+                        adjacent.count * front.vectors,
                         front.vectors,
                         products,
                         front.lanes(),
@@ -97,14 +99,14 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking, const Pa
       if (is_int8 && block.multiplies)
         quantise(block, depth, quantised + rows * Int8::row_floats(depth));
       if (!block.multiplies)
-        for (int n = 0; n < run.count; ++n)
+        for (int n = 0; n < adjacent.count; ++n)
           __builtin_memset(products + n * panel_stride + rows * front.lanes(), 0,
                            sizeof(float) * block.count * front.lanes());
       rows += block.count;
     }
-    for (int n = 0; n < run.count; ++n) {
-      float* const out = products + (ascends ? n : run.count - 1 - n) * panel_stride;
-      multiply<kPhase>(pass, blocking, run.panels[n], blocks, count, out);
+    for (int n = 0; n < adjacent.count; ++n) {
+      float* const out = products + (ascends ? n : adjacent.count - 1 - n) * panel_stride;
+      multiply<kPhase>(pass, blocking, adjacent.panels[n], blocks, count, out);
     }
     for (int b = 0, first = 0; b < count; first += blocks[b++].count)
       take_steps_of<kPhase>(pass, pending, group, step, blocks[b], first);
@@ -128,12 +130,13 @@ PRNN_HD Panel take_panel(const Pass& pass, const Blocking& blocking, float* pack
 }
 
 // The part's share of a phase whose steps do nothing but put products in their places, where no row
-// is another than the next: each strip is multiplied by many of them while it is near.
+// is another than the next: each micropanel is multiplied by many of them while it is in the
+// caches.
 template <int kPhase, class Pass>
 void put_products(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
                   std::int64_t step) {
   constexpr int kMostBlocks = 16;
-  const std::int64_t depth = pass.depth(kPhase), all_lines = lines(blocking, depth);
+  const std::int64_t depth = pass.depth(kPhase), all_slices = slices(blocking, depth);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g)
     for (std::int64_t i = 0; i < part.last_panel - part.first_panel; ++i) {
       const auto [weights, units] = take_panel<kPhase>(pass, blocking, packed, g, step, part, i);
@@ -142,12 +145,12 @@ void put_products(const Pass& pass, const Blocking& blocking, float* packed, con
       for (bool is_more = true; is_more;) {
         int count = 0;
         while (count < kMostBlocks && (is_more = all.next(blocks[count]))) ++count;
-        for (int v = 0; v < units.product_vectors; v += units.at_once) {
-          const Strip strip = units.strip(v, all_lines);
+        for (int v = 0; v < units.product_vectors; v += units.micropanel_vectors) {
+          const Micropanel micropanel = units.micropanel(v, all_slices);
           for (const RowBlock* block = blocks; block < blocks + count; ++block)
-            blocking.products->at[block->count][strip.vectors](
-                weights + strip.first_word, block->inputs, depth,
-                pass.output(g, block->rows[0]) + units.first + strip.first_lane(),
+            blocking.products->at[block->count][micropanel.vectors](
+                weights + micropanel.first_word, block->inputs, depth,
+                pass.output(g, block->rows[0]) + units.first + micropanel.first_lane(),
                 pass.output_stride());
         }
       }
@@ -167,18 +170,18 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
       return put_products<kPhase>(pass, blocking, packed, part, step);
   const std::int64_t rows = part.last_row - part.first_row, depth = pass.depth(kPhase);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
-    PanelRun run;
-    const auto advance_run = [&] {
-      if (run.count > 0) advance_panels<kPhase>(pass, blocking, run, g, step, part);
-      run.count = 0;
+    AdjacentPanels adjacent;
+    const auto advance_adjacent = [&] {
+      if (adjacent.count > 0) advance_panels<kPhase>(pass, blocking, adjacent, g, step, part);
+      adjacent.count = 0;
     };
     for (std::int64_t i = 0; i < part.last_panel - part.first_panel; ++i) {
-      if (blocking.source == WeightSource::kPackedPerPanel) advance_run();
+      if (blocking.source == WeightSource::kPackedPerPanel) advance_adjacent();
       const Panel panel = take_panel<kPhase>(pass, blocking, packed, g, step, part, i);
-      if (!run.has_room_for(panel.units, depth, rows)) advance_run();
-      run.panels[run.count++] = panel;
+      if (!adjacent.has_room_for(panel.units, depth, rows)) advance_adjacent();
+      adjacent.panels[adjacent.count++] = panel;
     }
-    advance_run();
+    advance_adjacent();
   }
 }
 

@@ -9,14 +9,14 @@ namespace {
 
 // Takes the two weights of a word at once.
 struct Dot : Biases {
-  static constexpr int kPerLine = Packed<Bfloat16>::kPerLine;
+  static constexpr int kPerSlice = Packed<Bfloat16>::kPerSlice;
 
   template <int kVectors, class Rows, int kRows>
-  PRNN_HD static void add_line(const float* line, const Rows& rows, std::int64_t k, std::int64_t,
-                               FloatVector (&sum)[kRows][kVectors]) {
+  PRNN_HD static void add_slice(const float* slice, const Rows& rows, std::int64_t k, std::int64_t,
+                                FloatVector (&sum)[kRows][kVectors]) {
     const auto weight = [&](int v) {
       UintVector words;
-      __builtin_memcpy(&words, line + v * kWidth, sizeof words);
+      __builtin_memcpy(&words, slice + v * kWidth, sizeof words);
       return words;
     };
     const auto row = [&](int r) { return rows.pair(r, k) - UintVector{}; };
@@ -31,7 +31,7 @@ struct Dot : Biases {
 struct OfFloats : Dot {
   template <int kRows>
   struct Rows {
-    std::uint32_t pairs[kRows][kRun / 2];  // past the end of a row: zeros
+    std::uint32_t pairs[kRows][kAccumulationBlock / 2];  // past the end of a row: zeros
     PRNN_HD Rows(const float* const* rows, std::int64_t first, std::int64_t count, std::int64_t) {
       for (std::int64_t k = 0; k < count; k += 2 * kWidth)
         for (int r = 0; r < kRows; ++r) {

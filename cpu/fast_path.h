@@ -1,5 +1,5 @@
-// Inner steps that nothing bends, of calls in float32, have code of their own: looking after each
-// control costs a tenth of a short step, and more.
+// The fast path: inner steps without controls, of calls in float32, have code of their own: looking
+// after each control costs a tenth of a short step, and more.
 #pragma once
 #include <type_traits>
 
@@ -26,7 +26,7 @@ PRNN_HD bool is_inner(const Pass& pass, std::int64_t step) {
     return true;
 }
 
-// Whether nothing but lengths and resets bends the call's course, as in most calls.
+// Whether the call has no controls but lengths and resets, as most calls.
 template <class Pass>
 PRNN_HD bool is_fast(const Pass& pass) {
   if constexpr (!kHasFastPath<Pass>)
@@ -51,14 +51,14 @@ PRNN_HD bool is_straight(const Pass& pass) {
   return pass.shape.lengths == nullptr;
 }
 
-// Whether steps of some rows, which count, are inner ones of a call that nothing bends.
+// Whether steps of some rows, which count, are inner ones of a call without controls.
 template <class Pass>
 PRNN_HD bool are_fast(const Pass& pass, std::int64_t group, std::int64_t step,
                       const std::int64_t* rows, int count) {
   if (!is_fast(pass) || !is_inner(pass, step)) return false;
   if (is_straight(pass)) return true;
   for (int r = 0; r < count; ++r)
-    if (pass.bends(group, step, rows[r])) return false;
+    if (pass.has_controls(group, step, rows[r])) return false;
   return true;
 }
 

@@ -1,10 +1,11 @@
 // Weights as 8-bit integers q, with a scale s for each column: w[k][n] = s[n] q[k][n], where the
-// largest of a column is ±127. What they multiply is rounded to 16-bit integers, each run of kRun
-// values of a row with a factor of its own: so the sum of a run is exact, whatever the instruction
-// set. A fourth of float's bytes is read.
+// largest of a column is ±127. What they multiply is rounded to 16-bit integers, each accumulation
+// block (kAccumulationBlock values of a row) with a factor of its own: so the sum of a block is
+// exact, whatever the instruction set. A fourth of float's bytes is read.
 //
-// A strip begins with two lines, biases and scales; each that follows has the weights of four k. A
-// vector of its words holds those of the first two k, lane by lane, and then those of the others.
+// A micropanel begins with two slices, biases and scales; each that follows has the weights of four
+// k. A vector of its words holds those of the first two k, lane by lane, and then those of the
+// others.
 #pragma once
 #include "cpu/io.h"
 #include "cpu/packing.h"
@@ -13,59 +14,61 @@
 namespace prnn::PRNN_ISA {
 
 struct Int8 {
-  static constexpr int kPerLine = 4, kHeadLines = 2, kMost = 127;
-  using Sum = IntVector;  // of a run: at most kRun · 127 · 32767
+  static constexpr int kPerSlice = 4, kHeadSlices = 2, kMost = 127;
+  using Sum = IntVector;  // of a block: at most kAccumulationBlock · 127 · 32767
 
   // Rows as quantise() leaves them.
   template <int kRows>
   struct Rows {
     const std::int32_t* pairs[kRows];
-    float factors[kRows];  // of the run
+    float factors[kRows];  // of the block
 
     PRNN_HD Rows(const float* const* rows, std::int64_t first, std::int64_t, std::int64_t depth) {
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        pairs[r] = (const std::int32_t*)(rows[r] + runs(depth)) + first / 2;
-        factors[r] = rows[r][first / kRun];
+        pairs[r] = (const std::int32_t*)(rows[r] + blocks(depth)) + first / 2;
+        factors[r] = rows[r][first / kAccumulationBlock];
       }
     }
   };
-  PRNN_HD static constexpr std::int64_t runs(std::int64_t depth) { return ceil_div(depth, kRun); }
-  // Of a quantised row: a factor for each run, and pairs.
+  PRNN_HD static constexpr std::int64_t blocks(std::int64_t depth) {
+    return ceil_div(depth, kAccumulationBlock);
+  }
+  // Of a quantised row: a factor for each block, and pairs.
   PRNN_HD static constexpr std::int64_t row_floats(std::int64_t depth) {
-    return runs(depth) * (1 + kRun / 2);
+    return blocks(depth) * (1 + kAccumulationBlock / 2);
   }
 
   PRNN_HD static FloatVector start(const float*, int) { return FloatVector{}; }
   template <int kRows>
-  PRNN_HD static FloatVector of_run(IntVector run, const Rows<kRows>& rows, int r) {
-    return __builtin_convertvector(run, FloatVector) * rows.factors[r];
+  PRNN_HD static FloatVector of_block(IntVector block, const Rows<kRows>& rows, int r) {
+    return __builtin_convertvector(block, FloatVector) * rows.factors[r];
   }
-  PRNN_HD static FloatVector result(const float* strip, int lanes, int v, FloatVector sum) {
+  PRNN_HD static FloatVector result(const float* micropanel, int lanes, int v, FloatVector sum) {
     FloatVector bias, scale;
-    __builtin_memcpy(&bias, strip + v * kWidth, sizeof bias);
-    __builtin_memcpy(&scale, strip + lanes + v * kWidth, sizeof scale);
+    __builtin_memcpy(&bias, micropanel + v * kWidth, sizeof bias);
+    __builtin_memcpy(&scale, micropanel + lanes + v * kWidth, sizeof scale);
     return multiply_add(scale, sum, bias);
   }
 
   template <int kRows, int kVectors>
-  PRNN_HD static void add_line(const float* line, const Rows<kRows>& rows, std::int64_t k,
-                               std::int64_t, IntVector (&sum)[kRows][kVectors]) {
-    add_pair<0>(line, rows, k / 2, sum);
-    add_pair<1>(line, rows, k / 2 + 1, sum);
+  PRNN_HD static void add_slice(const float* slice, const Rows<kRows>& rows, std::int64_t k,
+                                std::int64_t, IntVector (&sum)[kRows][kVectors]) {
+    add_pair<0>(slice, rows, k / 2, sum);
+    add_pair<1>(slice, rows, k / 2 + 1, sum);
   }
 
-  // Where byte `of` (0 to 3) of a lane's word lies among a line's bytes.
+  // Where byte `of` (0 to 3) of a lane's word lies among a slice's bytes.
   PRNN_HD static int byte_at(int lane, int of) {
     return lane / kWidth * 4 * kWidth + of / 2 * 2 * kWidth + lane % kWidth * 2 + of % 2;
   }
 
  private:
   template <int kPart, int kRows, int kVectors>
-  PRNN_HD static void add_pair(const float* line, const Rows<kRows>& rows, std::int64_t pair,
+  PRNN_HD static void add_pair(const float* slice, const Rows<kRows>& rows, std::int64_t pair,
                                IntVector (&sum)[kRows][kVectors]) {
     const auto weight = [&](int v) {
-      return widened((const std::int8_t*)(line + v * kWidth) + kPart * 2 * kWidth);
+      return widened((const std::int8_t*)(slice + v * kWidth) + kPart * 2 * kWidth);
     };
     const auto row = [&](int r) { return rows.pairs[r][pair] - IntVector{}; };
     const auto add = [](IntVector& sum, auto w, IntVector h) { sum += dot(w, h); };
@@ -114,15 +117,15 @@ PRNN_HD std::int32_t largest_lane(IntVector v) {
   }
 }
 
-// The integers of a run of a row, zeros past its end; gives the factor by which they are its
+// The integers of a block of a row, zeros past its end; gives the factor by which they are its
 // values.
-PRNN_HD float quantise_run(const float* row, std::int64_t count, std::int16_t* out) {
+PRNN_HD float quantise_block(const float* row, std::int64_t count, std::int16_t* out) {
   typedef std::int16_t Shorts __attribute__((vector_size(2 * kWidth)));
   constexpr int kMostInput = 32767;
   constexpr float kWhole = 0x1.8p23f;  // a float plus that is rounded to a whole number
-  FloatVector values[kRun / kWidth];
+  FloatVector values[kAccumulationBlock / kWidth];
   IntVector largest{};  // magnitude; a NaN's bits are larger than any number's
-  for (int n = 0; n < kRun / kWidth; ++n) {
+  for (int n = 0; n < kAccumulationBlock / kWidth; ++n) {
     const std::int64_t left = count - n * kWidth;
     const Io<float> io{left >= kWidth ? kWidth : left > 0 ? (int)left : 0};
     values[n] = io.lanes > 0 ? io.load(row + n * kWidth).v : FloatVector{};
@@ -133,7 +136,7 @@ PRNN_HD float quantise_run(const float* row, std::int64_t count, std::int16_t* o
   const bool is_number = scale < __builtin_huge_valf();
   const bool is_some = is_number && scale > 0x1p-100f;  // what is less has no inverse
   const float inverse = is_some ? kMostInput / scale : 0.0f;
-  for (int n = 0; n < kRun / kWidth; ++n) {
+  for (int n = 0; n < kAccumulationBlock / kWidth; ++n) {
     const FloatVector whole = (is_number ? values[n] * inverse : FloatVector{}) + kWhole;
     const IntVector rounded = (IntVector)whole - __builtin_bit_cast(std::int32_t, kWhole);
     const Shorts shorts = __builtin_convertvector(rounded, Shorts);
@@ -144,9 +147,9 @@ PRNN_HD float quantise_run(const float* row, std::int64_t count, std::int16_t* o
 
 // A row as Int8::Rows reads it.
 [[gnu::noinline]] inline void quantise(const float* row, std::int64_t depth, float* out) {
-  auto* const integers = (std::int16_t*)(out + Int8::runs(depth));
-  for (std::int64_t first = 0; first < depth; first += kRun)
-    out[first / kRun] = quantise_run(row + first, depth - first, integers + first);
+  auto* const integers = (std::int16_t*)(out + Int8::blocks(depth));
+  for (std::int64_t first = 0; first < depth; first += kAccumulationBlock)
+    out[first / kAccumulationBlock] = quantise_block(row + first, depth - first, integers + first);
 }
 
 // ---- packing ----
@@ -160,15 +163,16 @@ PRNN_HD int int8_of(float weight, float scale) {
   return q == q ? (int)__builtin_rintf(clipped) : 0;
 }
 
-// All lines of a strip but that of the biases.
+// All slices of a micropanel but that of the biases.
 template <class T>
-[[gnu::noinline]] void pack_strip_int8(WeightRows<T> weights, std::int64_t depth,
-                                       const StripPlaces& strip) {
-  float* const scales = strip.line;
-  auto* const bytes = (std::int8_t*)(scales + strip.lanes);
-  __builtin_memset(scales, 0, sizeof(float) * strip.lanes * (1 + ceil_div(depth, Int8::kPerLine)));
-  for (int n = 0; n < strip.count; ++n) {
-    const Place& place = strip.all[n];
+[[gnu::noinline]] void pack_micropanel_int8(WeightRows<T> weights, std::int64_t depth,
+                                            const MicropanelPlaces& micropanel) {
+  float* const scales = micropanel.slice;
+  auto* const bytes = (std::int8_t*)(scales + micropanel.lanes);
+  __builtin_memset(scales, 0,
+                   sizeof(float) * micropanel.lanes * (1 + ceil_div(depth, Int8::kPerSlice)));
+  for (int n = 0; n < micropanel.count; ++n) {
+    const Place& place = micropanel.all[n];
     for (std::int64_t k = 0; k < depth; ++k)
       for (int u = 0; u < place.count; ++u) {
         const float weight = to_float(weights.first[k * weights.stride + place.column + u]);
@@ -179,11 +183,11 @@ template <class T>
     for (int u = 0; u < place.count; ++u)
       scales[place.lane + u] = int8_scale(scales[place.lane + u]);
     for (std::int64_t k = 0; k < depth; ++k) {
-      std::int8_t* const line = bytes + k / Int8::kPerLine * Int8::kPerLine * strip.lanes;
+      std::int8_t* const slice = bytes + k / Int8::kPerSlice * Int8::kPerSlice * micropanel.lanes;
       for (int u = 0; u < place.count; ++u) {
         const int lane = place.lane + u;
         const float weight = to_float(weights.first[k * weights.stride + place.column + u]);
-        line[Int8::byte_at(lane, (int)(k % Int8::kPerLine))] =
+        slice[Int8::byte_at(lane, (int)(k % Int8::kPerSlice))] =
             (std::int8_t)int8_of(weight, scales[lane]);
       }
     }
@@ -198,12 +202,14 @@ void pack_panels_int8(const Pass& pass, std::int64_t group, int phase, const Pan
     const std::int64_t depth = pass.depth(phase);
     for (int n = 0; n < count; ++n) {
       const auto& [at, units] = panels[n];
-      for (int v = 0; v < units.product_vectors; v += units.at_once) {
-        const Strip strip = units.strip(v, Int8::kHeadLines + ceil_div(depth, Int8::kPerLine));
-        StripPlaces places = places_of(pass.units(phase), units, strip, at + strip.first_word);
-        __builtin_memset(places.line, 0, sizeof(float) * places.lanes);
+      for (int v = 0; v < units.product_vectors; v += units.micropanel_vectors) {
+        const Micropanel micropanel =
+            units.micropanel(v, Int8::kHeadSlices + ceil_div(depth, Int8::kPerSlice));
+        MicropanelPlaces places =
+            places_of(pass.units(phase), units, micropanel, at + micropanel.first_word);
+        __builtin_memset(places.slice, 0, sizeof(float) * places.lanes);
         pack_starts(pass, group, phase, places);
-        pack_strip_int8(pass.weight_rows(group, phase), depth, places);
+        pack_micropanel_int8(pass.weight_rows(group, phase), depth, places);
       }
     }
   }

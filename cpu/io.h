@@ -47,7 +47,7 @@ template <class T>
 struct Io {
   using F = Simd;
   using Fetched = Simd;
-  static constexpr bool kMakesAx = true;  // core/arrays.h
+  static constexpr bool kProjectsInput = true;  // core/arrays.h
   int lanes;
 
   // As it reads after a store and a load.
@@ -75,7 +75,7 @@ struct Io {
   }
 #if defined(__AVX512F__)
   // Past the caches: a line of memory as a whole, so that it need not be read first.
-  PRNN_HD void store_far(float* p, Simd a) const { _mm512_stream_ps(p, (__m512)a.v); }
+  PRNN_HD void store_non_temporal(float* p, Simd a) const { _mm512_stream_ps(p, (__m512)a.v); }
 #endif
   template <class Half>
   PRNN_HD Simd load(const Half* p) const {

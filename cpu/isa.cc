@@ -43,8 +43,8 @@ Blocking block(const Problem& problem, Layout layout) {
     out.phases = pass.kPhases;
     out.weights = problem.weights;
     const bool is_int8 = out.weights == WeightFormat::kInt8;
-    out.weights_per_word = is_int8 ? Int8::kPerLine : Packed<T>::kPerLine;
-    out.head_lines = is_int8 ? Int8::kHeadLines : Widening<T>::kHeadLines;
+    out.weights_per_word = is_int8 ? Int8::kPerSlice : Packed<T>::kPerSlice;
+    out.head_slices = is_int8 ? Int8::kHeadSlices : Widening<T>::kHeadSlices;
     out.rows = kMaxRows;
     for (int p = 0; p < out.phases; ++p) {
       const int products = pass.products(p);
@@ -52,17 +52,17 @@ Blocking block(const Problem& problem, Layout layout) {
       const std::int64_t unit_vectors = ceil_div(units, kWidth);
       out.columns[p] = products * unit_vectors;
       // One row multiplies all of a panel at once: it takes eight sums to make up for the latency
-      // of an addition. More rows take a panel in strips.
+      // of an addition. More rows take a panel in micropanels.
       const std::int64_t wanted = max(kMaxVectors / products, 1);
       // As many panels as give each thread the same number.
       const std::int64_t rounds = ceil_div(unit_vectors, wanted * layout.threads);
       out.panels[p] = min(unit_vectors, rounds * layout.threads);
       out.vectors[p] = (int)ceil_div(unit_vectors, out.panels[p]);
-      out.vector_words[p] = lines(out, depth) * kWidth * products;
+      out.vector_words[p] = slices(out, depth) * kWidth * products;
       out.phase_words[p] = out.vector_words[p] * unit_vectors;
       out.panel_words = max(out.panel_words, out.vectors[p] * out.vector_words[p]);
-      out.at_once[p] = vectors_at_once(products * out.vectors[p], layout.rows);
-      out.rows = (int)min(out.rows, rows_in_registers(out.at_once[p]));
+      out.micropanel_vectors[p] = vectors_of_micropanel(products * out.vectors[p], layout.rows);
+      out.rows = (int)min(out.rows, rows_in_registers(out.micropanel_vectors[p]));
       if (is_int8) out.rows = (int)min(out.rows, max(kMostQuantised / depth, 1));
       out.group_words += out.phase_words[p];
     }
@@ -93,8 +93,8 @@ void pack(const Problem& problem, const Blocking& blocking, const Part& part, in
 template <class Pass>
 PRNN_HD void fence_far_stores([[maybe_unused]] const Pass& pass) {
 #if defined(__AVX512F__)
-  if constexpr (requires { pass.at.saves_far; })
-    if (pass.at.saves_far) _mm_sfence();
+  if constexpr (requires { pass.at.saves_non_temporal; })
+    if (pass.at.saves_non_temporal) _mm_sfence();
 #endif
 }
 

@@ -58,7 +58,7 @@ PRNN_HD void put(const float* product, float* c, std::int64_t columns, bool adds
 }
 
 // Asks for where a block's product goes while it is computed: 4 % of the time of large products.
-PRNN_HD void ask_for_place(const float* c, std::int64_t columns) {
+PRNN_HD void prefetch_output(const float* c, std::int64_t columns) {
   for (std::int64_t n = 0; n < columns; n += kWidth) __builtin_prefetch(c + n, 1);
 }
 
@@ -83,7 +83,7 @@ struct Panels {
     const int begin = vectors * n / count, end = vectors * (n + 1) / count;
     const std::int64_t first = begin * kWidth, lanes = (end - begin) * kWidth;
     return {first, min(lanes, block.columns - first), end - begin,
-            block.panels + first * lines<T>(block.depth)};
+            block.panels + first * slices<T>(block.depth)};
   }
   void pack() const {
     for (int n = 0; n < count; ++n) pack((*this)[n]);
@@ -103,8 +103,9 @@ struct Panels {
                    panel.weights);
     } else {
       const T* const b = (const T*)block.b + panel.first;
-      StripPlaces places = places_of(panel.columns, units, units.strip(0, lines<T>(block.depth)),
-                                     panel.weights + panel.lanes());
+      MicropanelPlaces places =
+          places_of(panel.columns, units, units.micropanel(0, slices<T>(block.depth)),
+                    panel.weights + panel.lanes());
       pack_rows(WeightRows<T>{b, block.stride_b}, block.depth, &places, 1);
     }
   }
@@ -133,7 +134,7 @@ void multiply_block(const MatrixBlock& block) {
     }
     for (int n = 0; n < panels.count; ++n) {
       const auto panel = panels[n];
-      for (int r = 0; r < count; ++r) ask_for_place(places[r] + panel.first, panel.columns);
+      for (int r = 0; r < count; ++r) prefetch_output(places[r] + panel.first, panel.columns);
       product.at[count][panel.vectors](panel.weights, rows, block.depth, products, panel.lanes());
       for (int r = 0; r < count; ++r)
         put(products + r * panel.lanes(), places[r] + panel.first, panel.columns, block.adds);

@@ -8,7 +8,7 @@
 namespace prnn {
 namespace {
 
-// Sums are taken so many terms at a time, whatever the blocking: panels of so many lines stay in
+// Sums are taken so many terms at a time, whatever the blocking: panels of so many slices stay in
 // the second-level cache, and so many terms of a block's rows in the first.
 constexpr std::int64_t kDepth = kMostTerms;
 constexpr std::int64_t kPadding = 16;  // after transposed rows, which are stored in whole vectors
@@ -68,7 +68,7 @@ std::int64_t transposed_stride(const MatrixProduct& product) {
   return ceil_div(words(product, depth_at_once(product)), kPadding) * kPadding + kPadding;
 }
 
-// A panel of columns, after a line that its sums start from.
+// A panel of columns, after a slice that its sums start from.
 std::int64_t panel_floats(const MatrixProduct& product) {
   return (1 + words(product, depth_at_once(product))) * kPanelColumns;
 }
@@ -96,10 +96,10 @@ class Cut {
         vectors_(ceil_div(product.columns, isa.width)) {
     if (vectors_ >= 2 * threads) {
       const std::int64_t at_once = panels_at_once(isa, product) * kPanelColumns / isa.width;
-      pieces_ = std::min(vectors_, ceil_div(vectors_, at_once * threads) * threads);
+      column_parts_ = std::min(vectors_, ceil_div(vectors_, at_once * threads) * threads);
     } else {
-      pieces_ = panels_of(product);
-      slices_ = std::min(ceil_div(threads, pieces_), product.rows);
+      column_parts_ = panels_of(product);
+      row_parts_ = std::min(ceil_div(threads, column_parts_), product.rows);
     }
   }
 
@@ -117,13 +117,13 @@ class Cut {
     const std::int64_t count = std::min(threads_, parts() - begin);
     for (std::int64_t n = count * thread / threads; n < count * (thread + 1) / threads; ++n) {
       const std::int64_t part = begin + n;
-      multiply(group, first, depth, part / slices_, part % slices_, transposed, panels);
+      multiply(group, first, depth, part / row_parts_, part % row_parts_, transposed, panels);
     }
   }
 
  private:
   std::int64_t blocks() const { return ceil_div(product_.depth, kDepth); }
-  std::int64_t parts() const { return pieces_ * slices_; }
+  std::int64_t parts() const { return column_parts_ * row_parts_; }
   std::int64_t transpositions() const { return product_.over_rows ? 1 : 0; }
   std::int64_t stages_of_block() const { return transpositions() + ceil_div(parts(), threads_); }
 
@@ -145,13 +145,15 @@ class Cut {
                   std::bit_cast<float>(ones));
   }
 
-  void multiply(std::int64_t group, std::int64_t first, std::int64_t depth, std::int64_t piece,
-                std::int64_t slice, const float* transposed, float* panels) const {
+  void multiply(std::int64_t group, std::int64_t first, std::int64_t depth,
+                std::int64_t column_part, std::int64_t row_part, const float* transposed,
+                float* panels) const {
     const MatrixProduct& p = product_;
-    const std::int64_t column = vectors_ * piece / pieces_ * isa_.width;
+    const std::int64_t column = vectors_ * column_part / column_parts_ * isa_.width;
     const std::int64_t column_end =
-        std::min(p.columns, vectors_ * (piece + 1) / pieces_ * isa_.width);
-    const std::int64_t row = p.rows * slice / slices_, row_end = p.rows * (slice + 1) / slices_;
+        std::min(p.columns, vectors_ * (column_part + 1) / column_parts_ * isa_.width);
+    const std::int64_t row = p.rows * row_part / row_parts_;
+    const std::int64_t row_end = p.rows * (row_part + 1) / row_parts_;
     MatrixBlock block{};
     block.depth = depth;
     block.columns = column_end - column;
@@ -166,7 +168,7 @@ class Cut {
       block.b = element(p, p.b, first * block.stride_b + group * p.columns + column);
       block.stride_c = p.columns;
       block.c = p.c + (group * p.rows + row) * p.columns + column;
-      if (slice + 1 == slices_) {
+      if (row_part + 1 == row_parts_) {
         block.ones = transposed + p.rows * stride;
         block.sums = p.sums + group * p.columns + column;
       }
@@ -185,7 +187,7 @@ class Cut {
   const Isa& isa_;
   const MatrixFunctions& functions_;
   const MatrixProduct& product_;
-  std::int64_t threads_, vectors_, pieces_, slices_ = 1;  // of the columns, and of the rows
+  std::int64_t threads_, vectors_, column_parts_, row_parts_ = 1;
 };
 
 // The most that any of the products takes.

@@ -24,29 +24,29 @@ PRNN_HD void transpose(UintVector (&rows)[kWidth]) {
   }
 }
 
-// A product of a vector of units, in each line of a strip.
+// A product of a vector of units, in each slice of a micropanel.
 struct Place {
   int product, count, lane;   // units that there are
   std::int64_t unit, column;  // the first; of the matrix
 };
 
-// The places of a strip, and where its lines begin.
-struct StripPlaces {
-  float* line;
+// The places of a micropanel, and where its slices begin.
+struct MicropanelPlaces {
+  float* slice;
   int lanes, count;
   bool are_whole;  // vectors
   Place all[kMaxVectors];
 };
 
-inline StripPlaces places_of(std::int64_t of_phase, const Units& units, const Strip& strip,
-                             float* line) {
-  StripPlaces out;
-  out.line = line;
-  out.lanes = strip.lanes();
-  out.count = strip.vectors;
+inline MicropanelPlaces places_of(std::int64_t of_phase, const Units& units,
+                                  const Micropanel& micropanel, float* slice) {
+  MicropanelPlaces out;
+  out.slice = slice;
+  out.lanes = micropanel.lanes();
+  out.count = micropanel.vectors;
   out.are_whole = true;
-  for (int n = 0; n < strip.vectors; ++n) {
-    const int vector = strip.first_vector + n, product = vector / units.vectors;
+  for (int n = 0; n < micropanel.vectors; ++n) {
+    const int vector = micropanel.first_vector + n, product = vector / units.vectors;
     const std::int64_t unit = units.first_of(vector % units.vectors);
     const int count = units.count_of(of_phase, vector % units.vectors);
     out.all[n] = {product, count, n * kWidth, unit, product * of_phase + unit};
@@ -55,60 +55,61 @@ inline StripPlaces places_of(std::int64_t of_phase, const Units& units, const St
   return out;
 }
 
-// Writes what the sums start from, a strip's first line.
+// Writes what the sums start from, a micropanel's first slice.
 template <class Pass>
-void pack_starts(const Pass& pass, std::int64_t group, int phase, StripPlaces& strip) {
-  for (int n = 0; n < strip.count; ++n) {
-    const Place& place = strip.all[n];
+void pack_starts(const Pass& pass, std::int64_t group, int phase, MicropanelPlaces& micropanel) {
+  for (int n = 0; n < micropanel.count; ++n) {
+    const Place& place = micropanel.all[n];
     for (int u = 0; u < kWidth; ++u)
-      strip.line[place.lane + u] =
+      micropanel.slice[place.lane + u] =
           u < place.count ? to_float(pass.bias(group, phase, place.unit + u, place.product)) : 0.0f;
   }
-  strip.line += strip.lanes;
+  micropanel.slice += micropanel.lanes;
 }
 
-// All other lines, of weights that lie unit beside unit: some of each strip in turn, while those of
-// the next are asked for. Not inlined, and the next neither: one of them serves all passes.
+// All other slices, of weights that lie unit beside unit: some of each micropanel in turn, while
+// those of the next are prefetched. Not inlined, and the next neither: one of them serves all
+// passes.
 template <class T>
-[[gnu::noinline]] void pack_rows(WeightRows<T> weights, std::int64_t depth, StripPlaces* strips,
-                                 int count) {
+[[gnu::noinline]] void pack_rows(WeightRows<T> weights, std::int64_t depth,
+                                 MicropanelPlaces* micropanels, int count) {
   using Format = Packed<T>;
   constexpr std::int64_t kAtOnce = 8;
-  const auto pack = [&](auto whole, StripPlaces& strip, const T* next,
+  const auto pack = [&](auto whole, MicropanelPlaces& micropanel, const T* next,
                         std::int64_t first) __attribute__((always_inline)) {
-    float* line = strip.line;
+    float* slice = micropanel.slice;
     const std::int64_t end = min(depth, first + kAtOnce);
-    for (std::int64_t k = first; k < end; k += Format::kPerLine, line += strip.lanes) {
+    for (std::int64_t k = first; k < end; k += Format::kPerSlice, slice += micropanel.lanes) {
       const T* const row = weights.first + k * weights.stride;
-      for (int n = 0; n < Format::kPerLine; ++n)
+      for (int n = 0; n < Format::kPerSlice; ++n)
         __builtin_prefetch(next + (k + n) * weights.stride);
-      for (int n = 0; n < strip.count; ++n) {
-        const Place& place = strip.all[n];
+      for (int n = 0; n < micropanel.count; ++n) {
+        const Place& place = micropanel.all[n];
         const UintVector words = Format::beside(row + place.column, weights.stride, k + 1 < depth,
                                                 whole ? kWidth : place.count);
-        Format::store(line, strip.lanes, n * kWidth, words);
+        Format::store(slice, micropanel.lanes, n * kWidth, words);
       }
     }
-    strip.line = line;
+    micropanel.slice = slice;
   };
   for (std::int64_t first = 0; first < depth; first += kAtOnce)
     for (int s = 0; s < count; ++s) {
-      const T* const next = weights.first + strips[s + 1 < count ? s + 1 : s].all[0].column;
-      strips[s].are_whole ? pack(std::true_type{}, strips[s], next, first)
-                          : pack(std::false_type{}, strips[s], next, first);
+      const T* const next = weights.first + micropanels[s + 1 < count ? s + 1 : s].all[0].column;
+      micropanels[s].are_whole ? pack(std::true_type{}, micropanels[s], next, first)
+                               : pack(std::false_type{}, micropanels[s], next, first);
     }
 }
 
-// The same, a vector of lines at a time, of weights that lie k beside k.
+// The same, a vector of slices at a time, of weights that lie k beside k.
 template <class T>
 [[gnu::noinline]] void pack_columns(std::int64_t of_phase, WeightColumns<T> weights,
                                     std::int64_t depth, const Units& units, float* panel) {
   using Format = Packed<T>;
-  constexpr int kMost = Format::kPerLine * kWidth;
+  constexpr int kMost = Format::kPerSlice * kWidth;
   for (int v = 0; v < units.vectors; ++v) {
-    const Strip strip = units.strip(v, lines<T>(depth));
-    const int unit_count = units.count_of(of_phase, v), lane = v * kWidth - strip.first_lane();
-    float* line = panel + strip.first_word + strip.lanes();
+    const Micropanel micropanel = units.micropanel(v, slices<T>(depth));
+    const int unit_count = units.count_of(of_phase, v), lane = v * kWidth - micropanel.first_lane();
+    float* slice = panel + micropanel.first_word + micropanel.lanes();
     const T* const from = weights.first + units.first_of(v) * weights.stride;
     for (std::int64_t k = 0; k < depth; k += kMost) {
       const int count = depth - k < kMost ? (int)(depth - k) : kMost;
@@ -118,8 +119,8 @@ template <class T>
         words[u] =
             u < unit_count ? Format::along(from + u * weights.stride + k, count) : UintVector{};
       transpose(words);
-      for (int n = 0; n < ceil_div(count, Format::kPerLine); ++n, line += strip.lanes())
-        Format::store(line, strip.lanes(), lane, words[n]);
+      for (int n = 0; n < ceil_div(count, Format::kPerSlice); ++n, slice += micropanel.lanes())
+        Format::store(slice, micropanel.lanes(), lane, words[n]);
     }
   }
 }
@@ -136,19 +137,19 @@ void pack_panels(const Pass& pass, std::int64_t group, int phase, const Panel* p
     else
       return pass.weight_columns(group, phase);
   }();
-  StripPlaces strips[kPackedTogether * kMaxVectors];
-  int strip_count = 0;
+  MicropanelPlaces micropanels[kPackedTogether * kMaxVectors];
+  int micropanel_count = 0;
   for (int n = 0; n < count; ++n) {
     const auto& [at, units] = panels[n];
-    for (int v = 0; v < units.product_vectors; v += units.at_once) {
-      const Strip strip = units.strip(v, lines<T>(depth));
-      StripPlaces& places = strips[strip_count++];
-      places = places_of(pass.units(phase), units, strip, at + strip.first_word);
+    for (int v = 0; v < units.product_vectors; v += units.micropanel_vectors) {
+      const Micropanel micropanel = units.micropanel(v, slices<T>(depth));
+      MicropanelPlaces& places = micropanels[micropanel_count++];
+      places = places_of(pass.units(phase), units, micropanel, at + micropanel.first_word);
       pack_starts(pass, group, phase, places);
     }
     if constexpr (!kAreRows) pack_columns(pass.units(phase), weights, depth, units, at);
   }
-  if constexpr (kAreRows) pack_rows(weights, depth, strips, strip_count);
+  if constexpr (kAreRows) pack_rows(weights, depth, micropanels, micropanel_count);
 }
 
 }  // namespace prnn::PRNN_ISA

@@ -5,13 +5,13 @@
 
 namespace prnn::PRNN_ISA {
 
-// The units of a panel, and how their products lie in its lines: product after product, in as many
+// The units of a panel, and how their products lie in its slices: product after product, in as many
 // vectors each as there are of units.
 struct Units {
   std::int64_t first;
-  int vectors;          // of units, or of a product
-  int product_vectors;  // of all products
-  int at_once;          // of these, in a strip
+  int vectors;             // of units, or of a product
+  int product_vectors;     // of all products
+  int micropanel_vectors;  // of these, in a micropanel
 
   PRNN_HD int lanes() const { return product_vectors * kWidth; }
   PRNN_HD int product_lanes() const { return vectors * kWidth; }
@@ -21,11 +21,11 @@ struct Units {
     const std::int64_t left = units - first_of(v);
     return left < kWidth ? (int)left : kWidth;
   }
-  // The strip of a vector of products, of a panel of so many lines.
-  PRNN_HD Strip strip(int vector, std::int64_t lines) const {
-    const int first_vector = vector / at_once * at_once;
-    return {first_vector, (int)min(at_once, product_vectors - first_vector),
-            first_vector * kWidth * lines};
+  // The micropanel of a vector of products, of a panel of so many slices.
+  PRNN_HD Micropanel micropanel(int vector, std::int64_t slices) const {
+    const int first_vector = vector / micropanel_vectors * micropanel_vectors;
+    return {first_vector, (int)min(micropanel_vectors, product_vectors - first_vector),
+            first_vector * kWidth * slices};
   }
 };
 
@@ -33,7 +33,7 @@ inline Units units_of(const Blocking& blocking, int phase, int products, std::in
   const std::int64_t all = ceil_div(blocking.units[phase], kWidth), panels = blocking.panels[phase];
   const std::int64_t first = all * panel / panels;
   const int vectors = (int)(all * (panel + 1) / panels - first);
-  return {first * kWidth, vectors, products * vectors, blocking.at_once[phase]};
+  return {first * kWidth, vectors, products * vectors, blocking.micropanel_vectors[phase]};
 }
 
 struct Panel {

@@ -11,7 +11,7 @@ namespace prnn {
 namespace {
 
 constexpr std::int64_t kHeaderWords = 32, kWidestVector = 16;
-static_assert(sizeof(Prepared) == kHeaderWords * 4);
+static_assert(sizeof(Prepacked) == kHeaderWords * 4);
 // Far more than there are, and no product of sizes overflows by it.
 constexpr std::int64_t kMostThreads = 1 << 16;
 
@@ -37,8 +37,8 @@ float* after_header(const void* array) {
 }
 
 // All but the layouts and the checksum.
-Prepared header_for(const Isa& isa, const Problem& p) {
-  Prepared out{};
+Prepacked header_for(const Isa& isa, const Problem& p) {
+  Prepacked out{};
   std::strcpy(out.isa, "prnn 5 ");  // another number where panels become others
   std::strncat(out.isa, isa.name, sizeof out.isa - 1 - std::strlen(out.isa));
   out.dtype = static_cast<std::int64_t>(p.dtype);
@@ -67,7 +67,7 @@ bool can_prepare(const Problem& p) {
 void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out) {
   prefer_huge_pages(out, 4 * prepacked_words(problem));
   const CpuPlan plan = prnn::plan(this_machine(isa.width), isa, problem, pool.threads());
-  Prepared header = header_for(isa, problem);
+  Prepacked header = header_for(isa, problem);
   header.steps = plan.blocking.layout;
   header.projection = plan.projection.layout;
   header.checksum = checksum_of(header);
@@ -78,9 +78,9 @@ void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out
   const Blocking of_projection = isa.block(projection, header.projection);
   float* const steps = after_header(out);
   const auto pack = [&](const Problem& of, const Blocking& blocking, int phase, float* packed) {
-    const std::int64_t lots = ceil_div(blocking.panels[phase], kPackedTogether);
-    parallel_for(pool, pool.threads(), problem.shape.groups * lots, [&](std::int64_t n) {
-      const std::int64_t group = n / lots, first = n % lots * kPackedTogether;
+    const std::int64_t tasks = ceil_div(blocking.panels[phase], kPackedTogether);
+    parallel_for(pool, pool.threads(), problem.shape.groups * tasks, [&](std::int64_t n) {
+      const std::int64_t group = n / tasks, first = n % tasks * kPackedTogether;
       const std::int64_t last = std::min(first + kPackedTogether, blocking.panels[phase]);
       isa.pack(of, blocking, {group, group + 1, 0, 0, first, last}, phase, packed);
     });
@@ -89,8 +89,8 @@ void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out
   pack(projection, of_projection, 0, steps + steps_words(problem));
 }
 
-std::uint64_t checksum_of(const Prepared& header) {
-  constexpr std::size_t kWords = offsetof(Prepared, checksum) / sizeof(std::uint64_t);
+std::uint64_t checksum_of(const Prepacked& header) {
+  constexpr std::size_t kWords = offsetof(Prepacked, checksum) / sizeof(std::uint64_t);
   std::uint64_t words[kWords], sum = 0;
   std::memcpy(words, &header, sizeof words);
   for (const std::uint64_t word : words) {  // each step can be undone: nothing is lost
@@ -100,19 +100,19 @@ std::uint64_t checksum_of(const Prepared& header) {
   return sum;
 }
 
-const Prepared* prepacked_for(const Isa& isa, const Problem& problem) {
-  if (problem.prepared == nullptr || problem.kind != Kind::kForward) return nullptr;
+const Prepacked* prepacked_for(const Isa& isa, const Problem& problem) {
+  if (problem.prepacked == nullptr || problem.kind != Kind::kForward) return nullptr;
   // As vectors of weights are read. XLA's arrays are.
-  if (reinterpret_cast<std::uintptr_t>(problem.prepared) % (isa.width * 4) != 0) return nullptr;
-  const auto* const header = static_cast<const Prepared*>(problem.prepared);
+  if (reinterpret_cast<std::uintptr_t>(problem.prepacked) % (isa.width * 4) != 0) return nullptr;
+  const auto* const header = static_cast<const Prepacked*>(problem.prepacked);
   if (header->checksum != checksum_of(*header)) return nullptr;
   if (header->weights != WeightFormat::kAsGiven && header->weights != WeightFormat::kInt8)
     return nullptr;
   Problem of_header = problem;
   of_header.weights = header->weights;
-  if (problem.prepared_words != prepacked_words(of_header) || !can_prepare(of_header))
+  if (problem.prepacked_words != prepacked_words(of_header) || !can_prepare(of_header))
     return nullptr;
-  Prepared expected = header_for(isa, of_header);
+  Prepacked expected = header_for(isa, of_header);
   expected.steps = header->steps;
   expected.projection = header->projection;
   expected.checksum = header->checksum;
@@ -123,11 +123,11 @@ const Prepared* prepacked_for(const Isa& isa, const Problem& problem) {
 
 Problem in_its_format(const Isa& isa, const Problem& problem) {
   Problem out = problem;
-  if (const Prepared* given = prepacked_for(isa, problem)) out.weights = given->weights;
+  if (const Prepacked* given = prepacked_for(isa, problem)) out.weights = given->weights;
   return out;
 }
 
-float* prepacked_steps(const Problem& problem) { return after_header(problem.prepared); }
+float* prepacked_steps(const Problem& problem) { return after_header(problem.prepacked); }
 float* prepacked_projection(const Problem& problem) {
   return prepacked_steps(problem) + steps_words(problem);
 }

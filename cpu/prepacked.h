@@ -11,7 +11,7 @@
 namespace prnn {
 
 // What the array begins with.
-struct Prepared {
+struct Prepacked {
   char isa[24];  // by which it is read, and a mark that it is such an array
   std::int64_t dtype, gates, phases, groups, hidden, input_size;
   Layout steps, projection;
@@ -30,10 +30,10 @@ bool can_prepare(const Problem& problem);
 void prepare(const Isa& isa, const Problem& problem, ThreadPool& pool, void* out);
 
 // What `checksum` is to be. No two descriptions that differ in one of its words have the same.
-std::uint64_t checksum_of(const Prepared& header);
+std::uint64_t checksum_of(const Prepacked& header);
 
 // The problem's, if it has one that is for it; else null.
-const Prepared* prepacked_for(const Isa& isa, const Problem& problem);
+const Prepacked* prepacked_for(const Isa& isa, const Problem& problem);
 
 // The problem, its weights in the format of those it is given.
 Problem in_its_format(const Isa& isa, const Problem& problem);

@@ -32,14 +32,14 @@ struct Problem {
   BackwardArrays<void> backward;
   // Of a forward pass, if its input_size is not 0: what a_x is made of.
   ProjectionArrays<void> projection;
-  const void* prepared;  // of a forward pass that projects: its weights, packed; or null
-  std::int64_t prepared_words;
+  const void* prepacked;  // of a forward pass that projects: its weights, packed; or null
+  std::int64_t prepacked_words;
   WeightFormat weights;
 };
 
 inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 8;
 
-// Panels side by side that are packed together: some lines of each in turn, so that a row of the
+// Panels side by side that are packed together: some slices of each in turn, so that a row of the
 // matrix, which is a page or more of memory, is read in longer pieces. LSTM 1024 is packed so in a
 // half of the time.
 inline constexpr int kPackedTogether = 8;
@@ -51,8 +51,8 @@ inline constexpr std::int64_t kMostQuantised = 16384;
 // Rows that are multiplied at once by weights that are not packed.
 inline constexpr int kUnpackedRows = 4;
 
-// Multiplies some rows, `depth` floats each, by a strip of packed weights (cpu/product.h).
-using Product = void (*)(const float* strip, const float* const* rows, std::int64_t depth,
+// Multiplies some rows, `depth` floats each, by a micropanel of packed weights (cpu/product.h).
+using Product = void (*)(const float* micropanel, const float* const* rows, std::int64_t depth,
                          float* out, std::int64_t out_stride);
 // By the number of rows and of vectors; null where there would be too few registers.
 struct Products {
@@ -84,28 +84,28 @@ struct Layout {
 // The packed weights of each phase are cut into panels of nearly equal size.
 struct Blocking {
   Layout layout;
-  int rows;                         // of the batch, multiplied at once
-  int vectors[kMaxPhases];          // SIMD vectors of units in the widest panel
-  int at_once[kMaxPhases];          // of a panel's vectors of products, a strip
-  std::int64_t panels[kMaxPhases];  // per group
+  int rows;                            // of the batch, multiplied at once
+  int vectors[kMaxPhases];             // SIMD vectors of units in the widest panel
+  int micropanel_vectors[kMaxPhases];  // of a panel's vectors of products, a micropanel
+  std::int64_t panels[kMaxPhases];     // per group
   // Words of 4 bytes: of a vector of units, of all of a group's phase, of all of a group.
   std::int64_t vector_words[kMaxPhases], phase_words[kMaxPhases], group_words;
   std::int64_t panel_words;  // of the largest panel
   int phases, weights_per_word;
-  int head_lines;  // of a strip, before those of weights
+  int head_slices;  // of a micropanel, before those of weights
   WeightFormat weights;
   const Products* products;
   WeightSource source;
   Partition partition;
   std::int64_t units[kMaxPhases];    // that the phase makes
   std::int64_t columns[kMaxPhases];  // vectors of products per group
-  std::int64_t places;  // kPackedPerPanel: so many threads at most have one, for a panel at a time
+  std::int64_t panel_buffers;  // kPackedPerPanel: for a panel at a time, of so many threads at most
 };
 
-// Lines of a strip whose products run over so many weights.
-inline std::int64_t lines(const Blocking& blocking, std::int64_t depth) {
-  const std::int64_t per_line = blocking.weights_per_word;
-  return blocking.head_lines + (depth + per_line - 1) / per_line;
+// Slices of a micropanel whose products run over so many weights.
+inline std::int64_t slices(const Blocking& blocking, std::int64_t depth) {
+  const std::int64_t per_slice = blocking.weights_per_word;
+  return blocking.head_slices + (depth + per_slice - 1) / per_slice;
 }
 
 // Some of the work of one step: what one thread does.

@@ -32,7 +32,7 @@ struct ProjectionPass {
   PRNN_HD bool multiplies(std::int64_t g, int, std::int64_t s, std::int64_t row) const {
     return step_of(s, row) < shape.length(row / at.steps, g);
   }
-  PRNN_HD bool bends(std::int64_t, std::int64_t, std::int64_t) const { return false; }
+  PRNN_HD bool has_controls(std::int64_t, std::int64_t, std::int64_t) const { return false; }
   PRNN_HD bool rows_are_alike(std::int64_t s) const {
     return shape.lengths == nullptr && (s + 1) * at.steps <= shape.time;
   }

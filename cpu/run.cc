@@ -29,14 +29,14 @@ std::int64_t state_floats(const Shape& shape) { return shape.batch * shape.group
 
 // What the second phase of a step reads of the first: of GRU r h, r and z; or m forward and the
 // gradient of h backward.
-std::int64_t between_floats(const Problem& p) {
+std::int64_t phase_scratch_floats(const Problem& p) {
   const int phases = visit(p.cell, [](auto cell) { return decltype(cell)::kPhases; });
   if (phases == 1) return 0;
   if (!numbers(p.cell).projects) return p.shape.own_floats(3);
   return p.kind == Kind::kForward ? p.shape.own_floats(1) : p.shape.of_output().own_floats(1);
 }
 
-// By turns, what steps multiply, where that is not y or da_h itself.
+// What steps multiply, double-buffered, where that is not y or da_h itself.
 std::int64_t multiplied_floats(const Problem& p) {
   const bool is_forward = p.kind == Kind::kForward, is_half = p.dtype != Dtype::kFloat32;
   const bool has_own = is_half || (is_forward && p.forward.controls.mask != nullptr);
@@ -46,7 +46,7 @@ std::int64_t multiplied_floats(const Problem& p) {
 }
 
 // What passes from step to step.
-std::int64_t carry_floats(const Problem& p) {
+std::int64_t carried_floats(const Problem& p) {
   if (numbers(p.cell).projects && p.kind == Kind::kBackward)
     return p.shape.own_floats(1) + p.shape.of_output().own_floats(1);
   return p.shape.own_floats(numbers(p.cell).states - (p.kind == Kind::kForward ? 1 : 0));
@@ -128,7 +128,7 @@ void hand_on_states(const Problem& p) {
 // Whether what a forward pass keeps is more than its threads' caches hold, and lies in whole lines
 // of memory that a vector fills: kept past the caches, they need not be read first. Less is in the
 // caches still when the backward pass reads it. Figures: docs/tuning.md.
-bool keeps_far(const Isa& isa, const Problem& p, const CpuPlan& plan) {
+bool stores_non_temporal(const Isa& isa, const Problem& p, const CpuPlan& plan) {
   constexpr std::int64_t kLine = 16;
   const ForwardArrays<void>& forward = p.forward;
   if (p.kind != Kind::kForward || p.dtype != Dtype::kFloat32 || forward.saved == nullptr)
@@ -139,7 +139,7 @@ bool keeps_far(const Isa& isa, const Problem& p, const CpuPlan& plan) {
   return is_whole && bytes > plan.choice.threads * this_machine(isa.width).cache_bytes;
 }
 
-// All steps of some rows. With a projection, each piece of it before the steps it is made for.
+// All steps of some rows. With a projection, each chunk of it before the steps it is made for.
 void run_rows(const Work& steps, const Work* projection, Part part, std::int64_t count) {
   const std::int64_t at_a_time = projection ? projection->problem.projection.steps : count;
   for (std::int64_t first = 0; first < count; first += at_a_time) {
@@ -185,8 +185,8 @@ std::int64_t workspace_floats(const Problem& p) {
   constexpr std::int64_t kRoomToAlign = kAlignment / 4;
   const std::int64_t projection =
       projects(p) ? projection_room(p) + projected_floats(p) + widened_floats(p) + kRoomToAlign : 0;
-  return p.shape.groups * packed_words(p) + between_floats(p) + multiplied_floats(p) +
-         carry_floats(p) + 2 * kRoomToAlign + projection;
+  return p.shape.groups * packed_words(p) + phase_scratch_floats(p) + multiplied_floats(p) +
+         carried_floats(p) + 2 * kRoomToAlign + projection;
 }
 
 void run(const Isa& isa, const Problem& problem, ThreadPool& pool, float* workspace) {
@@ -208,23 +208,23 @@ void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool,
 
   ForwardArrays<void>& forward = steps.problem.forward;
   const std::int64_t own = is_prepacked ? 0 : shape.groups * plan.blocking.group_words;
-  float* const between = aligned(packed + own);
-  float* const multiplied = between + between_floats(problem);
-  float* const carry = multiplied + multiplied_floats(problem);
-  forward.between = steps.problem.backward.between = between;
-  forward.carry = steps.problem.backward.carry = carry;
-  forward.saves_far = keeps_far(isa, problem, plan);
+  float* const phase_scratch = aligned(packed + own);
+  float* const multiplied = phase_scratch + phase_scratch_floats(problem);
+  float* const carried = multiplied + multiplied_floats(problem);
+  forward.phase_scratch = steps.problem.backward.phase_scratch = phase_scratch;
+  forward.carried = steps.problem.backward.carried = carried;
+  forward.saves_non_temporal = stores_non_temporal(isa, problem, plan);
   if (multiplied_floats(problem) > 0) {
     forward.multiplied = steps.problem.backward.multiplied = multiplied;
     isa.begin(steps.problem, 0, shape.batch);
   }
   if (made) {
-    projection.packed = aligned(carry + carry_floats(problem));
+    projection.packed = aligned(carried + carried_floats(problem));
     float* const a_x = projection.packed + projection_room(problem);
     projection.problem.projection.a = a_x;
     projection.problem.projection.rows = a_x + projected_floats(problem);
-    projection.problem.projection.steps = forward.made_steps = plan.projection_steps;
-    forward.made_a_x = a_x;
+    projection.problem.projection.steps = forward.chunk_steps = plan.projection_steps;
+    forward.projected_a_x = a_x;
   }
   if (is_prepacked) {
     steps.packed = prepacked_steps(problem);

@@ -78,16 +78,16 @@ template <int kPhase, bool kFast, class Pass>
   if (kFast) straighten(pass);
   const auto& finishing = of_activated(pass);
   constexpr int kGates = Pass::products(kPhase);
-  constexpr bool kCanAsk = requires { is_worth_asking(pass); };
+  constexpr bool kCanAsk = requires { is_worth_prefetching(pass); };
   bool asks = false;
-  if constexpr (kCanAsk) asks = is_worth_asking(pass);
+  if constexpr (kCanAsk) asks = is_worth_prefetching(pass);
   for (int r = 0; r < block.count; ++r) {
     const std::int64_t row = block.rows[r];
     if (block.multiplies) activate(pass, pending, group, step, row, first + r);
     pending.visit(first + r, [&](std::int64_t unit, int lanes,
                                  const float* at) __attribute__((always_inline)) {
       if constexpr (kCanAsk)
-        if (asks && begins_line(unit)) ask_for_step(pass, group, step + 1, row, unit);
+        if (asks && begins_line(unit)) prefetch_step(pass, group, step + 1, row, unit);
       const Io<typename Pass::Value> io{lanes};
       finishing.template step<kPhase>(group, step, row, unit, pending.load<kGates>(at), io);
     });

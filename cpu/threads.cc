@@ -66,23 +66,23 @@ void parallel_for(ThreadPool& pool, int threads, std::int64_t count,
     for (std::int64_t i = 0; i < count; ++i) body(i);
     return;
   }
-  struct alignas(128) Share {
+  struct alignas(128) TaskRange {
     std::atomic<std::int64_t> next;
   };
   struct Shared {  // outlives the call: a task may start after all is done, and then finds no work
-    explicit Shared(int threads) : shares(threads) {}
-    std::vector<Share> shares;
+    explicit Shared(int threads) : ranges(threads) {}
+    std::vector<TaskRange> ranges;
     std::atomic<std::int64_t> done{0};
     std::mutex mutex;
     std::condition_variable all_done;
   };
   auto shared = std::make_shared<Shared>(threads);
-  const auto first_of = [=](int share) { return count * share / threads; };
-  for (int n = 0; n < threads; ++n) shared->shares[n].next.store(first_of(n));
+  const auto first_of = [=](int range) { return count * range / threads; };
+  for (int n = 0; n < threads; ++n) shared->ranges[n].next.store(first_of(n));
   auto work = [=, &body](int me) {
     for (int n = 0; n < threads; ++n) {
-      const int share = (me + n) % threads;
-      for (std::int64_t i; (i = shared->shares[share].next.fetch_add(1)) < first_of(share + 1);) {
+      const int range = (me + n) % threads;
+      for (std::int64_t i; (i = shared->ranges[range].next.fetch_add(1)) < first_of(range + 1);) {
         body(i);
         if (shared->done.fetch_add(1) + 1 == count) {
           std::lock_guard lock(shared->mutex);

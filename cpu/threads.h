@@ -21,7 +21,7 @@ class ThreadPool {
 };
 
 // Calls body(0) … body(count - 1), each once, on up to `threads` threads. The n-th of them begins
-// with the n-th of so many equal shares, then helps the others: what one call has left in a core's
+// with the n-th of so many equal ranges, then helps the others: what one call has left in a core's
 // cache is, mostly, what that core takes in the next.
 void parallel_for(ThreadPool& pool, int threads, std::int64_t count,
                   const std::function<void(std::int64_t)>& body);

@@ -114,8 +114,8 @@ void multiply_rows_unpacked(const Pass& pass, std::int64_t group, int phase, con
       for (int r = 0; r < kRows; ++r) sums.totals[sums.at(r, product) + unit] = bias;
     }
   }
-  for (std::int64_t k0 = 0; k0 < depth; k0 += kRun) {
-    const std::int64_t k1 = depth < k0 + kRun ? depth : k0 + kRun;
+  for (std::int64_t k0 = 0; k0 < depth; k0 += kAccumulationBlock) {
+    const std::int64_t k1 = depth < k0 + kAccumulationBlock ? depth : k0 + kAccumulationBlock;
     for (int r = 0; r < kRows; ++r)
       for (int product = 0; product < sums.products; ++product)
         __builtin_memset(sums.run + sums.at(r, product) + ranges[product].first, 0,

@@ -63,8 +63,8 @@ struct Work {
                std::int64_t threads, TaskQueue& queue, std::int64_t stage) const {
     float* place = packed;
     if (blocking.source == WeightSource::kPackedPerPanel) {
-      if (thread >= blocking.places) return;
-      threads = std::min(threads, blocking.places);
+      if (thread >= blocking.panel_buffers) return;
+      threads = std::min(threads, blocking.panel_buffers);
       place += thread * blocking.panel_words;
     }
     const std::int64_t tasks = tasks_of_stage(phase, rows, threads);

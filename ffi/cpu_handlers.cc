@@ -52,8 +52,8 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
     return ffi::Error::InvalidArgument(
         "prnn_jax: prepared weights are not of the call's size; were they made by another "
         "version?");
-  p.prepared = call.prepared;
-  p.prepared_words = call.prepared_words;
+  p.prepacked = call.prepared;
+  p.prepacked_words = call.prepared_words;
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
   if (auto error = check_workspace(call.workspace_bytes, workspace_floats(p) * kFloat);
       error.failure())

@@ -14,5 +14,5 @@ LIMITS = _limits.Limits(
     },
     float32_gflops={n: 200.0 * n for n in (1, 2, _limits.cores())},
     bfloat16_gflops={},
-    meeting_us={n: 0.1 * n for n in (2, _limits.cores()) if n > 1},
+    barrier_us={n: 0.1 * n for n in (2, _limits.cores()) if n > 1},
 )

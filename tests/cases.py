@@ -72,7 +72,7 @@ CELLS = {
 #: Of the states, as the arrays of a case are called.
 STATES = "h", "c", "n", "m"
 
-#: What bends the course of a sequence.
+#: Of a sequence: arguments that make a step another than the one before it.
 CONTROLS = "lengths", "resets", "reset_to", "mask", "zoneout"
 
 
@@ -175,7 +175,7 @@ class Case:
             if name not in absent
         }
 
-    def bending(self, dtype=jnp.float32) -> dict[str, np.ndarray]:
+    def control_arrays(self, dtype=jnp.float32) -> dict[str, np.ndarray]:
         """The controls that no gradient flows to, as arguments of the function."""
         random = np.random.default_rng(zlib.crc32(b"c" + str(self).encode()))
         lengths = random.integers(0, self.time + 1, self.batch)
@@ -257,16 +257,16 @@ class Case:
         if "packed" in arrays:
             params = prnn_jax.Prepared(params, arrays["packed"])
 
-        bending = self.bending(arrays["x"].dtype)
-        bending |= {name: arrays[name] for name in bending if name in arrays}
+        controls = self.control_arrays(arrays["x"].dtype)
+        controls |= {name: arrays[name] for name in controls if name in arrays}
         if "reset_to" in self.controls:
-            bending["reset_to"] = self.state_of(arrays, "reset_{}")
+            controls["reset_to"] = self.state_of(arrays, "reset_{}")
         y, state = self.table.function(
             arrays["x"],
             params,
             self.state_of(arrays),
             **self.table.options,
-            **bending,
+            **controls,
             reserve="lean" if self.lean else "fast",
             reverse=self.reverse,
             bidirectional=self.bidirectional,
@@ -295,7 +295,7 @@ def _sizes() -> list[Case]:
     for cell in CELLS:
         cases += [
             Case(cell, 33, (5,), 17, state=True),
-            Case(cell, 2, (3,), 513, state=True),  # so large that threads share units
+            Case(cell, 2, (3,), 513, state=True),  # so large that it is hidden-parallel
         ]
         # The same code as with skip and cap, or at least the same loops.
         if cell in ("rnn_tanh", "rnn_relu", "rnn_general", "gru_general"):
@@ -351,13 +351,13 @@ def _controlled() -> list[Case]:
     """Lengths, resets, masks, heads, the lean reserve."""
     cases = []
     full = {"state": True, "controls": CONTROLS}
-    bend = {"controls": CONTROLS}
+    some = {"controls": CONTROLS}
     kinds = "lstm", "lstm_peephole", "slstm", "gru", "gru_reset_before", "rnn_tanh_skip"
     general = "lstm_general", "gru_general", "rnn_general"
     for cell in kinds:
         if cell == "slstm":
-            bend = {"controls": ("lengths", "resets", "reset_to", "mask")}
-        every = {"state": True, **bend}
+            some = {"controls": ("lengths", "resets", "reset_to", "mask")}
+        every = {"state": True, **some}
         cases += [
             Case(cell, batch=(5,), **every),
             Case(cell, batch=(5,), reverse=True, time_major=True, lean=True, **every),

@@ -24,8 +24,8 @@ class Half(Case):
     def inputs(self, dtype=None):
         return self._rounded(super().inputs(self.half), dtype)
 
-    def bending(self, dtype=None):
-        return self._rounded(super().bending(self.half), dtype)
+    def control_arrays(self, dtype=None):
+        return self._rounded(super().control_arrays(self.half), dtype)
 
     def cotangents(self, dtype=None):
         return self._rounded(super().cotangents(self.half), dtype)

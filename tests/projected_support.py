@@ -12,7 +12,7 @@ import prnn_jax
 
 IN, HIDDEN, OUT, ROWS, TIME = 5, 7, 3, 4, 6
 
-BEND = tuple(name for name in CONTROLS if name != "zoneout")
+PROJECTED_CONTROLS = tuple(name for name in CONTROLS if name != "zoneout")
 HALVES = "bfloat16", "float16"
 
 
@@ -54,8 +54,8 @@ class Projected(Case):
                 arrays[name] = value.astype(np.float32).astype(self.half or dtype)
         return self._rounded(arrays, dtype)
 
-    def bending(self, dtype=jnp.float32):
-        return self._rounded(super().bending(self.half or dtype), dtype)
+    def control_arrays(self, dtype=jnp.float32):
+        return self._rounded(super().control_arrays(self.half or dtype), dtype)
 
     def cotangents(self, dtype=jnp.float32):
         random = np.random.default_rng(zlib.crc32(b"d" + str(self).encode()))

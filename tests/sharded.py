@@ -89,7 +89,7 @@ def placed(case: Case, mesh, x, others):
     specs = {"lengths": P("data"), "recurrent_mask": by_batch}
     controls = {
         n: put(mesh, specs.get(n, P(*lead, "data")), v)
-        for n, v in case.bending().items()
+        for n, v in case.control_arrays().items()
     }
     return x, others, controls
 

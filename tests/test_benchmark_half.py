@@ -53,7 +53,7 @@ def test_means_are_of_points_with_the_same_limit():
             "ratio": {"bfloat16": spread, "float16": {**spread, "median": 2 * ratio}},
         }
 
-    points = [point("reading", 1.0), point("meeting", 3.0), point("reading", 4.0)]
+    points = [point("reading", 1.0), point("barrier", 3.0), point("reading", 4.0)]
     table = half_precision.table({"points": points})
     assert "| reading weights | 2 | 2.00× | 4.00× |" in table
     assert "| another | 1 | 3.00× | 6.00× |" in table

@@ -24,40 +24,40 @@ LSTM_64 = 4 * 64 * 64  # weights: 64 KiB
 
 
 def test_threads_that_split_units_read_their_share():
-    units = _limits.limit(LSTM_64, 1, LIMITS, 2, "units")
+    units = _limits.limit(LSTM_64, 1, LIMITS, 2, "hidden")
     assert units["thread_bytes"] == 32 * 1024
     assert units["reading_us"] == pytest.approx(32 * 1024 / 200e9 * 1e6)
-    rows = _limits.limit(LSTM_64, 1, LIMITS, 2, "rows")
+    rows = _limits.limit(LSTM_64, 1, LIMITS, 2, "batch")
     assert rows["thread_bytes"] == 64 * 1024
     assert rows["reading_us"] == pytest.approx(64 * 1024 / 100e9 * 1e6)
 
 
 def test_the_limit_is_the_longer_time():
-    one, many = (_limits.limit(LSTM_64, b, LIMITS, 1, "rows") for b in (1, 64))
+    one, many = (_limits.limit(LSTM_64, b, LIMITS, 1, "batch") for b in (1, 64))
     assert (one["bound"], many["bound"]) == ("reading", "arithmetic")
     assert one["step_us"] == one["reading_us"]
     assert many["step_us"] == pytest.approx(2 * 4 * 64 * 64 * 64 / 200e9 * 1e6)
 
 
-def test_threads_that_split_units_meet_in_each_step():
-    units = _limits.limit(LSTM_64, 1, LIMITS, 2, "units")
-    assert units["bound"] == "meeting"
+def test_hidden_parallel_steps_have_a_barrier():
+    units = _limits.limit(LSTM_64, 1, LIMITS, 2, "hidden")
+    assert units["bound"] == "barrier"
     assert units["step_us"] == pytest.approx(0.2 + units["reading_us"] / 2)
-    assert "meeting_us" not in _limits.limit(LSTM_64, 1, LIMITS, 2, "rows")
-    assert "meeting_us" not in _limits.limit(LSTM_64, 1, LIMITS, 1, "units")
+    assert "barrier_us" not in _limits.limit(LSTM_64, 1, LIMITS, 2, "batch")
+    assert "barrier_us" not in _limits.limit(LSTM_64, 1, LIMITS, 1, "hidden")
 
 
-def test_the_machine_uses_one_core_where_meeting_takes_longer():
+def test_the_machine_uses_one_core_where_the_barrier_takes_longer():
     small = _limits.machine_limit(4 * 16 * 16, 1, LIMITS)
     assert small["threads"] == 1
     large = _limits.machine_limit(4 * 1024 * 1024, 1, LIMITS)
     assert large["threads"] == max(LIMITS.float32_gflops)
-    assert large["split"] == "units"
+    assert large["partition"] == "hidden"
 
 
-def test_the_machine_splits_rows_where_each_thread_has_one_and_meeting_takes_longer():
+def test_the_machine_is_batch_parallel_where_each_thread_has_a_row():
     plan = _limits.machine_limit(4 * 16 * 16, max(LIMITS.float32_gflops), LIMITS)
-    assert (plan["threads"], plan["split"]) == (max(LIMITS.float32_gflops), "rows")
+    assert (plan["threads"], plan["partition"]) == (max(LIMITS.float32_gflops), "batch")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_layer_takes_its_passes_and_its_products(trains, projects, passes, pro
 
 def test_limits_are_those_of_the_best_rounds():
     rows = [
-        {"quantity": "million_meetings_per_s", "threads": 2, "rounds": [4, 8]},
+        {"quantity": "million_barriers_per_s", "threads": 2, "rounds": [4, 8]},
         {"quantity": "float32_gflop_per_s", "threads": 1, "rounds": [1, 3, 2]},
         {"quantity": "read_gb_per_s", "threads": 1, "bytes": 1 << 14, "rounds": [5, 4]},
     ]
@@ -106,7 +106,7 @@ def test_limits_are_measured_for_all_threads_and_sizes():
         n: [1 << 14, 1 << 15] for n in (1, 2)
     }
     assert [*limits.float32_gflops] == [1, 2]
-    assert [*limits.meeting_us] == [2]
+    assert [*limits.barrier_us] == [2]
 
 
 @needs_a_compiler

@@ -25,9 +25,7 @@ def few_points(monkeypatch):
     monkeypatch.setattr(cliffs, "TIME", 4)
 
 
-def test_cliffs_are_looked_for_with_all_that_bends_a_sequence(
-    few_points, tmp_path, capsys
-):
+def test_cliffs_are_looked_for_with_all_controls(few_points, tmp_path, capsys):
     out = tmp_path / "cliffs.json"
     cliffs.main(["--cells", "gru", "--budget-s", "0.01", "--out", str(out)])
     results = json.loads(out.read_text())["results"]

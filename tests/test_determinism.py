@@ -13,7 +13,7 @@ from support import assert_bitwise_equal, run_python
 
 import prnn_jax
 
-# Large enough for the engine to spread them over threads, by rows and by units.
+# Large enough to be batch-parallel and hidden-parallel.
 SPREAD = [
     Case("lstm", 9, (5,), 129, state=True),
     Case("lstm", 9, (3,), 513),

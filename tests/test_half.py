@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import CELLS
+from cases import CELLS, CONTROLS
 from half_support import DTYPES, Half, assert_as_accurate, run
 from support import (
     Program,
@@ -22,11 +22,9 @@ from support import (
 
 import prnn_jax
 
-BEND = "lengths", "resets", "reset_to", "mask", "zoneout"
-
 
 def controls_of(cell: str) -> tuple[str, ...]:
-    return BEND[:-1] if cell == "slstm" else BEND
+    return CONTROLS[:-1] if cell == "slstm" else CONTROLS
 
 
 def cases() -> list[Half]:
@@ -198,7 +196,7 @@ def test_a_sequence_in_two_calls_sees_h_as_it_was_stored(dtype):
 
 # ---- determinism ---------------------------------------------------------------------
 
-#: Large enough for the engine to spread them over threads, by rows and by units.
+#: Large enough to be batch-parallel and hidden-parallel.
 SPREAD = [
     Half(cell, 5, (rows,), hidden, state=True, half=half)
     for half in DTYPES

@@ -17,7 +17,7 @@ CASES = [
         ("lstm", 1, 3),
         ("lstm", 5, 17),
         ("lstm", 9, 40),
-        ("lstm", 5, 21),  # with AVX2, products of units left over lie in two strips
+        ("lstm", 5, 21),  # with AVX2, a remainder in two micropanels
         ("lstm", 37, 30),  # more rows than wait for their steps at once
         ("lstm_peephole", 5, 19),
         ("lstm_general", 5, 19),

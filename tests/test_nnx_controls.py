@@ -1,4 +1,4 @@
-"""What bends the course of prnn_jax.nnx's layers: lengths, resets, heads, dropout."""
+"""Controls of prnn_jax.nnx's layers: lengths, resets, heads, dropout."""
 
 import jax
 import jax.numpy as jnp

@@ -17,7 +17,7 @@ CASES = [
     Case("lstm", 1, (1,), 192, 192, state=True),  # as it lies in memory, if unprepared
     Case("lstm", 6, (1,), 300, 70),
     Case("lstm", 20, (17,), 64, 64),
-    Case("lstm", 3, (2,), 513, 40),  # threads share units
+    Case("lstm", 3, (2,), 513, 40),  # hidden-parallel
     Case("lstm", 12, (2,), 260, 1010, bidirectional=True),  # elsewhere, in turn
     Case("slstm", 20, (4,), 8, 6, heads=2, biases=()),
     Case("gru", 9, (1,), 129, 65, bidirectional=True, state=True),

@@ -17,7 +17,7 @@ CASES = [
     Case("lstm", 7, (3,), 33, 5, state=True),
     Case("lstm", 1, (1,), 192, 192, state=True),
     Case("lstm", 20, (17,), 64, 130),
-    Case("lstm", 3, (2,), 513, 40),  # threads share units
+    Case("lstm", 3, (2,), 513, 40),  # hidden-parallel
     Case("lstm_peephole", 6, (1,), 100, 70),
     Case("slstm", 20, (4,), 8, 6, heads=2, biases=()),
     Case("gru", 9, (1,), 129, 65, bidirectional=True, state=True),

@@ -1,4 +1,4 @@
-"""The engine makes its own a_x, some steps at a time: pieces that come out even, or do
+"""The engine makes its own a_x, some steps at a time: chunks that come out even, or do
 not, rows that end within one, and both ways of sharing the work."""
 
 import math
@@ -38,7 +38,7 @@ def test_is_as_accurate_as_the_scan(case):
     assert_as_accurate(found, scan(case).forward, oracle(case).forward)
 
 
-def pieces(time: int, batch: int, hidden: int, input_size: int = 8) -> int:
+def chunks(time: int, batch: int, hidden: int, input_size: int = 8) -> int:
     """Steps that are projected at a time, by one thread."""
     sizes = time, batch, 1, hidden, 0
     plan = ffi.native.cpu_plan("lstm", *sizes, False, 1, "float32", input_size)
@@ -46,21 +46,21 @@ def pieces(time: int, batch: int, hidden: int, input_size: int = 8) -> int:
 
 
 @pytest.mark.parametrize(("time", "batch"), [(1, 1), (5, 1), (64, 1), (500, 1)])
-def test_pieces_are_as_long_as_the_sequence_or_some_rows(time, batch):
+def test_chunks_are_as_long_as_the_sequence_or_some_rows(time, batch):
     longest = {1: 1, 5: 8, 64: 64, 500: 128}[time]
-    assert pieces(time, batch, 16) == longest
+    assert chunks(time, batch, 16) == longest
 
 
-def test_pieces_are_shorter_where_a_step_is_larger():
-    assert pieces(128, 4, 16) == 32
+def test_chunks_are_shorter_where_a_step_is_larger():
+    assert chunks(128, 4, 16) == 32
     # 2 MiB of a_x in each step; two steps would do for the weights.
-    assert pieces(128, 128, 1024) == 1
+    assert chunks(128, 128, 1024) == 1
 
 
-def test_pieces_are_longer_where_weights_are_larger():
+def test_chunks_are_longer_where_weights_are_larger():
     # A quarter of the cache has room for 2 steps of a_x, or of 4 MiB of weights for 8.
-    assert pieces(128, 16, 512) == 4  # the fewest that make up for reading weights
-    assert pieces(128, 16, 512, 520) == 8
+    assert chunks(128, 16, 512) == 4  # the fewest that make up for reading weights
+    assert chunks(128, 16, 512, 520) == 8
 
 
 def test_explain_tells():
@@ -119,7 +119,7 @@ def test_bits_do_not_depend_on_how_weights_are_packed(case, monkeypatch):
     assert_bitwise_equal(forward(many), forward(few))
 
 
-def test_bits_do_not_depend_on_the_piece():
+def test_bits_do_not_depend_on_the_chunk():
     # A row alone is projected 64 steps at a time; one of many, 16.
     case = Case("lstm", 70, (6,), 24, 10)
     arrays = case.inputs()
@@ -132,7 +132,7 @@ def test_bits_do_not_depend_on_the_piece():
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_bits_do_not_depend_on_whether_rows_might_end(dtype):
-    # Where none can, products go straight to a_x: of 40 steps, those of whole pieces.
+    # Where none can, products go straight to a_x: of 40 steps, those of whole chunks.
     case = Case("gru", 40, (6,), 24, 10, bidirectional=True)
     arrays = {name: a.astype(dtype) for name, a in case.inputs().items()}
     params = prnn_jax.Params(*(arrays[n] for n in ("w_ih", "w_hh")), *biases(arrays))

@@ -10,10 +10,10 @@ import pytest
 from half_support import assert_as_accurate as assert_as_accurate_in_16_bits
 from jax import export
 from projected_support import (
-    BEND,
     HALVES,
     HIDDEN,
     IN,
+    PROJECTED_CONTROLS,
     Fast,
     Projected,
     data,
@@ -34,7 +34,7 @@ from support import (
 
 import prnn_jax
 
-FULL = {"state": True, "controls": BEND}
+FULL = {"state": True, "controls": PROJECTED_CONTROLS}
 #: Sizes around those of SIMD vectors, blocks and panels; one direction and two, heads.
 CASES = [
     Projected("lstm", 1, (1,), 1, 1, projection=1),
@@ -146,7 +146,7 @@ def loss(case, implementation, arrays):
 
 @pytest.mark.parametrize(
     "case",
-    [SMALL, replace(SMALL, bidirectional=True, lean=True, controls=BEND)],
+    [SMALL, replace(SMALL, bidirectional=True, lean=True, controls=PROJECTED_CONTROLS)],
     ids=str,
 )
 def test_gradients_of_gradients(case):
@@ -210,9 +210,10 @@ SHARDED = """
 import functools
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from projected_support import BEND, Projected
+from projected_support import PROJECTED_CONTROLS, Projected
 from test_recurrent_projection import loss
-case = Projected("lstm", 6, (8,), 12, heads=4, state=True, controls=BEND, lean={lean})
+options = dict(state=True, controls=PROJECTED_CONTROLS, lean={lean})
+case = Projected("lstm", 6, (8,), 12, heads=4, **options)
 arrays = case.inputs()
 implementation = {implementation}
 step = jax.jit(jax.value_and_grad(functools.partial(loss, case, implementation)))
@@ -246,7 +247,9 @@ PREPARED = [
     Projected("lstm", 7, (3,), 33, 5, projection=17, state=True),
     Projected("lstm", 1, (1,), 192, 192, projection=64, state=True),
     Projected("lstm", 9, (1,), 129, 65, projection=33, bidirectional=True, state=True),
-    Projected("lstm", 5, (4,), 19, 6, projection=40, heads=2, controls=BEND),
+    Projected(
+        "lstm", 5, (4,), 19, 6, projection=40, heads=2, controls=PROJECTED_CONTROLS
+    ),
     Projected("lstm", 3, (2,), 513, 40, projection=130),
 ]
 

@@ -12,7 +12,10 @@ from support import run_python
 
 from prnn_jax._engine import batching, ffi
 
-SECONDS = 20  # at most, for each part
+#: At most, for each part: a few cases always, more where there is time.
+for_seconds = pytest.mark.parametrize(
+    "seconds", [10, pytest.param(20, marks=pytest.mark.thorough)]
+)
 PARTS = {  # what is drawn, the seed, and how many cases
     "calls": (draw.calls, 1, 40),
     "more calls": (draw.calls, 2, 40),
@@ -28,10 +31,11 @@ def test_what_was_wrong_once(case):
     assert search.fault(case) is None, Program(case).text()
 
 
+@for_seconds
 @pytest.mark.parametrize("part", PARTS)
-def test_a_part_of_the_search(part):
+def test_a_part_of_the_search(part, seconds):
     cases, seed, count = PARTS[part]
-    here = search.Search(SECONDS, count)
+    here = search.Search(seconds, count)
     case = here.round(cases(), seed, 10 * count)
     assert case is None, search.shown(case, here.seen[case])
     assert here.tried >= 3
@@ -50,9 +54,10 @@ assert here.tried >= 3
 """
 
 
-def test_a_part_of_the_search_on_8_devices():
+@for_seconds
+def test_a_part_of_the_search_on_8_devices(seconds):
     flags = "--xla_force_host_platform_device_count=8"
-    run_python(ON_DEVICES, str(SECONDS), XLA_FLAGS=flags)
+    run_python(ON_DEVICES, str(seconds), XLA_FLAGS=flags)
 
 
 # ---- does it find what is wrong? -----------------------------------------------------

@@ -29,8 +29,8 @@ def most_steps(
 
 
 def recurrence(case: Case, dtype: str):
-    """`(a_x, state_0, bending) -> (y, state)`, and the arguments of the case."""
-    arrays, bending = case.inputs(dtype), case.bending(dtype)
+    """`(a_x, state_0, controls) -> (y, state)`, and the arguments of the case."""
+    arrays, controls = case.inputs(dtype), case.control_arrays(dtype)
     wide = case.groups * case.table.gates * case.hidden
     random = np.random.default_rng(4)
     a_x = random.standard_normal((*case.order, wide)).astype(dtype)
@@ -44,12 +44,12 @@ def recurrence(case: Case, dtype: str):
         **case.table.options,
     )
     if "reset_to" in case.controls:
-        bending["reset_to"] = case.state_of(arrays, "reset_{}")
+        controls["reset_to"] = case.state_of(arrays, "reset_{}")
 
-    def call(a_x, state_0, bending):
-        return run(a_x, state_0=state_0, **bending)
+    def call(a_x, state_0, controls):
+        return run(a_x, state_0=state_0, **controls)
 
-    return jax.jit(call), a_x, case.state_of(arrays), bending
+    return jax.jit(call), a_x, case.state_of(arrays), controls
 
 
 def first_steps(sequence, steps: int):
@@ -65,7 +65,7 @@ def first_steps(sequence, steps: int):
 )
 @pytest.mark.parametrize("cell", CELLS)
 def test_bits_are_those_of_a_longer_call(cell, rows, dtype):
-    # Runs of 64 and the rest of one; vectors, a unit left over, and several.
+    # Accumulation blocks of 64, vectors of units; remainders of one and of several.
     hidden = {1: 69, 2: 193, 3: 64, 4: 97}[rows]
     steps = most_steps(cell, rows, hidden, dtype)
     case = Case(cell, steps + 1, (rows,), hidden, state=True)
@@ -95,7 +95,7 @@ def assert_same(a, b, is_exact: bool) -> None:
 
 @pytest.mark.parametrize("share", [(0, 0.75), (1, 0.5)])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "gru_reset_before", "rnn_tanh_skip"])
-def test_controls_bend_both_alike(cell, share):
+def test_controls_do_to_both_alike(cell, share):
     steps = max(most_steps(cell, 2, 37, groups=2), 2)
     case = Case(
         cell,
@@ -106,12 +106,12 @@ def test_controls_bend_both_alike(cell, share):
         state=True,
         controls=CONTROLS,
     )
-    run, a_x, state_0, bending = recurrence(case, "float32")
+    run, a_x, state_0, controls = recurrence(case, "float32")
     lengths = [int(steps * part) for part in share]  # no row has the last step
-    bending["lengths"] = jnp.asarray(lengths)
-    y, state = run(a_x, state_0, bending)
-    short = {**bending, "resets": bending["resets"][:, :steps]}
-    short["zoneout"] = first_steps(bending["zoneout"], steps)
+    controls["lengths"] = jnp.asarray(lengths)
+    y, state = run(a_x, state_0, controls)
+    short = {**controls, "resets": controls["resets"][:, :steps]}
+    short["zoneout"] = first_steps(controls["zoneout"], steps)
     again = run(a_x[:, :steps], state_0, short)
     assert_bitwise_equal(again, (y[:, :steps], state))
 
@@ -128,9 +128,9 @@ from test_unpacked import recurrence
 def bits(cell, rows, steps):
     controls = {"heads": 2, "state": True, "controls": CONTROLS}
     case = Case(cell, steps, (rows,), 37, **controls)
-    run, a_x, state_0, bending = recurrence(case, "float32")
+    run, a_x, state_0, controls = recurrence(case, "float32")
     digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(run(a_x, state_0, bending)):
+    for leaf in jax.tree.leaves(run(a_x, state_0, controls)):
         digest.update(np.asarray(leaf).tobytes())
     return digest.hexdigest()
 

@@ -46,7 +46,7 @@ def another(name: str, values, k: int, case: Case):
 
 def mapped(case: Case, levels):
     """All arrays of a case and all controls, with an axis for each level in front."""
-    out = case.inputs() | case.bending()
+    out = case.inputs() | case.control_arrays()
     for names in reversed(levels):
         for name in set(names) & set(out):
             rows = [another(name, out[name], k, case) for k in range(2)]

@@ -128,22 +128,22 @@ struct Room {
 
 // Each thread says that it is there and waits until all have, as between two steps that share the
 // units of a layer: none can begin with what another has not published.
-class Meeting {
+class Barrier {
  public:
-  static constexpr const char* kQuantity = "million_meetings_per_s";
-  explicit Meeting(Room* room) : flags_(room->flags), own_(room->flags[room->taken++]) {}
+  static constexpr const char* kQuantity = "million_barriers_per_s";
+  explicit Barrier(Room* room) : flags_(room->flags), own_(room->flags[room->taken++]) {}
   double per_pass() const { return 1e-6 / static_cast<double>(flags_.size()); }
   void run(long passes) const {
     for (long pass = 0; pass < passes; ++pass) {
-      const long met = own_.passes.load(std::memory_order_relaxed) + 1;
-      own_.passes.store(met, std::memory_order_release);
-      for (const Room::Flag& flag : flags_) wait_for(flag, met);
+      const long arrived = own_.passes.load(std::memory_order_relaxed) + 1;
+      own_.passes.store(arrived, std::memory_order_release);
+      for (const Room::Flag& flag : flags_) wait_for(flag, arrived);
     }
   }
 
  private:
-  static void wait_for(const Room::Flag& flag, long met) {
-    for (long asked = 1; flag.passes.load(std::memory_order_acquire) < met; ++asked)
+  static void wait_for(const Room::Flag& flag, long arrived) {
+    for (long asked = 1; flag.passes.load(std::memory_order_acquire) < arrived; ++asked)
       if (asked % 100'000 == 0) std::this_thread::yield();  // fewer cores than threads
   }
   const std::vector<Room::Flag>& flags_;
@@ -166,9 +166,9 @@ double now() {
 // round lasts from the start of the first thread to the end of the last.
 template <class Work, class... Arguments>
 std::vector<double> rates(const Options& options, int threads, Arguments... arguments) {
-  std::barrier<> meeting(threads);
+  std::barrier<> barrier(threads);
   std::vector<double> starts(threads), ends(threads), out;
-  // Written by the first member, between two meetings.
+  // Written by the first thread, between two barriers.
   long passes = 1;
   bool is_long_enough = false;
   const auto finish_round = [&](const Work& work) {
@@ -181,21 +181,21 @@ std::vector<double> rates(const Options& options, int threads, Arguments... argu
     else
       passes *= 2;
   };
-  const auto member = [&](int n) {
+  const auto thread = [&](int n) {
     const Work work(arguments...);  // memory is near to the thread that first touches it
     while (static_cast<int>(out.size()) < options.rounds) {
-      meeting.arrive_and_wait();
+      barrier.arrive_and_wait();
       starts[n] = now();
       work.run(passes);
       ends[n] = now();
-      meeting.arrive_and_wait();
+      barrier.arrive_and_wait();
       if (n == 0) finish_round(work);
-      meeting.arrive_and_wait();
+      barrier.arrive_and_wait();
     }
   };
   std::vector<std::thread> others;
-  for (int n = 1; n < threads; ++n) others.emplace_back(member, n);
-  member(0);
+  for (int n = 1; n < threads; ++n) others.emplace_back(thread, n);
+  thread(0);
   for (std::thread& other : others) other.join();
   return out;
 }
@@ -225,11 +225,11 @@ void row(const Options& options, int threads, Bytes... bytes) {
   print_rounds(rates<Work>(options, threads, bytes...));
 }
 
-void meeting_row(const Options& options, int threads) {
+void barrier_row(const Options& options, int threads) {
   Room room(threads);
-  std::printf("%s\n {\"quantity\": \"%s\", \"threads\": %d, ", separator(), Meeting::kQuantity,
+  std::printf("%s\n {\"quantity\": \"%s\", \"threads\": %d, ", separator(), Barrier::kQuantity,
               threads);
-  print_rounds(rates<Meeting>(options, threads, &room));
+  print_rounds(rates<Barrier>(options, threads, &room));
 }
 
 std::vector<long> numbers(const char* list) {
@@ -264,7 +264,7 @@ int main(int count, char** arguments) {
 #ifdef __AVX512BF16__
     row<DotProduct>(options, static_cast<int>(threads));
 #endif
-    if (threads > 1) meeting_row(options, static_cast<int>(threads));
+    if (threads > 1) barrier_row(options, static_cast<int>(threads));
     for (const long bytes : options.bytes) row<Read>(options, static_cast<int>(threads), bytes);
   }
   std::printf("\n]}\n");

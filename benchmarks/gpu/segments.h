@@ -17,7 +17,7 @@ inline constexpr int kSegmentCount = 6;
 
 // Launches the call. `cycles` lies on the device: [blocks][segments], each the sum over
 // all steps as the block's first thread saw it; "before" is all before the first step: weights,
-// bias, and the meeting of the blocks.
+// bias, and the barrier of the blocks.
 cudaError_t launch_stamped(const CudaCall& call, const Plan& plan, const Device& device,
                            cudaStream_t stream, std::uint32_t* cycles);
 

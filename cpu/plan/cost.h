@@ -70,9 +70,9 @@ inline double pack_us(const Machine& machine, const Amounts& amounts) {
   const double bytes = amounts.groups * amounts.weight_bytes;
   const double held = std::max(static_cast<double>(machine.cache_bytes) * rates.own_part,
                                static_cast<double>(machine.shared_cache_bytes) * rates.shared_part);
-  const double near = bytes * std::min(1.0, held / std::max(2 * bytes, 1.0));
+  const double cached = bytes * std::min(1.0, held / std::max(2 * bytes, 1.0));
   const double rate = amounts.is_backward ? rates.pack_backward : rates.pack;
-  return 1e-3 * (near / rate + (bytes - near) / rates.pack_far) / of_float(rates, amounts);
+  return 1e-3 * (cached / rate + (bytes - cached) / rates.pack_far) / of_float(rates, amounts);
 }
 
 inline Cost cost_of(const Machine& machine, const Amounts& amounts, const Choice& choice) {

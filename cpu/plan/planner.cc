@@ -57,12 +57,12 @@ Blocking unpacked(const Isa& isa, Blocking blocking, std::int64_t rows, Partitio
 // ---- the steps ----
 
 // `whole` is one that has been made already: of another choice, or this one's.
-Blocking packed(const Isa& isa, const Problem& problem, const Prepared* prepared,
+Blocking packed(const Isa& isa, const Problem& problem, const Prepacked* prepacked,
                 const Choice& choice, const Blocking* whole) {
   const bool by_batch = choice.partition == Partition::kBatch;
   const Layout own{choice.rows, by_batch ? 1 : choice.threads};
-  const bool is_made = whole != nullptr && prepared == nullptr && whole->layout == own;
-  Blocking out = is_made ? *whole : isa.block(problem, prepared ? prepared->steps : own);
+  const bool is_made = whole != nullptr && prepacked == nullptr && whole->layout == own;
+  Blocking out = is_made ? *whole : isa.block(problem, prepacked ? prepacked->steps : own);
   out.source = choice.source;
   out.partition = choice.partition;
   return out;
@@ -70,8 +70,8 @@ Blocking packed(const Isa& isa, const Problem& problem, const Prepared* prepared
 
 // Panels of the projection that are packed when their turn comes have room for one thread, or for
 // several that share the units.
-bool has_places(const Problem& problem, const Prepared* prepared) {
-  return projects(problem) && !keeps_projection(problem) && prepared == nullptr;
+bool has_panel_buffers(const Problem& problem, const Prepacked* prepacked) {
+  return projects(problem) && !keeps_projection(problem) && prepacked == nullptr;
 }
 
 Amounts amounts_of(const Problem& problem, const Blocking& whole) {
@@ -108,7 +108,7 @@ std::int64_t projection_steps(const Machine& machine, const Problem& problem, st
 }
 
 void plan_projection(const Machine& machine, const Isa& isa, const Problem& problem,
-                     const Prepared* prepared, CpuPlan& out) {
+                     const Prepacked* prepacked, CpuPlan& out) {
   const Shape& shape = problem.shape;
   const Problem projection = projection_of(problem);
   const bool by_batch = out.choice.partition == Partition::kBatch;
@@ -121,19 +121,20 @@ void plan_projection(const Machine& machine, const Isa& isa, const Problem& prob
       projection_steps(machine, problem, rows_at_once, step_bytes, whole.group_words * 4 / sharers);
   const std::int64_t rows = rows_at_once * out.projection_steps;
   const Layout own{rows, sharers};
-  out.projection = isa.block(projection, prepared ? prepared->projection : own);
-  out.projection.source = prepared ? WeightSource::kPrepacked : WeightSource::kPacked;
+  out.projection = isa.block(projection, prepacked ? prepacked->projection : own);
+  out.projection.source = prepacked ? WeightSource::kPrepacked : WeightSource::kPacked;
   out.projection.partition = by_batch ? Partition::kBatch : Partition::kHidden;
-  // Sums, and panels that are packed when their turn comes, have one place: for one thread, or for
+  // Sums, and panels that are packed when their turn comes, have one buffer: for one thread, or for
   // several that share the units.
-  if (prepared || (by_batch && out.choice.threads > 1)) return;
+  if (prepacked || (by_batch && out.choice.threads > 1)) return;
 
   const std::int64_t chunks = ceil_div(shape.time, out.projection_steps);
-  const std::int64_t places = projection_room(problem) / out.projection.panel_words;
-  const bool has_enough = places >= std::min<std::int64_t>(sharers, out.projection.panels[0]);
+  const std::int64_t panel_buffers = projection_room(problem) / out.projection.panel_words;
+  const bool has_enough =
+      panel_buffers >= std::min<std::int64_t>(sharers, out.projection.panels[0]);
   if (!keeps_projection(problem) || (chunks == 1 && has_enough)) {
     out.projection.source = WeightSource::kPackedPerPanel;
-    out.projection.places = places;
+    out.projection.panel_buffers = panel_buffers;
   }
   Amounts amounts = amounts_of(projection, out.projection);
   amounts.rows = static_cast<double>(rows);
@@ -167,7 +168,7 @@ Blocking whole_of(const Isa& isa, const Problem& problem, int threads) {
 // Of weights as cut for all threads.
 Choices choices(const Isa& isa, const Problem& problem, const Blocking& whole, int threads) {
   const Shape& shape = problem.shape;
-  const Prepared* const given = prepacked_for(isa, problem);
+  const Prepacked* const given = prepacked_for(isa, problem);
   const WeightSource source = given ? WeightSource::kPrepacked : WeightSource::kPacked;
   Choices out{};
   const auto add = [&](WeightSource from, Partition partition, int by, std::int64_t rows) {
@@ -180,7 +181,7 @@ Choices choices(const Isa& isa, const Problem& problem, const Blocking& whole, i
     const std::int64_t rows = ceil_div(shape.batch, parts_of_group);
     const std::int64_t parts = shape.groups * ceil_div(shape.batch, rows);
     const int by = static_cast<int>(std::min<std::int64_t>(threads, parts));
-    if (by > 1 && !has_places(problem, given)) add(source, Partition::kBatch, by, rows);
+    if (by > 1 && !has_panel_buffers(problem, given)) add(source, Partition::kBatch, by, rows);
     add(source, Partition::kHidden, threads, shape.batch);
   }
   if (given || problem.kind != Kind::kForward || shape.batch > kUnpackedRows) return out;
@@ -197,7 +198,7 @@ Choices choices(const Isa& isa, const Problem& problem, const Blocking& whole, i
 
 CpuPlan plan_of(const Machine& machine, const Isa& isa, const Problem& problem,
                 const Choice& choice, const Blocking* whole) {
-  const Prepared* const given = prepacked_for(isa, problem);
+  const Prepacked* const given = prepacked_for(isa, problem);
   CpuPlan out{};
   out.choice = choice;
   out.blocking = packed(isa, problem, given, choice, whole);

@@ -2,5 +2,5 @@
 
 `options` has all that it may be given, `choose` tells by these which cell it is of,
 `call` has what is static, `primals` the arrays. `arguments` checks these against each
-other; `controls`, `step_mask` and `noise` are what bends the course of the recurrence.
+other; `controls`, `step_mask` and `noise` make a step another than the one before it.
 """

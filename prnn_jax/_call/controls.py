@@ -1,4 +1,4 @@
-"""What bends the course of a recurrence: lengths, resets, masks.
+"""The controls of a recurrence: lengths, resets, masks.
 
 `Controls` holds them as the engines take them. Each is None where a call has none.
 """

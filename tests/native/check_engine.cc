@@ -138,26 +138,26 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   };
   run_layer();
   // And again, with its weights packed for calls of other sizes.
-  const void* const unprepared = layer.forward.y;
+  const void* const not_prepacked = layer.forward.y;
   if (!kind.bent) {
     prnn::Problem other = layer;
     other.shape.batch = 3;
     other.shape.time = 20;
-    const auto run_prepared = [&] {
-      layer.prepared_words = prnn::prepacked_words(other);
-      void* const packed = buffers.unwritten_floats(layer.prepared_words);
+    const auto run_prepacked = [&] {
+      layer.prepacked_words = prnn::prepacked_words(other);
+      void* const packed = buffers.unwritten_floats(layer.prepacked_words);
       prnn::prepare(prnn::best_isa(), other, pool, packed);
-      layer.prepared = packed;
+      layer.prepacked = packed;
       layer.forward.y = buffers.unwritten(of_y);
       run_layer();
     };
-    run_prepared();
-    if (buffers.of(layer.forward.y) != buffers.of(unprepared)) {
-      std::printf("FAILED: prepared weights give other results\n");
+    run_prepacked();
+    if (buffers.of(layer.forward.y) != buffers.of(not_prepacked)) {
+      std::printf("FAILED: prepacked weights give other results\n");
       std::exit(1);
     }
     other.weights = prnn::WeightFormat::kInt8;
-    run_prepared();
+    run_prepacked();
   }
 
   std::vector<Result> results;
@@ -349,14 +349,15 @@ int main(int argc, char**) {
                         {Dtype::kBfloat16, false}, {Dtype::kBfloat16, true},
                         {Dtype::kFloat16, false},  {Dtype::kFloat16, true}};
   // In place, by more threads than there are vectors of 16 units.
-  const prnn::Shape crowded{2, 4, 1, 192, false, false, false};
+  const prnn::Shape oversubscribed{2, 4, 1, 192, false, false, false};
   for (int n = 0; n <= static_cast<int>(CellKind::kProjectedLstm); ++n) {
     const prnn::CellSpec cell{static_cast<CellKind>(n), n < 2 ? 0.2f : 0.0f, 0.8f};
     for (const Kind kind : kinds) {
-      const auto alone = run(cell, crowded, kind, 1), shared = run(cell, crowded, kind, 16);
+      const auto alone = run(cell, oversubscribed, kind, 1),
+                 shared = run(cell, oversubscribed, kind, 16);
       for (std::size_t i = 0; i < alone.size(); ++i)
         if (alone[i].bytes != shared[i].bytes)
-          fail("results depend on the number of threads", crowded, n, kind);
+          fail("results depend on the number of threads", oversubscribed, n, kind);
       for (const prnn::Shape& s : shapes) {
         const auto alone = run(cell, s, kind, 1), shared = run(cell, s, kind, 3);
         for (std::size_t i = 0; i < alone.size(); ++i) {

@@ -139,7 +139,7 @@ void on_late_threads(int threads, int delay_us, int round) {
     steps(pool, units, count, unit_us, member_delay_us);
   };
   late_steps(24, 100, delay_us, 3, 0);
-  late_steps(24, 60, delay_us, 1, round % 4 == 0 ? 900 : 0);  // crowded: some steps alone
+  late_steps(24, 60, delay_us, 1, round % 4 == 0 ? 900 : 0);  // oversubscribed: some steps alone
   std::this_thread::sleep_for(std::chrono::milliseconds(6));  // and forgets it again
   late_steps(3, 2, delay_us, 1, 0);
   late_steps(3, 40, delay_us, 0, 0);

@@ -1,4 +1,4 @@
-// Prepared weights (cpu/prepacked.h) with a damaged description: not for the call, which packs its
+// Prepacked weights (cpu/prepacked.h) with a damaged description: not for the call, which packs its
 // own. And with a forged one, whose checksum is right: no access beyond the array, for the
 // sanitizers.
 #pragma once
@@ -39,7 +39,7 @@ class PrepackedLayer {
     workspace_ = buffers_.unwritten_floats(prnn::workspace_floats(problem_));
     problem_.weights = weights;
     packed_.resize(prnn::prepacked_words(problem_));
-    problem_.prepared_words = static_cast<std::int64_t>(packed_.size());
+    problem_.prepacked_words = static_cast<std::int64_t>(packed_.size());
     Threads pool(2);
     prnn::prepare(prnn::best_isa(), problem_, pool, packed_.data());
     problem_.weights = {};
@@ -47,14 +47,14 @@ class PrepackedLayer {
   // y, given packed weights or null.
   Bytes run(const void* packed) {
     prnn::Problem problem = problem_;
-    problem.prepared = packed;
+    problem.prepacked = packed;
     Threads pool(2);
     prnn::run(prnn::best_isa(), problem, pool, workspace_);
     return buffers_.of(problem.forward.y);
   }
   bool takes(const void* packed) const {
     prnn::Problem problem = problem_;
-    problem.prepared = packed;
+    problem.prepacked = packed;
     return prnn::prepacked_for(prnn::best_isa(), problem) != nullptr;
   }
   // Aligned as XLA's arrays are.
@@ -88,7 +88,7 @@ inline void check_damaged_weights(CellKind cell, Dtype dtype, prnn::WeightFormat
   expect(layer.takes(whole.data()) && are_the_same == (weights == prnn::WeightFormat::kAsGiven),
          "whole weights are in use");
 
-  constexpr int kWords = sizeof(prnn::Prepared) / 4;
+  constexpr int kWords = sizeof(prnn::Prepacked) / 4;
   std::mt19937 random(7);
   const auto word_of = [](auto& lines, int n) -> std::uint32_t& {
     return lines[n / 16].words[n % 16];
@@ -115,7 +115,7 @@ inline void check_damaged_weights(CellKind cell, Dtype dtype, prnn::WeightFormat
     auto damaged = whole;
     for (int n = 0; n < kWords; ++n)
       if (random() % 4 == 0) word_of(damaged, n) = static_cast<std::uint32_t>(random());
-    if (std::memcmp(damaged.data(), whole.data(), sizeof(prnn::Prepared)) != 0)
+    if (std::memcmp(damaged.data(), whole.data(), sizeof(prnn::Prepacked)) != 0)
       expect_refused(damaged);
   }
 
@@ -125,7 +125,7 @@ inline void check_damaged_weights(CellKind cell, Dtype dtype, prnn::WeightFormat
   const auto some = [&] { return kSome[random() % std::size(kSome)]; };
   for (int round = 0; round < 200; ++round) {
     auto forged = whole;
-    prnn::Prepared header;
+    prnn::Prepacked header;
     std::memcpy(static_cast<void*>(&header), forged.data(), sizeof header);
     header.steps = {some(), some()};
     header.projection = {some(), some()};
