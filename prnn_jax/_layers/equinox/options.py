@@ -5,6 +5,7 @@ from typing import Any, Required
 from jax import Array
 
 from prnn_jax._layers.options import SharedOptions
+from prnn_jax._linear.table import InitOptions
 
 
 class CommonOptions(SharedOptions, total=False):
@@ -23,7 +24,7 @@ class LayerOptions(CommonOptions, total=False):
     key: Required[Array]
 
 
-class StackOptions(CommonOptions, total=False):
+class StackOptions(CommonOptions, InitOptions, total=False):
     """Those of a stack, of any cell."""
 
     use_bias: bool
