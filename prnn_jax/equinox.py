@@ -20,7 +20,8 @@ except ModuleNotFoundError as error:
 from prnn_jax._call.choose import GATED
 from prnn_jax._given import checks, statics
 from prnn_jax._layers.equinox.cells import WithCell
-from prnn_jax._layers.equinox.layer import Layer, layer_of
+from prnn_jax._layers.equinox.defined import layer_of
+from prnn_jax._layers.equinox.layer import Layer
 from prnn_jax._layers.equinox.linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
 from prnn_jax._layers.equinox.options import LayerOptions
 from prnn_jax._layers.equinox.stack import ScannedRNN, Stack

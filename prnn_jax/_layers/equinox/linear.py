@@ -2,50 +2,28 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar, Required, Self, TypedDict, Unpack
+from typing import Any, ClassVar, Self, Unpack
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
 from prnn_jax._call.options import (
     Implementation,
-    Lengths,
     Merge,
     Precision,
-    Resets,
     State,
 )
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import statics
 from prnn_jax._layers.equinox.layer import Training, check_sequence, promoted
+from prnn_jax._layers.equinox.options import Bent, LinearOptions
 from prnn_jax._layers.linear import Given, Spec, alike, own_of
 from prnn_jax._linear.call import LinearCall
 from prnn_jax._linear.qrnn import Pooling
-from prnn_jax._linear.table import CELLS, LinearCell, OwnOptions
-
-
-class LinearOptions(OwnOptions, total=False):
-    """Arguments of a layer, as type checkers know them."""
-
-    reverse: bool
-    bidirectional: bool
-    merge: Merge
-    inference: bool
-    precision: Precision
-    implementation: Implementation | None
-    key: Required[Array]
-
-
-class Bent(TypedDict, total=False):
-    """What bends the course of a call."""
-
-    lengths: Lengths | None
-    mask: ArrayLike | None
-    resets: Resets | None
+from prnn_jax._linear.table import CELLS, LinearCell
 
 
 class LinearLayer(eqx.Module):

@@ -18,7 +18,8 @@ from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._layers.equinox.layer import Layer, check_sequence, layer_of, promoted
+from prnn_jax._layers.equinox.defined import layer_of
+from prnn_jax._layers.equinox.layer import Layer, check_sequence, promoted
 from prnn_jax._layers.equinox.linear import LinearLayer
 from prnn_jax._layers.equinox.options import StackOptions
 from prnn_jax._layers.equinox.training import Training
