@@ -20,6 +20,7 @@ except ModuleNotFoundError as error:
 from prnn_jax._call.choose import GATED
 from prnn_jax._given import checks, statics
 from prnn_jax._layers.equinox.cells import WithCell
+from prnn_jax._layers.equinox.defined import layer_of
 from prnn_jax._layers.equinox.layer import Layer
 from prnn_jax._layers.equinox.linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
 from prnn_jax._layers.equinox.options import LayerOptions
@@ -39,6 +40,7 @@ __all__ = [
     "MinLSTM",
     "ScannedRNN",
     "Stack",
+    "layer_of",
 ]
 
 
@@ -236,4 +238,6 @@ class RNN(Layer):
         super().__init__(input_size, hidden_size, use_bias, dtype, **options)
 
 
-Stack._layers.update({"gru": GRU, "lstm": LSTM, "rnn": RNN, "slstm": SLSTM})
+Stack._layers.update({"lstm": LSTM, "slstm": SLSTM, "gru": GRU, "rnn": RNN})
+for _layer in (MinGRU, MinLSTM, SRU, QRNN, RGLRU, IndRNN):
+    Stack._layers[_layer._named()] = _layer

@@ -7,13 +7,19 @@ that `keras.layers.LSTM` in a model can be exchanged for `prnn_jax.keras.LSTM`, 
 which runs both directions at once. A file that was saved with them is loaded where this
 module has been imported.
 
+`MinGRU`, `MinLSTM`, `SRU`, `QRNN`, `RGLRU` and `IndRNN`, which Keras has not, are
+layers of its kind, and so are those that `layer_of` makes of a cell that
+`prnn_jax.define_cell` has made. `keras.layers.Bidirectional` takes them too.
+
 What no engine computes runs Keras' own code, and `layer.explain(...)` says why:
 activations such as gelu, that `prnn_jax.Activation` has not, and, while training, the
 masks of dropout that LSTM and GRU with recurrent_dropout draw for each gate.
 """
 
+import operator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -29,10 +35,25 @@ from prnn_jax._layers.keras import (
     state_of,
     with_weights,
 )
+from prnn_jax._layers.keras_defined import layer_of
+from prnn_jax._layers.keras_linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
+from prnn_jax._layers.keras_own import OwnLayer
 from prnn_jax._ops import recurrent
 from prnn_jax.convert import stack_directions
 
-__all__ = ["GRU", "LSTM", "Bidirectional", "SimpleRNN"]
+__all__ = [
+    "GRU",
+    "LSTM",
+    "QRNN",
+    "RGLRU",
+    "SRU",
+    "Bidirectional",
+    "IndRNN",
+    "MinGRU",
+    "MinLSTM",
+    "SimpleRNN",
+    "layer_of",
+]
 
 
 @registered
@@ -90,8 +111,8 @@ class Bidirectional(keras.layers.Bidirectional):
     @classmethod
     def from_params(
         cls,
-        layer: type[Layer],
-        params: Params,
+        layer: type[Layer | OwnLayer],
+        params: Any,
         *,
         merge_mode: Any = "concat",
         **options: Any,
@@ -99,8 +120,9 @@ class Bidirectional(keras.layers.Bidirectional):
         """A layer with these parameters, such as `prnn_jax.convert` gives.
 
         Args:
-          layer: `prnn_jax.keras.LSTM`, `GRU` or `SimpleRNN`.
-          params: `BidirectionalParams`.
+          layer: `prnn_jax.keras.LSTM` or another of this module.
+          params: `BidirectionalParams`; of a cell without a product the arguments of
+            its function by name, with a leading axis of 2.
           merge_mode: as ever.
           **options: arguments of the layer but for units and use_bias, which params
             tell.
@@ -114,6 +136,8 @@ class Bidirectional(keras.layers.Bidirectional):
         """
         name = f"{cls.__name__}.from_params"
         check_told(name, options)
+        if issubclass(layer, OwnLayer):
+            return _of_sides(cls, layer, params, merge_mode, options)
         check(
             isinstance(params, BidirectionalParams),
             f"{name}: params must be BidirectionalParams, got {type(params).__name__}.",
@@ -123,8 +147,11 @@ class Bidirectional(keras.layers.Bidirectional):
 
     @property
     def params(self) -> Params:
-        """The parameters, for `prnn_jax.lstm`, `gru` or `rnn` with bidirectional."""
-        return stack_directions(self.forward_layer.params, self.backward_layer.params)
+        """The parameters, for `prnn_jax.lstm` and the others with bidirectional."""
+        both = self.forward_layer.params, self.backward_layer.params
+        if isinstance(both[0], Params):
+            return stack_directions(*both)
+        return jax.tree.map(lambda *sides: jnp.stack(sides), *both)
 
     def call(
         self,
@@ -194,6 +221,8 @@ class Bidirectional(keras.layers.Bidirectional):
             `prnn_jax.explain`.
         """
         layer = self.forward_layer
+        if isinstance(layer, OwnLayer):
+            return layer.explain(batch, time, training=training, **options)
         check(
             isinstance(layer, Layer),
             f"{self.name}: the layer must be one of prnn_jax.keras, got "
@@ -205,6 +234,8 @@ class Bidirectional(keras.layers.Bidirectional):
     def _refusal(self, training: bool, mask_rank: int | None) -> str:
         """Why Keras must run one layer after the other; empty where it need not."""
         forward, backward = sides = self.forward_layer, self.backward_layer
+        if isinstance(forward, OwnLayer):
+            return "each direction is a call"
         if not all(isinstance(side, Layer) for side in sides):
             return "the layers must be of prnn_jax.keras"
 
@@ -220,3 +251,31 @@ class Bidirectional(keras.layers.Bidirectional):
         if self.stateful or forward.go_backwards or not backward.go_backwards:
             return "the layers must run against each other, and keep no state"
         return "" if of(forward) == of(backward) else "the layers are not alike"
+
+
+def _of_sides(
+    make: type[Bidirectional],
+    layer: type[OwnLayer],
+    params: Any,
+    merge_mode: Any,
+    options: dict[str, Any],
+) -> Any:
+    """Two layers of a cell that Keras has not, with the parameters of each."""
+    name = f"{make.__name__}.from_params"
+    for array in jax.tree.leaves(params):
+        check(
+            array.shape[:1] == (2,),
+            f"{name}: params must have a leading axis of 2, forward and backward, got "
+            f"{list(array.shape)}.",
+        )
+    halves = [jax.tree.map(operator.itemgetter(n), params) for n in range(2)]
+    if isinstance(params, Params):
+        halves = [Params(*half) for half in halves]
+    sides = [layer.from_params(half, **options) for half in halves]
+    both: Any = make(sides[0], merge_mode=merge_mode)
+    both.build((None, None, sides[0].input_size))
+    for of_both, side in zip(
+        (both.forward_layer, both.backward_layer), sides, strict=True
+    ):
+        of_both.set_weights(side.get_weights())
+    return both

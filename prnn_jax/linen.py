@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 
 from jax import Array
 
-from prnn_jax._cells.table import CellName
 from prnn_jax._layers.flax import kinds, scanned
 from prnn_jax._layers.flax.carry import Carry
+from prnn_jax._layers.flax.shared_stack import class_of
 
 try:
     from flax import linen as nn
     from flax.core import FrozenDict
 
-    from prnn_jax._layers.flax.linen_layer import Layer, make_hashable
+    from prnn_jax._layers.flax.linen_layer import Layer, layer_of, make_hashable
     from prnn_jax._layers.flax.linen_linear import (
         QRNN,
         RGLRU,
@@ -30,7 +30,7 @@ try:
         MinGRU,
         MinLSTM,
     )
-    from prnn_jax._layers.flax.linen_stack import Stack
+    from prnn_jax._layers.flax.linen_stack import OneCell, Stack
 except ModuleNotFoundError as error:
     raise ImportError(
         'prnn_jax.linen needs Flax: pip install "prnn_jax[flax]".'
@@ -49,6 +49,7 @@ __all__ = [
     "MinLSTM",
     "ScannedRNN",
     "Stack",
+    "layer_of",
 ]
 
 
@@ -198,11 +199,14 @@ class RNN(Layer):
     _kind: ClassVar = kinds.RNN
 
 
-_LAYERS: dict[CellName, Callable[..., Any]] = {
-    "gru": GRU,
+_LAYERS: dict[str, Callable[..., Any]] = {
     "lstm": LSTM,
-    "rnn": RNN,
     "slstm": SLSTM,
+    "gru": GRU,
+    "rnn": RNN,
+    **{
+        layer._cell.name: layer for layer in (MinGRU, MinLSTM, SRU, QRNN, RGLRU, IndRNN)
+    },
 }
 Stack._layers.update(_LAYERS)
 
@@ -216,7 +220,8 @@ class ScannedRNN(nn.Module):
 
     Attributes:
       features: size of the state; by default the carry's.
-      cell: "gru", "lstm", "rnn" or "slstm".
+      cell: "gru", "lstm", "rnn", "slstm", the name of a cell without a product, such as
+        "min_gru", or what `prnn_jax.define_cell` has made.
       options: of the layer, e.g. `{"dtype": jnp.bfloat16}`.
 
     Raises:
@@ -224,7 +229,7 @@ class ScannedRNN(nn.Module):
     """
 
     features: int | None = None
-    cell: CellName = "gru"
+    cell: OneCell = "gru"
     options: Mapping[str, Any] = FrozenDict()
 
     initialize_carry = staticmethod(scanned.initialize_carry)
@@ -239,7 +244,8 @@ class ScannedRNN(nn.Module):
 
         Args:
           carry: the state before them, `[*batch, features]`: h for "gru" and "rnn",
-            `(c, h)` for "lstm", `(h, c, n, m)` for "slstm".
+            `(c, h)` for "lstm", `(h, c, n, m)` for "slstm"; for others as the layer
+            says.
           x: the inputs `[time, *batch, in_features]`, any number of batch axes, and
             `resets [time, *batch]`, of any dtype: where not zero, the state is zero
             before that step.
@@ -251,9 +257,9 @@ class ScannedRNN(nn.Module):
         Raises:
           ValueError: shapes or dtypes do not fit; says what was expected.
         """
-        scanned.check_cell(self.cell)
         features = self.features
-        layer = _LAYERS[self.cell](
+        make: Any = class_of("ScannedRNN", self.cell, _LAYERS, layer_of)
+        layer = make(
             scanned.hidden_size_of(carry) if features is None else features,
             time_major=True,
             return_carry=True,

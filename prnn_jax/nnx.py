@@ -13,25 +13,27 @@ from typing import Any, Unpack
 
 from jax import Array
 
-from prnn_jax._cells.table import CellName
 from prnn_jax._given import statics
 from prnn_jax._layers.flax import kinds, scanned
 from prnn_jax._layers.flax.carry import Carry
+from prnn_jax._layers.flax.shared_stack import class_of
 
 try:
     from flax import nnx
 
     from prnn_jax._layers.flax.nnx_cells import LikeGRU, LikeLSTM, LikeRNN, LikeSLSTM
-    from prnn_jax._layers.flax.nnx_layer import Layer, LayerOptions, ScannedOptions
+    from prnn_jax._layers.flax.nnx_layer import Layer, layer_of
     from prnn_jax._layers.flax.nnx_linear import (
         QRNN,
         RGLRU,
         SRU,
         IndRNN,
+        LinearLayer,
         MinGRU,
         MinLSTM,
     )
-    from prnn_jax._layers.flax.nnx_stack import Stack
+    from prnn_jax._layers.flax.nnx_shared import LayerOptions, ScannedOptions
+    from prnn_jax._layers.flax.nnx_stack import OneCell, Stack
 except ModuleNotFoundError as error:
     raise ImportError(
         'prnn_jax.nnx needs Flax: pip install "prnn_jax[flax]".'
@@ -50,6 +52,7 @@ __all__ = [
     "MinLSTM",
     "ScannedRNN",
     "Stack",
+    "layer_of",
 ]
 
 
@@ -238,11 +241,14 @@ class RNN(LikeRNN, Layer):
         super().__init__(in_features, hidden_features, **options)
 
 
-_LAYERS: dict[CellName, type[Layer]] = {
-    "gru": GRU,
+_LAYERS: dict[str, type[Layer | LinearLayer]] = {
     "lstm": LSTM,
-    "rnn": RNN,
     "slstm": SLSTM,
+    "gru": GRU,
+    "rnn": RNN,
+    **{
+        layer._cell.name: layer for layer in (MinGRU, MinLSTM, SRU, QRNN, RGLRU, IndRNN)
+    },
 }
 Stack._layers.update(_LAYERS)
 
@@ -260,7 +266,8 @@ class ScannedRNN(nnx.Module):
     Args:
       in_features: size of the input at each step.
       hidden_features: size of the state.
-      cell: "gru", "lstm", "rnn" or "slstm".
+      cell: "gru", "lstm", "rnn", "slstm", the name of a cell without a product, such as
+        "min_gru", or what `prnn_jax.define_cell` has made.
       rngs: for the parameters.
       **options: of the layer, e.g. heads, dtype, reset_after.
 
@@ -275,13 +282,12 @@ class ScannedRNN(nnx.Module):
         in_features: int,
         hidden_features: int,
         *,
-        cell: CellName = "gru",
+        cell: OneCell = "gru",
         rngs: nnx.Rngs,
         **options: Unpack[ScannedOptions],
     ):
-        scanned.check_cell(cell)
-        self.cell: CellName = cell
-        make: Any = _LAYERS[cell]
+        self.cell: OneCell = cell
+        make: Any = class_of("ScannedRNN", cell, _LAYERS, layer_of)
         others: dict[str, Any] = {**options}
         self.layer = make(
             in_features,
@@ -297,7 +303,8 @@ class ScannedRNN(nnx.Module):
 
         Args:
           carry: the state before them, `[*batch, hidden_features]`: h for "gru" and
-            "rnn", `(c, h)` for "lstm", `(h, c, n, m)` for "slstm".
+            "rnn", `(c, h)` for "lstm", `(h, c, n, m)` for "slstm"; for others as the
+            layer says.
           x: the inputs `[time, *batch, in_features]`, any number of batch axes, and
             `resets [time, *batch]`, of any dtype: where not zero, the state is zero
             before that step.

@@ -15,6 +15,8 @@ IN, HIDDEN, TIME, BATCH = 5, 6, 7, 2
 KEY = random.key(3)
 GATES = {"lstm": 4, "slstm": 4, "gru": 3, "rnn": 1}
 STATES = {"lstm": 2, "slstm": 4, "gru": 1, "rnn": 1}
+#: Cells without a product in a step.
+LINEAR = "min_gru", "min_lstm", "sru", "qrnn", "rg_lru", "indrnn"
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,34 +46,52 @@ class Case:
         return "-".join([self.cell, *heads, *flags, *self.noise, *self.of_cell])
 
     @property
+    def is_linear(self) -> bool:
+        return self.cell in LINEAR
+
+    @property
     def directions(self) -> int:
         return 1 + self.of_cell.get("bidirectional", False)
 
     def arrays(self, dtype=np.float32, input_size: int = IN) -> dict[str, Any]:
         """x, layers, and what else the stack takes as arrays."""
+        input_size = HIDDEN if self.cell == "rg_lru" else input_size
         rng = np.random.default_rng(4)
         lead = (2,) * (self.directions - 1)
         heads = (self.heads,) * bool(self.heads)
         hidden = HIDDEN // (self.heads or 1)
-        wide = GATES[self.cell] * hidden
+        wide = GATES.get(self.cell, 0) * hidden
         width = HIDDEN * (self.directions if self._concat else 1)
 
         def normal(*shape, scale=0.5):
             drawn = scale * rng.standard_normal(shape)
             return drawn.astype(np.float32).astype(dtype)
 
-        def layer(size):
-            params = Params(
+        def params_of(size):
+            if self.is_linear:
+                own = {k: v for k, v in self.of_cell.items() if k == "pooling"}
+                own["bidirectional"] = self.directions == 2
+                drawn = prnn_jax.init(self.cell, KEY, size, HIDDEN, **own)
+                return jax.tree.map(lambda array: normal(*array.shape), drawn)
+            return Params(
                 normal(*lead, *heads, size, wide),
                 normal(*lead, *heads, hidden, wide),
                 normal(*lead, *heads, wide),
                 normal(*lead, *heads, wide),
             )
+
+        def layer(size):
+            params = params_of(size)
             norm = Norm(1 + normal(size), normal(size)) if self.norm else None
             return Layer(params, norm)
 
-        def states():
-            count = STATES[self.cell]
+        sizes = [input_size] + [width] * (self.layers - 1)
+
+        def states(size):
+            if self.cell == "qrnn":  # which keeps the last input
+                c = normal(*lead, BATCH, HIDDEN)
+                return c, normal(*lead, BATCH, 1, size)
+            count = STATES.get(self.cell, 1)
             arrays = [normal(*lead, BATCH, HIDDEN) for _ in range(count)]
             if self.cell == "slstm":
                 arrays[2] = np.abs(arrays[2]) + 1  # n, which divides
@@ -80,16 +100,14 @@ class Case:
         steps = (TIME, BATCH) if self.of_cell.get("time_major") else (BATCH, TIME)
         arrays: dict[str, Any] = {
             "x": normal(*steps, input_size, scale=1),
-            "layers": [
-                layer(size) for size in [input_size] + [width] * (self.layers - 1)
-            ],
+            "layers": [layer(size) for size in sizes],
         }
         if self.state:
-            arrays["state_0"] = [states() for _ in range(self.layers)]
+            arrays["state_0"] = [states(size) for size in sizes]
         if self.controls:
             arrays["lengths"] = np.array([TIME, TIME - 3])
             arrays["resets"] = (rng.random(steps) < 0.3).astype(np.int32)
-            arrays["reset_to"] = [states() for _ in range(self.layers)]
+            arrays["reset_to"] = [states(size) for size in sizes]
         return arrays
 
     @property
@@ -115,15 +133,14 @@ class Case:
         for n, layer in enumerate(arrays["layers"]):
             masks = self.masks(n, x, last=n == count - 1)
             u = x if layer.norm is None else layer_norm(x, *layer.norm)
-            y, state = getattr(prnn_jax, self.cell)(
+            y, state = self._layer_by_hand(
                 u,
                 layer.params,
                 arrays.get("state_0", nothing)[n],
+                masks,
                 lengths=arrays.get("lengths"),
                 resets=arrays.get("resets"),
                 reset_to=arrays.get("reset_to", nothing)[n],
-                recurrent_mask=masks["recurrent"],
-                **({} if self.cell == "slstm" else {"zoneout": masks["zoneout"]}),
                 implementation="scan",
                 **{k: v for k, v in self.of_cell.items() if k != "reserve"},
             )
@@ -136,6 +153,19 @@ class Case:
             x = y
             states.append(state)
         return x, tuple(states)
+
+    def _layer_by_hand(self, u, params, state_0, masks, **options) -> tuple:
+        function, zoneout = getattr(prnn_jax, self.cell), masks["zoneout"]
+        if not self.is_linear:
+            if self.cell != "slstm":
+                options["zoneout"] = zoneout
+            recurrent = masks["recurrent"]
+            return function(u, params, state_0, recurrent_mask=recurrent, **options)
+        if self.cell == "qrnn":
+            is_drawn = isinstance(zoneout, tuple)
+            options["zoneout"] = zoneout[0] if is_drawn else zoneout
+        name = {"sru": "c_0", "qrnn": "state_0"}.get(self.cell, "h_0")
+        return function(u, **params, **{name: state_0}, **options)
 
     def masks(self, n: int, x, *, last: bool) -> dict[str, Any]:
         """As the docstring of `stack` says they are drawn."""
@@ -157,7 +187,7 @@ class Case:
             drawn = draw(keys[1], 1 - rate, (*lead, BATCH, HIDDEN))
             masks["recurrent"] = drawn / (1 - rate)
         if zoneout:
-            count = STATES[self.cell]
+            count = STATES.get(self.cell, 1)
             rates = zoneout if isinstance(zoneout, tuple) else (zoneout,) * count
             masks["zoneout"] = tuple(
                 draw(random.fold_in(keys[2], i), rate, (*x.shape[:-1], width))
@@ -212,6 +242,33 @@ def restack_out(out: tuple, first: int) -> tuple:
     return y, tuple(restack({"state_0": states}, first)["state_0"])
 
 
+LINEAR_CASES = [
+    Case(
+        "min_gru",
+        norm=True,
+        controls=True,
+        state=True,
+        noise={"dropout": 0.3},
+        skip_connections=True,
+    ),
+    Case("min_lstm", norm=True, of_cell={"bidirectional": True, "activation": "tanh"}),
+    Case("sru", state=True, of_cell={"activation": "tanh", "skip_scale": 1.2}),
+    Case(
+        "qrnn",
+        controls=True,
+        state=True,
+        noise={"dropout": 0.3, "zoneout": 0.25},
+        of_cell={"pooling": "ifo", "bidirectional": True},
+    ),
+    Case("qrnn", norm=True, key=False, noise={"dropout": 0.3, "zoneout": 0.25}),
+    Case("rg_lru", skip_connections=True, of_cell={"c": 4.0}),
+    Case(
+        "indrnn",
+        controls=True,
+        state=True,
+        of_cell={"bidirectional": True, "merge": "sum", "time_major": True},
+    ),
+]
 ALL = {"dropout": 0.3, "recurrent_dropout": 0.2, "zoneout": 0.25}
 CASES = [
     Case(),

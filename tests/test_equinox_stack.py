@@ -123,6 +123,15 @@ def test_dropout_is_that_of_the_function():
         stack(xs)
 
 
+def test_states_with_inputs_in_them_are_as_wide_in_all_layers():
+    with pytest.raises(ValueError, match=r"whose states have inputs in them.* got 3"):
+        layers.Stack("qrnn", 3, HIDDEN, 2, key=KEY)
+    one = layers.Stack("qrnn", 3, HIDDEN, 1, key=KEY)
+    assert one(normal(1, BATCH, TIME, 3))[0].shape == (BATCH, TIME, HIDDEN)
+    with pytest.raises(ValueError, match="zoneout_rate is no option of a stack; zone"):
+        layers.Stack("qrnn", 3, HIDDEN, 1, zoneout_rate=0.1, key=KEY)
+
+
 def test_state_in_and_out():
     stack = layers.Stack(layers.LSTM, IN, HIDDEN, LAYERS, key=KEY)
     xs = normal(1, BATCH, TIME, IN)
@@ -188,7 +197,10 @@ def test_a_deep_stack_trains():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"layer": eqx.nn.GRUCell}, "layer must be LSTM, SLSTM, GRU or RNN, the class"),
+        (
+            {"layer": eqx.nn.GRUCell},
+            "layer must be a class of this module",
+        ),
         ({"num_layers": 0}, "num_layers must be at least 1, got 0"),
         ({"reverse": True}, "reverse must be False, got True"),
         ({"dropout": 1.0}, "Stack: dropout must be from 0 to below 1, got 1.0"),

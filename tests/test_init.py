@@ -114,8 +114,69 @@ def test_runs_with_heads_and_directions(scheme):
         ("rnn", {"chrono": 9}, "chrono must be None, or more than 2"),
         ("lstm", {"chrono": 2}, "chrono must be None, or more than 2 steps"),
         ("lstm", {"chrono": 9, "bias": False}, "bias must be True"),
+        ("lstm", {"width": 2}, "only cells without a product in a step have width"),
+        ("min_gru", {"scheme": "keras"}, "scheme must be left out for min_gru"),
+        ("min_gru", {"heads": 2}, "heads must be left out for min_gru"),
+        ("sru", {"chrono": 9}, "chrono must be left out for sru"),
+        ("indrnn", {"width": 2}, "indrnn has no width; .* it has activation, steps"),
+        ("qrnn", {"pooling": "of"}, "pooling must be one of 'f', 'fo', 'ifo'"),
+        ("rg_lru", {}, "hidden_size must be input_size = 40, for its units"),
     ],
 )
 def test_what_does_not_fit_is_an_error(cell, options, message):
     with pytest.raises(ValueError, match=message):
         prnn_jax.init(cell, KEY, IN, HIDDEN, **options)
+
+
+def test_a_misspelt_option_is_none():
+    with pytest.raises(
+        TypeError, match=r"init\(\) got an unexpected keyword .*'widht'"
+    ):
+        prnn_jax.init("qrnn", KEY, IN, HIDDEN, widht=3)
+
+
+LINEAR = {
+    "min_gru": {},
+    "min_lstm": {"bias": False},
+    "sru": {"peepholes": True, "highway_bias": -2.0},
+    "qrnn": {"pooling": "ifo", "width": 3, "dtype": jnp.bfloat16},
+    "rg_lru": {"c": 4.0},
+    "indrnn": {"steps": 10},
+}
+
+
+@pytest.mark.parametrize("cell", LINEAR)
+def test_cells_without_a_product(cell):
+    """The arguments of the function, that begin as its layers do."""
+    size = HIDDEN if cell == "rg_lru" else IN
+    options = LINEAR[cell]
+    params = prnn_jax.init(cell, KEY, size, HIDDEN, **options)
+    dtype = jnp.dtype(options.get("dtype", jnp.float32))
+    assert {a.dtype for a in jax.tree.leaves(params)} == {dtype}
+    function, x = getattr(prnn_jax, cell), jnp.ones((2, 3, size), dtype)
+    of_function = {"pooling": "ifo"} if cell == "qrnn" else {}
+    y, _ = function(x, **params, **of_function)
+    assert y.shape == (2, 3, HIDDEN)
+    again = prnn_jax.init(cell, KEY, size, HIDDEN, **options)
+    jax.tree.map(np.testing.assert_array_equal, again, params)
+    both = prnn_jax.init(cell, KEY, size, HIDDEN, bidirectional=True, **options)
+    y, _ = function(x, **both, **of_function, bidirectional=True)
+    assert y.shape == (2, 3, 2 * HIDDEN)
+    assert any((a[0] != a[1]).any() for a in jax.tree.leaves(both))  # drawn apart
+    other = prnn_jax.init(cell, jax.random.key(7), size, HIDDEN, **options)
+    pairs = zip(*map(jax.tree.leaves, (other, params)), strict=True)
+    assert any((a != b).any() for a, b in pairs)
+
+
+def test_what_cells_without_a_product_begin_with():
+    u = prnn_jax.init("indrnn", KEY, 4, 1000, steps=10)["params"].w_hh
+    assert 0 <= u.min() < 0.01
+    assert 1.05 < u.max() <= 2**0.1
+    log_a = -np.log1p(
+        np.exp(-np.asarray(prnn_jax.init("rg_lru", KEY, 900, 900)["decay"]))
+    )
+    assert 0.9 <= np.exp(8 * log_a).min() < 0.901
+    b_ih = prnn_jax.init("sru", KEY, 4, 1000, highway_bias=-2.0)["b_ih"]
+    np.testing.assert_array_equal(b_ih, np.repeat(np.float32([0, -2]), 1000))
+    w_ih = prnn_jax.init("qrnn", KEY, 8, 1000)["w_ih"]
+    assert np.std(w_ih) == pytest.approx(1 / 4, rel=0.05)  # of 2 steps of 8 inputs

@@ -32,7 +32,28 @@ def random(*shape: int, seed: int = 0) -> jax.Array:
     return jnp.asarray(np.random.default_rng(seed).normal(0, 0.5, shape), jnp.float32)
 
 
-def params_of(cell: str, directions: int = 1, biases: int = 1) -> list[prnn_jax.Params]:
+def light_step(a_x, product, state, gain):
+    h, m = state
+    a, b = (x + r for x, r in zip(a_x, product(h), strict=True))
+    m = jax.nn.sigmoid(a + gain) * m + jnp.tanh(b)
+    return jnp.tanh(m), m
+
+
+LIGHT = prnn_jax.define_cell("light", light_step, gates="ab", states="hm", per_unit=1)
+#: Of cells that are not made for an input of another width than the state.
+FIRST = {"rg_lru": HIDDEN, "qrnn": HIDDEN}
+#: Arguments of `prnn_jax.stack` that layers have of themselves.
+OF_STACK = {"sru": {"skip_scale": 3**0.5}}
+
+
+def params_of(cell: Any, directions: int = 1, biases: int = 1) -> list[Any]:
+    if cell not in ("lstm", "slstm", "gru", "rnn"):
+        sizes = [FIRST.get(cell, IN)] + [directions * HIDDEN] * (LAYERS - 1)
+        drawn = [
+            prnn_jax.init(cell, KEY, n, HIDDEN, bidirectional=directions == 2)
+            for n in sizes
+        ]
+        return jax.tree.map(lambda a: random(*a.shape, seed=a.size), drawn)
     gates, kind = CELLS["rnn_tanh" if cell == "rnn" else cell].gates, prnn_jax.Params
     lead = (2,) if directions == 2 else ()
     kind = prnn_jax.BidirectionalParams if lead else kind
@@ -129,6 +150,14 @@ KINDS = [
     ("gru", 1, 1, {"reset_after": False}),
     ("rnn", 1, 1, {"activation": "relu"}),
     ("lstm", 2, 1, {"norm": True, "skip_connections": True, "merge": "concat"}),
+    ("min_gru", 1, 1, {"norm": True}),
+    ("min_lstm", 2, 1, {"skip_connections": True}),
+    ("sru", 1, 1, {"activation": "tanh"}),
+    ("qrnn", 1, 1, {"skip_connections": True}),
+    ("rg_lru", 1, 1, {"norm": True, "skip_connections": True}),
+    ("indrnn", 2, 1, {"norm": True}),
+    (LIGHT, 1, 1, {"skip_connections": True}),
+    (LIGHT, 2, 1, {"norm": True}),
 ]
 
 
@@ -137,7 +166,8 @@ KINDS = [
 def test_is_the_stack_of_its_parameters(host, kind):
     cell, directions, biases, options = kind
     layers = params_of(cell, directions, biases)
-    x = random(BATCH, TIME, IN, seed=99)
+    first = FIRST.get(cell, IN)
+    x = random(BATCH, TIME, first, seed=99)
     controls = {"lengths": jnp.array([TIME, 3, 0])}
     run = HOSTS[host](cell, layers, **options)
     y, states = quick_jit(lambda x: run(x, **controls))(x)
@@ -145,9 +175,9 @@ def test_is_the_stack_of_its_parameters(host, kind):
         prnn_jax.Layer(p, prnn_jax.Norm(jnp.ones(s), jnp.zeros(s)))
         if options.get("norm")
         else p
-        for p, s in zip(layers, [IN] + [directions * HIDDEN] * 2, strict=True)
+        for p, s in zip(layers, [first] + [directions * HIDDEN] * 2, strict=True)
     ]
-    ours = {n: v for n, v in options.items() if n != "norm"}
+    ours = {n: v for n, v in options.items() if n != "norm"} | OF_STACK.get(cell, {})
     wanted = quick_jit(
         lambda x: prnn_jax.stack(
             cell, x, entries, bidirectional=directions == 2, **controls, **ours
@@ -156,20 +186,36 @@ def test_is_the_stack_of_its_parameters(host, kind):
     assert_close((y, states_of(host, cell, states, directions == 2)), wanted)
 
 
+NOISY = {
+    "lstm": {"dropout": 0.3, "recurrent_dropout": 0.2, "zoneout": 0.1},
+    "min_gru": {"dropout": 0.3},
+    "qrnn": {"dropout": 0.3, "zoneout": 0.1},
+    LIGHT: {"dropout": 0.3, "recurrent_dropout": 0.2, "zoneout": (0.1, 0.2)},
+}
+
+
+@pytest.mark.parametrize("cell", NOISY, ids=str)
 @pytest.mark.parametrize("host", HOSTS)
-def test_noise_is_drawn_while_training_alone(host):
-    layers = params_of("lstm")
-    rates = {"dropout": 0.3, "recurrent_dropout": 0.2, "zoneout": 0.1}
-    run = HOSTS[host]("lstm", layers, **rates)
-    x = random(BATCH, TIME, IN, seed=99)
+def test_noise_is_drawn_while_training_alone(host, cell):
+    layers, rates = params_of(cell), NOISY[cell]
+    run = HOSTS[host](cell, layers, **rates)
+    x = random(BATCH, TIME, FIRST.get(cell, IN), seed=99)
     y, _ = run(x, deterministic=True)
-    evaluated, _ = prnn_jax.stack("lstm", x, layers, **rates)
+    evaluated, _ = prnn_jax.stack(cell, x, layers, **rates)
     assert_close(y, evaluated)
     trained, _ = run(x, deterministic=False)
     assert np.abs(np.asarray(trained) - y).max() > 0.01
     if host == "equinox":
-        wanted, _ = prnn_jax.stack("lstm", x, layers, key=KEY, **rates)
+        wanted, _ = prnn_jax.stack(cell, x, layers, key=KEY, **rates)
         assert_close(trained, wanted)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_what_a_stack_of_linear_cells_has_not(host):
+    layers = params_of("min_gru")
+    for rate, why in (("recurrent_dropout", "product in a step"), ("zoneout", "none")):
+        with pytest.raises(ValueError, match=f"{rate}.* must be 0.*(?:{why}|has no)"):
+            HOSTS[host]("min_gru", layers, **{rate: 0.1})(random(BATCH, TIME, IN))
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -204,6 +250,22 @@ def test_carries_resets_and_masks(host):
     wanted = prnn_jax.stack("lstm", x, layers, states, resets=resets, reset_to=states)
     assert_close((y, states_of(host, "lstm", after, False)), wanted)
     assert_close(run(x, mask=mask)[0], prnn_jax.stack("lstm", x, layers, mask=mask)[0])
+
+
+@pytest.mark.parametrize("host", ["nnx", "linen"])
+def test_carries_with_inputs_in_them(host):
+    """Of a QRNN's layers, whose inputs are not all as wide."""
+    layers = [prnn_jax.init("qrnn", KEY, n, HIDDEN) for n in (IN, HIDDEN)]
+    run, x = HOSTS[host]("qrnn", layers), random(BATCH, TIME, IN, seed=99)
+    y, last = run(x)
+    first, carry = run(x[:, :3])
+    shapes = [((BATCH, HIDDEN), (BATCH, 1, n)) for n in (IN, HIDDEN)]
+    assert jax.tree.map(jnp.shape, list(carry)) == shapes
+    second, after = run(x[:, 3:], state=carry)
+    assert_close((jnp.concatenate([first, second], 1), after), (y, last))
+    stack = prnn_jax.nnx.Stack.from_params("qrnn", layers)
+    zeros = stack.initialize_carry((BATCH, IN))
+    assert jax.tree.map(jnp.shape, list(zeros)) == shapes
 
 
 @pytest.mark.parametrize("host", HOSTS)

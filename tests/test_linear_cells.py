@@ -54,7 +54,7 @@ def check(name: str, arrays: dict, loop=by_loop, *, of_ours=None, **options) -> 
     of_loop = with_gradients(derived, arrays)
     # Sums over batch, steps and inputs are taken in another order than by the loop.
     found = with_gradients(run, arrays)
-    assert_as_accurate(found, of_loop, (exact, gradients), roundings=8)
+    assert_as_accurate(found, of_loop, (exact, gradients))
 
 
 @pytest.mark.parametrize("bent", BENT)
@@ -241,6 +241,22 @@ def test_a_decay_near_one_keeps_its_digits():
     y, _ = prnn_jax.rg_lru(x, jnp.full((1, 2), 30.0), None, jnp.full(1, 20.0))
     a_squared = -np.expm1(16 * -np.log1p(np.exp(-20.0)))
     np.testing.assert_allclose(y[0, 0, 0], np.sqrt(a_squared), rtol=1e-4)
+
+
+def test_what_hardly_enters_keeps_its_digits():
+    # i / f is 5.6e-9, and f / (f + i) in float32 is 1: what enters would be 0.
+    w = np.array([[-19.0, 19.0, 3.0]], np.float32)
+
+    def entered(w):
+        return prnn_jax.min_lstm(jnp.ones((1, 1, 1)), w)[0].sum()
+
+    i, f = (1 / (1 + np.exp(-a)) for a in w[0, :2].astype(float))
+    enters = i / (f + i)
+    y, gradient = jax.value_and_grad(entered)(w)
+    np.testing.assert_allclose(y, 3 * enters, rtol=1e-5)
+    of_i = 3 * enters * (1 - enters) * (1 - i)
+    np.testing.assert_allclose(gradient[0, 0], of_i, rtol=1e-5)
+    np.testing.assert_allclose(gradient[0, 2], enters, rtol=1e-5)
 
 
 # ---- bad input -----------------------------------------------------------------------

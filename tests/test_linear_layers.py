@@ -55,22 +55,29 @@ def inputs(name: str) -> np.ndarray:
     return random.standard_normal((BATCH, TIME, sizes(name)[0])).astype(np.float32)
 
 
-def made(where: str, name: str, take: int | None = None, **options) -> Made:
-    """`run(x, state, ...)` gives y and the state in the functions' form."""
+def made(
+    where: str, name: str, take: int | None = None, params: Any = None, **options
+) -> Made:
+    """`run(x, state, ...)` gives y and the state in the functions' form.
+
+    With params, the layer is made of these.
+    """
     library(LIBRARIES[where])
-    options = {**LAYERS[name][1], **options}
+    given = {"params": params} if params is not None else {}
+    options = {**({} if given else LAYERS[name][1]), **options}
     size, hidden = sizes(name)
     take = size if take is None else take
     if where == "equinox":
         import prnn_jax.equinox
 
         kind = getattr(prnn_jax.equinox, name)
-        layer = kind(take, hidden, key=jax.random.key(0), **options)
+        if given:
+            layer = kind.from_params(params, **options)
+        else:
+            layer = kind(take, hidden, key=jax.random.key(0), **options)
         return Made(layer, layer.params, layer.zeros, layer)
 
-    both = options.get("bidirectional", False)
-
-    def call(layer, x, state=None, lengths=None, reset_to=None, **others):
+    def call(both, layer, x, state=None, lengths=None, reset_to=None, **others):
         if both and state is not None:
             state = tuple(jax.tree.map(lambda s, n=n: s[n], state) for n in range(2))
         others |= {"initial_carry": state, "seq_lengths": lengths}
@@ -87,21 +94,26 @@ def made(where: str, name: str, take: int | None = None, **options) -> Made:
         import prnn_jax.nnx
 
         kind = getattr(prnn_jax.nnx, name)
-        layer = kind(take, hidden, rngs=nnx.Rngs(0), **options)
-        run = functools.partial(call, layer)
+        if given:
+            layer = kind.from_params(params, **options)
+        else:
+            layer = kind(take, hidden, rngs=nnx.Rngs(0), **options)
+        run = functools.partial(call, layer.bidirectional, layer)
         return Made(
             run, layer.params, lambda n: layer.initialize_carry((n, take)), layer
         )
     import prnn_jax.linen
 
-    layer = getattr(prnn_jax.linen, name)(hidden, **options)
-    variables = layer.init(
-        jax.random.key(0), jnp.zeros((1, 2, take)), deterministic=True
-    )
+    if given:
+        layer, variables = getattr(prnn_jax.linen, name).from_params(params, **options)
+    else:
+        layer = getattr(prnn_jax.linen, name)(hidden, **options)
+        zero = jnp.zeros((1, 2, take))
+        variables = layer.init(jax.random.key(0), zero, deterministic=True)
 
     def run(*args, rngs=None, **others):
         apply = functools.partial(layer.apply, variables, rngs=rngs)
-        return call(apply, *args, **others)
+        return call(layer.bidirectional, apply, *args, **others)
 
     def zeros(n):
         return layer.initialize_carry(jax.random.key(0), (n, take))
@@ -289,6 +301,94 @@ def test_parameters_begin_as_the_papers_have_them(where):
     assert np.std(w) == pytest.approx(1 / 4, rel=0.05)  # of 2 steps of 8 inputs
 
 
+# ---- layers of parameters ------------------------------------------------------------
+
+#: What a layer made of parameters must be told besides.
+UNTOLD = {
+    "MinGRU": {"activation": "tanh"},
+    "SRU": {"highway_bias": -1.0},
+    "QRNN": {"pooling": "ifo"},
+    "RGLRU": {"c": 4.0},
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"bidirectional": True}, {"use_bias": False}], ids=str
+)
+@each_library
+@each_layer
+def test_a_layer_of_parameters_is_the_layer(where, name, options):
+    first, x = made(where, name, **options), inputs(name)
+    merge = {"merge": "sum"}  # what parameters do not tell
+    again = made(where, name, params=first.params, **UNTOLD.get(name, {}), **merge)
+    assert_bitwise_equal(again.params, first.params)
+    expected = by_function(
+        name,
+        first.params,
+        x,
+        bidirectional=options.get("bidirectional", False),
+        **merge,
+    )
+    assert_bitwise_equal(again.run(x), expected)
+    zeros = jax.tree.map(jnp.shape, again.zeros(2))
+    assert zeros == jax.tree.map(jnp.shape, first.zeros(2))
+
+
+@each_library
+def test_parameters_of_init_make_a_layer(where):
+    key = jax.random.key(1)
+    for name, (function, _, arguments) in LAYERS.items():
+        own = {"pooling": "ifo", "width": 3} if name == "QRNN" else {}
+        given = prnn_jax.init(function.__name__, key, *sizes(name), **own)
+        layer = made(where, name, params=given, **UNTOLD.get(name, {}))
+        assert_bitwise_equal(
+            layer.run(inputs(name)), function(inputs(name), **given, **arguments)
+        )
+    params = prnn_jax.init("indrnn", key, INPUT, HIDDEN)["params"]
+    twice = params._replace(b_hh=params.b_ih + 1)
+    of_two = made(where, "IndRNN", params=twice).params["params"]
+    assert_bitwise_equal(of_two, params._replace(b_ih=2 * params.b_ih + 1))
+
+
+WIDE = np.ones((4, 10), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "options", "message"),
+    [
+        ("MinGRU", {"w_ih": WIDE[:, :9]}, {}, r"the last of 2\*hidden.*got \[4, 9\]"),
+        ("MinGRU", {"w_ih": WIDE[None]}, {}, r"one of 2 if bidirectional, got \[1, 4"),
+        ("MinGRU", {"w": WIDE}, {}, "arguments of prnn_jax.min_gru by name.* got w"),
+        ("MinGRU", WIDE, {}, "arguments of prnn_jax.min_gru by name.* got ndarray"),
+        ("MinGRU", {"b_ih": WIDE[0]}, {}, "w_ih must be an array, got NoneType"),
+        (
+            "MinGRU",
+            {"w_ih": WIDE, "b_ih": WIDE[0, :9]},
+            {},
+            r"b_ih must be \[10\]",
+        ),
+        (
+            "MinGRU",
+            {"w_ih": WIDE, "b_ih": WIDE[0]},
+            {"use_bias": False},
+            "b_ih must be None for a layer without, got an array",
+        ),
+        ("SRU", {"w_ih": WIDE[:, :9]}, {}, r"w_skip must be \[4, 3\], got None"),
+        ("QRNN", {"w_ih": WIDE[None, :, :9]}, {"pooling": "of"}, "pooling must be one"),
+    ],
+)
+@each_library
+def test_parameters_that_do_not_fit(where, name, params, options, message):
+    with pytest.raises(ValueError, match=rf"{name}.from_params: .*{message}"):
+        made(where, name, params=params, **options)
+
+
+def test_params_of_an_nnx_layer_cannot_be_assigned():
+    layer = made("nnx", "MinGRU").layer
+    with pytest.raises(AttributeError, match=r"MinGRU.from_params\(params\) makes"):
+        layer.params = layer.params
+
+
 # ---- bad input -----------------------------------------------------------------------
 
 
@@ -312,12 +412,23 @@ def test_bad_options(where, name, options, message):
         made(where, name, **options).run(inputs(name))
 
 
+@pytest.mark.parametrize(
+    ("option", "why"),
+    [
+        ("pooling", "those that not all layers have are here activation"),
+        ("heads", "it is about the product in a step, and there is none"),
+        ("zoneout_rate", "only QRNN has a zoneout_rate"),
+        ("gate_activation", "gates are σ"),
+    ],
+)
 @each_library
-def test_an_option_of_another_layer(where):
-    message = "unexpected keyword" if where == "linen" else "there is no option pooling"
+def test_an_option_of_another_layer(where, option, why):
+    message = rf"there is no option {option}.*{why}"
+    if where == "linen":
+        message = f"unexpected keyword.*{option}"
     error = TypeError if where == "linen" else ValueError  # of a dataclass
     with pytest.raises(error, match=message):
-        made(where, "MinGRU", pooling="f")
+        made(where, "MinGRU", **{option: 1})
 
 
 @each_library

@@ -8,10 +8,11 @@ import pytest
 
 import prnn_jax
 from prnn_jax._call.options import LinearCellOptions, LinearOptions, Options
-from prnn_jax._ops.layer_stack import StackOptions
+from prnn_jax._ops.stack_parts import StackOptions
 
 #: What functions have besides: their input, parameters, and what is not of a call.
 OTHERS = {"recurrence": {"a_x", "b_hh", "w_hh", "heads", "peepholes", "w_hr"}}
+OTHERS["stack"] = {"own"}  # what cells without a product in a step have
 OTHERS["statistics"] = {"dy", "saturated_below"}
 FUNCTIONS = {
     **dict.fromkeys(("lstm", "slstm", "gru", "rnn", "recurrence"), Options),

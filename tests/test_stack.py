@@ -15,6 +15,7 @@ from stack_cases import (
     HIDDEN,
     IN,
     KEY,
+    LINEAR_CASES,
     TIME,
     Case,
     gradients_of,
@@ -61,12 +62,15 @@ def check(case: Case, of, *, stacked: bool) -> None:
         assert_close(jit(of(case.run))(arrays), (out, gradients), rounding=1e-11)
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", [*CASES, *LINEAR_CASES], ids=str)
 def test_values_are_those_of_layers_by_hand(case):
     check(case, values_of, stacked=False)
 
 
-@pytest.mark.parametrize("case", [CASES[n] for n in (2, 4, 5)], ids=str)
+IN_A_LOOP = [*(CASES[n] for n in (2, 4, 5)), *LINEAR_CASES]
+
+
+@pytest.mark.parametrize("case", IN_A_LOOP, ids=str)
 def test_gradients_in_a_loop_are_those_of_layers_by_hand(case, monkeypatch):
     monkeypatch.setattr(layer_stack, "LOOP_FROM", 2)
     check(case, gradients_of, stacked=True)

@@ -1,5 +1,6 @@
 """Errors of prnn_jax.stack: each says in which layer, what was expected, what came."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -22,7 +23,10 @@ STACKED = restack(wrong(), 2)
 
 
 WRONG = [
-    ({"cell": "elman"}, "cell must be one of 'lstm', 'slstm', 'gru', 'rnn', got"),
+    (
+        {"cell": "elman"},
+        "cell must be one of 'lstm', 'slstm', 'gru', 'rnn', .* got",
+    ),
     ({"layers": PARAMS[0]}, "layers must be a sequence.*Params; put it in a list"),
     ({"layers": []}, "layers must be at least one, got none"),
     (
@@ -89,3 +93,41 @@ def test_errors_say_where_and_what(changes, message):
         ValueError, match=f"^stack(, |: ).*{message.removeprefix('stack: ')}"
     ):
         prnn_jax.stack(**arguments)
+
+
+LINEAR = [prnn_jax.init("qrnn", jax.random.key(n), 5, 5) for n in range(2)]
+OF_LINEAR = [
+    (
+        {"cell": "min_gru", "pooling": "f"},
+        "min_gru has no pooling, got 'f'; it",
+    ),
+    ({"reserve": "lean"}, "reserve must be 'fast' for qrnn, which has no product"),
+    ({"recurrent_dropout": 0.1}, "recurrent_dropout must be 0 for qrnn, which has no"),
+    ({"cell": "sru", "zoneout": 0.1}, "zoneout must be 0 for sru, which has none"),
+    ({"zoneout": (0.1, 0.1)}, "zoneout must be a number or a tuple of 1"),
+    ({"layers": LINEAR[0]}, "layers must be a sequence.*dict; put it in a list"),
+    ({"layers": PARAMS}, "layer 0: params must be arguments of prnn_jax.qrnn by name"),
+    ({"layers": [LINEAR[0], {"w": 1}]}, "layer 1: params must be arguments .* got w"),
+    ({"x": np.ones((2, 3, 4), np.float32)}, r"layer 0: w_ih must be for an input of 4"),
+    ({"cell": "lstm"}, r"layers\[0\] must be prnn_jax.Params, .* got dict"),
+    ({"cell": "lstm", "c": 4.0}, "only cells without a product in a step have c"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), OF_LINEAR)
+def test_errors_of_cells_without_a_product(changes, message):
+    x = np.ones((2, 3, 5), np.float32)
+    with pytest.raises(ValueError, match=f"^stack(, |: ).*{message}"):
+        prnn_jax.stack(**{"cell": "qrnn", "x": x, "layers": LINEAR, **changes})
+
+
+def test_an_error_of_such_a_layer_says_which():
+    state = [None, (np.ones((2, 5), np.float32), np.ones((2, 2, 5), np.float32))]
+    with pytest.raises(ValueError, match=r"^qrnn: x_0 must be") as raised:
+        prnn_jax.stack("qrnn", np.ones((2, 3, 5), np.float32), LINEAR, state)
+    assert raised.value.__notes__ == ["It was said of stack, layer 1."]
+
+
+def test_a_misspelt_option_is_an_error():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'poolng'"):
+        prnn_jax.stack("qrnn", np.ones((2, 3, 5)), LINEAR, poolng="f")

@@ -15,6 +15,7 @@ import prnn_jax.nnx
 
 PYRIGHT = shutil.which("pyright", path=Path(sys.executable).parent)
 CODE = """
+import jax
 import jax.numpy as jnp
 import numpy as np
 import prnn_jax
@@ -34,6 +35,11 @@ prnn_jax.recurrence("lstm", np.ones((2, 5, 16)), p.w_hh, (h, h))
 prnn_jax.stack("lstm", np.ones((2, 5, 3)), [p], [(h, h)], lengths=[1, 2])
 prnn_jax.min_gru(x, jnp.ones((3, 8)), lengths=[1, 2], bidirectional=False)
 prnn_jax.qrnn(x, np.ones((2, 3, 12), np.float32), mask=np.ones((2, 5)))[1][0]
+of_linear = prnn_jax.init("min_gru", jax.random.key(0), 3, 4, bias=False)
+prnn_jax.min_gru(x, **of_linear)
+prnn_jax.stack("min_gru", x, [of_linear], activation="tanh")
+w_hh: Array = prnn_jax.init("gru", jax.random.key(0), 3, 4, scheme="keras").w_hh
+prnn_jax.nnx.Stack("min_gru", 3, 4, 2, norm=True, rngs=nnx.Rngs(0))(x)
 prnn_jax.nnx.SRU(3, 4, peepholes=True, rngs=nnx.Rngs(0))(x, mask=np.ones((2, 5)))
 layer = prnn_jax.nnx.LSTM(3, 4, rngs=nnx.Rngs(0))
 layer(np.ones((2, 5, 3)), seq_lengths=[1, 2], resets=np.zeros((2, 5)))
@@ -47,6 +53,8 @@ WRONG = """
 prnn_jax.lstm(x, p, lenghts=[1, 2])
 prnn_jax.stack("lstm", x, [p], droput=0.1)
 prnn_jax.init("gru", jax.random.key(0), 3, 4, shceme="keras")
+prnn_jax.init("qrnn", jax.random.key(0), 3, 4, widht=3)
+prnn_jax.stack("qrnn", x, [of_linear], poolng="f")
 prnn_jax.nnx.LSTM(3, 4, bidirectinal=True, rngs=nnx.Rngs(0))
 prnn_jax.nnx.GRU(3, 4, reset_before=True, rngs=nnx.Rngs(0))
 prnn_jax.nnx.RNN(3, 4, actvation="relu", rngs=nnx.Rngs(0))
@@ -66,8 +74,9 @@ prnn_jax.equinox.Stack("lstm", 3, 4, 2, norms=True, key=jax.random.key(0))
 """
 
 
-#: Names that are no calls with options, or of which only the call has types.
-NOT_CALLED = ("Plan", "DefinedCell", "LayerStatistics", "ValueStatistics")
+#: Names that are no calls with options, or of which only the call has types; and one
+#: that is overloaded, of which pyright names no argument (WRONG has it).
+NOT_CALLED = ("Plan", "DefinedCell", "LayerStatistics", "ValueStatistics", "init")
 
 
 @pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed")

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 import prnn_jax
+import prnn_jax.nnx
 from prnn_jax.testing import check_cell
 
 
@@ -40,4 +41,8 @@ def loss(layers):
 
 gradient = jax.jit(jax.grad(loss))(layers)
 assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
+# And as a layer of Flax NNX; `linen`, `equinox` and `keras` have a layer_of, too.
+NormedLSTM = prnn_jax.nnx.layer_of(lstm)
+layer = NormedLSTM.from_params(layers[0])
+assert layer(x, seq_lengths=[20, 7, 12]).shape == (3, 20, 16)
 print("gradients of", len(jax.tree.leaves(gradient)), "arrays")

@@ -22,6 +22,8 @@ from jax import Array
 
 from prnn_jax._cells.activations import USUAL, Activations
 from prnn_jax._cells.table import CELLS, Cell
+from prnn_jax._given import checks
+from prnn_jax._given.params import Params, Prepared, plain
 from prnn_jax._given.statics import is_exact
 
 #: A letter for each axis of an array: b batch, t time, g group, x features.
@@ -85,6 +87,15 @@ class Call:
     def data_axes(self) -> dict[int, Axes]:
         """Of what has a batch axis, by rank: sequences, and states or what is alike."""
         return {4: "tbgx" if self.time_major else "btgx", 3: "bgx"}
+
+    def matrix(self, params: Params | Prepared) -> tuple[str, Array]:
+        """What multiplies the input, and its name."""
+        return "w_ih", plain(params).w_ih
+
+    def features(self, op: str, params: Params | Prepared) -> int:
+        """Values of h of one direction, of all heads."""
+        w_hh = checks.array(op, "w_hh", plain(params)[1])
+        return math.prod(w_hh.shape[self.bidirectional : -1])
 
     def saved(self, *, zoneout: bool) -> int:
         """Values that the forward pass returns per unit and step, besides y.

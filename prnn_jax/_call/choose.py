@@ -1,6 +1,7 @@
 """Which cell a call is of, by the function that runs it and its options."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from prnn_jax._call.options import Options
@@ -26,6 +27,8 @@ _OF_CELLS = *GATED, "reset_after", "cap", "skip"
 
 def cell_of(op: str, function: AnyCell, options: Options) -> dict[str, Any]:
     """The fields of `Call` that say which cell it is."""
+    if options.activation is None:  # where a function is of all cells
+        options = replace(options, activation=Options.activation)
     if isinstance(function, Defined):
         for name in _OF_CELLS:
             given = getattr(options, name)

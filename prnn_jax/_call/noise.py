@@ -5,7 +5,6 @@ nothing else: not on dtype, `jit`, or whether layers run in a loop.
 """
 
 import functools
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from prnn_jax._call.call import Call
 from prnn_jax._given.checks import check
 from prnn_jax._given.statics import number
 
@@ -39,20 +37,19 @@ class Noise:
         return bool(self.dropout or self.recurrent_dropout or any(self.zoneout))
 
     def controls(
-        self, key: Array | None, layer: int | Array, call: Call, x: Array, w_hh: Array
+        self, key: Array | None, layer: int | Array, call: Any, x: Array, features: int
     ) -> dict:
         """recurrent_mask and zoneout of a layer, as `prnn_jax.lstm` takes them.
 
         Args:
           key: None is evaluation: no recurrent mask, and zoneout's mean.
           layer: its number in a stack.
-          call: of the layer.
+          call: of the layer, a `Call` or a `LinearCall`.
           x: its input.
-          w_hh: its recurrent weights.
+          features: values of h of one direction, of all heads.
         """
         mask, zoneout = None, self.zoneout if any(self.zoneout) else None
         directions = 2 if call.bidirectional else 1
-        features = math.prod(w_hh.shape[directions - 1 : -1])  # heads too
         if key is not None and self.recurrent_dropout:
             batch = x.shape[1:-1] if call.time_major else x.shape[:-2]
             shape = (*(2,) * (directions - 1), *batch, features)
@@ -86,7 +83,7 @@ class Noise:
 
 def check_noise(
     op: str,
-    call: Call,
+    call: Any,
     dropout: float = 0.0,
     recurrent_dropout: float = 0.0,
     zoneout: float | tuple[float, ...] = 0.0,
@@ -100,6 +97,11 @@ def check_noise(
     for name, rate in rates.items():
         rates[name] = rate = float(number(op, name, rate))
         check(0 <= rate < 1, f"{op}: {name} must be from 0 to below 1, got {rate}.")
+    check(
+        call.table.has_product or not recurrent_dropout,
+        f"{op}: recurrent_dropout must be 0 for {call.table.described}, which has no "
+        f"product in a step, got {recurrent_dropout}.",
+    )
     states = call.table.states
     several = isinstance(zoneout, (tuple, list))
     each = tuple(zoneout) if several else (zoneout,) * states

@@ -52,7 +52,7 @@ class Options:
     reserve: Reserve = "fast"
     precision: Precision = None
     implementation: Implementation | None = None
-    activation: GivenActivations = "tanh"
+    activation: GivenActivations | None = "tanh"
     gate_activation: GivenActivation = "sigmoid"
     reset_after: bool = True
     cap: float = 20.0

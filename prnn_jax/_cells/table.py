@@ -8,7 +8,7 @@ order of differentiation.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -97,6 +97,8 @@ class Cell:
     has_zoneout: bool = True
     engines: frozenset[str] = frozenset({"cpu", "cuda"})
     described: str = ""
+
+    has_product: ClassVar[bool] = True  # in a step; the cells of `_linear` have none
 
     @property
     def gates(self) -> int:

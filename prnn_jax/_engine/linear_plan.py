@@ -10,10 +10,10 @@ from prnn_jax._engine.ffi import CPU_DTYPES
 from prnn_jax._engine.modules import missing
 from prnn_jax._given.checks import check
 
-#: The functions that are such recurrences.
-LinearName = Literal[
-    "linear_recurrence", "min_gru", "min_lstm", "rg_lru", "sru", "qrnn", "indrnn"
-]
+#: The functions that are a layer with such a recurrence.
+LinearCellName = Literal["min_gru", "min_lstm", "rg_lru", "sru", "qrnn", "indrnn"]
+#: And all that are such recurrences.
+LinearName = Literal["linear_recurrence", LinearCellName]
 
 #: Why no engine runs an SRU with peepholes.
 BY_SCAN = "with peepholes the forget gate sees the state, which takes a lax.scan"

@@ -3,7 +3,8 @@
 Every message says what was expected, what came, and what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,17 @@ def check(condition: bool, message: str) -> None:
     """Raises ValueError(message) unless the condition holds."""
     if not condition:
         raise ValueError(message)
+
+
+def known_options(op: str, given: Mapping[str, Any], known: type) -> None:
+    """All that is given beyond a signature must be a field of this TypedDict.
+
+    Raises:
+      TypeError: as of an argument that a function has not.
+    """
+    for name in given:
+        if name not in known.__annotations__:
+            raise TypeError(f"{op}() got an unexpected keyword argument {name!r}")
 
 
 def one_of(op: str, name: str, value, options: Sequence) -> None:

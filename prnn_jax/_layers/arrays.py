@@ -67,10 +67,16 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
     for name, array in params._asdict().items():
         if array is not None or name in ("w_ih", "w_hh"):
             checks.array(op, name, array)
-    if cell.with_per_unit is None:
+    if cell.with_per_unit is None and not cell.per_unit:
         _layouts.check_no_peepholes(op, params)
     if cell.with_projection is None:
         _layouts.check_no_projection(op, params)
+    check(
+        bool(cell.engines) or params.b_hh is None,
+        f"{op}: b_hh must be None, for the layer has one bias, b_ih, which the step of "
+        f"{cell.function} sees in a_x, got an array; a bias that it sees elsewhere can "
+        "be among its units' own numbers (per_unit).",
+    )
     bidirectional = isinstance(params, BidirectionalParams)
     if "bidirectional" in options:
         bidirectional = flag(op, "bidirectional", options["bidirectional"])
@@ -99,7 +105,7 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
         "w_hh": (*lead, output, cell.gates * hidden),
         "b_ih": (*lead, cell.gates * hidden),
         "b_hh": (*lead, cell.gates * hidden),
-        "peepholes": (*lead, 3 * hidden),
+        "peepholes": (*lead, (cell.per_unit or 3) * hidden),
         "w_hr": (*lead, hidden, output),
     }
     for name, shape in expected.items():
@@ -119,20 +125,20 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
     return LayerArrays(*arrays, *sizes, bidirectional)
 
 
-def any_peepholes(layers: Sequence[Any]) -> dict[str, bool]:
-    """The option of all layers of a stack, where some are to have such parameters."""
-    has_own = any(getattr(params, "peepholes", None) is not None for params in layers)
-    return {"peepholes": True} if has_own else {}
+def alike(op: str, layers: Sequence[Any]) -> dict[str, bool]:
+    """Options of all layers of a stack, where some are to have such parameters.
 
-
-def check_alike(op: str, layers: Sequence[Any]) -> None:
-    """The layers of a stack have one projection size, or none."""
+    Raises:
+      ValueError: they have not one projection size, or none; in the words of `op`.
+    """
     arrays = [getattr(params, "w_hr", None) for params in layers]
     widths = [None if w is None else w.shape[-1] for w in arrays]
     check(
         len(set(widths)) <= 1,
         f"{op}: w_hr must be as wide in all layers, or None in all, got {widths}.",
     )
+    has_own = any(getattr(params, "peepholes", None) is not None for params in layers)
+    return {"peepholes": True} if has_own else {}
 
 
 def check_kept(
@@ -150,18 +156,20 @@ def check_kept(
     )
 
 
-def has_peepholes(op: str, cell: Cell, peepholes: Any) -> bool:
-    """The option of a layer, checked.
+def own_numbers(op: str, cell: Cell, peepholes: Any) -> int:
+    """How many numbers each unit has for itself, by an option of a layer.
 
     Raises:
       ValueError: it is no flag, or the cell has none; in the words of `op`.
     """
+    if cell.per_unit:  # of a cell of the user's, which is not without
+        return cell.per_unit
     known = flag(op, "peepholes", peepholes)
     check(
         not known or cell.with_per_unit is not None,
         f"{op}: peepholes must be False, which only LSTM has, got True.",
     )
-    return known
+    return 3 if known else 0
 
 
 def checked_proj_size(op: str, cell: Cell, proj_size: Any, heads: Any) -> int | None:

@@ -24,11 +24,28 @@ KINDS = "LSTM", "GRU", "SimpleRNN"
 
 _OPTIONS = {"activation": "activation", "recurrent_activation": "gate_activation"}
 registered = keras.saving.register_keras_serializable(package="prnn_jax")
-_ACTIVATIONS = {
+ACTIVATIONS = {
     getattr(keras.activations, name): ours
     for name, ours in activations(of_keras_2=False).items()
     if hasattr(keras.activations, name)  # hard_tanh came after 3.0
 }
+
+
+def check_backend() -> None:
+    """Raises ValueError where Keras does not run on JAX."""
+    backend = keras.backend.backend()
+    check(
+        backend == "jax",
+        f"prnn_jax.keras: Keras' backend must be jax, got {backend}; set "
+        "KERAS_BACKEND=jax in the environment before keras is imported.",
+    )
+
+
+def floats(sequences: Any, dtype: Any) -> Array:
+    """The input, which Keras' layers may also take as whole numbers."""
+    x = jnp.asarray(sequences)
+    is_floating = jnp.issubdtype(x.dtype, jnp.floating)
+    return x if is_floating else x.astype(dtype)
 
 
 class Layer:
@@ -43,12 +60,7 @@ class Layer:
     name: str
 
     def __init__(self, *args: Any, **options: Any):
-        backend = keras.backend.backend()
-        check(
-            backend == "jax",
-            f"prnn_jax.keras: Keras' backend must be jax, got {backend}; set "
-            "KERAS_BACKEND=jax in the environment before keras is imported.",
-        )
+        check_backend()
         super().__init__(*args, **options)
 
     @classmethod
@@ -151,9 +163,9 @@ class Layer:
         cell: Any = self.cell
         for name in _OPTIONS:
             given = getattr(cell, name, keras.activations.tanh)
-            if given not in _ACTIVATIONS:
+            if given not in ACTIVATIONS:
                 own = getattr(given, "__name__", given)
-                known = ", ".join(function.__name__ for function in _ACTIVATIONS)
+                known = ", ".join(function.__name__ for function in ACTIVATIONS)
                 return f"{name} must be one of {known}, got {own}"
         drops = training and (cell.recurrent_dropout or cell.dropout)
         if drops and getattr(cell, "dropout_mask_count", None):
@@ -163,10 +175,7 @@ class Layer:
         return ""
 
     def _floats(self, sequences: Any) -> Array:
-        """The input, which Keras' layers may also take as whole numbers."""
-        x = jnp.asarray(sequences)
-        is_floating = jnp.issubdtype(x.dtype, jnp.floating)
-        return x if is_floating else x.astype(self.cell.compute_dtype)
+        return floats(sequences, self.cell.compute_dtype)
 
     def _masks(self, mask: Any) -> dict[str, Any]:
         """Arguments of the function about Keras' mask."""
@@ -186,7 +195,7 @@ class Layer:
     def _cell_options(self) -> dict[str, Any]:
         """Arguments of the function, and of `explain`, that not all cells have."""
         return {
-            option: _ACTIVATIONS[getattr(self.cell, name)]
+            option: ACTIVATIONS[getattr(self.cell, name)]
             for name, option in _OPTIONS.items()
             if hasattr(self.cell, name)
         }

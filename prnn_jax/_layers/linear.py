@@ -1,67 +1,32 @@
 """Layers without a product in a step: what all host libraries have in common."""
 
-import functools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypedDict, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple, Self, get_args
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax._call.options import Implementation, Merge, Precision
-from prnn_jax._cells.activations import GivenActivation, applied
+from prnn_jax._call.noise import Noise
+from prnn_jax._call.options import Implementation, Merge, Options, Precision
+from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
-from prnn_jax._linear.qrnn import Pooling
+from prnn_jax._linear.call import LinearCall
+from prnn_jax._linear.table import Initializer, LinearCell, check_own
 
-Initializer = jax.nn.initializers.Initializer
-#: Options of every layer, by one name in all libraries.
-_COMMON = "use_bias", "bidirectional", "merge", "precision", "implementation"
-#: Of a parameter: how it begins, and its shape.
-Begins = tuple[Callable[..., Array], tuple[int, ...]]
-
-
-class OwnOptions(TypedDict, total=False):
-    """Arguments of layers that not all of them have."""
-
-    activation: GivenActivation
-    steps: int | None
-    peepholes: bool
-    highway_bias: float
-    width: int
-    pooling: Pooling
-    zoneout_rate: float
-    c: float
-
-
-@dataclass(frozen=True)
-class LinearCell:
-    """What a layer must know of its cell.
-
-    Attributes:
-      function: the function of `prnn_jax` that runs it.
-      state: what that calls the initial state.
-      begins: of a layer, its parameters by name.
-      own: names of the layer's options that not all layers have.
-      names: of all parameters that there may be.
-      arguments: of a layer, arguments of the function that not all functions have.
-      states: of a layer, shapes of the states without batch axes.
-      bind: parameters by name as arguments of the function.
-    """
-
-    function: Callable[..., Any]
-    state: str
-    begins: Callable[["Spec"], dict[str, Begins]]
-    own: tuple[str, ...]
-    names: tuple[str, ...] = ("w_ih", "b_ih")
-    arguments: Callable[["Spec"], dict[str, Any]] = lambda s: {
-        "activation": s.own["activation"]
-    }
-    states: Callable[["Spec"], tuple[tuple[int, ...], ...]] = lambda s: (
-        (s.hidden_size,),
-    )
-    bind: Callable[..., dict[str, Any]] = lambda **arrays: arrays
+#: Options of layers with a product that none of these has, and why.
+_NO_PRODUCT = "it is about the product in a step, and there is none"
+_NOT_HERE = {
+    **dict.fromkeys(("heads", "proj_size", "reserve"), _NO_PRODUCT),
+    **dict.fromkeys(("recurrent_dropout", "recurrent_dropout_rate"), _NO_PRODUCT),
+    **dict.fromkeys(("recurrent_kernel_init", "recurrent_bias"), _NO_PRODUCT),
+    **dict.fromkeys(("recurrent_initializer", "reset_after"), _NO_PRODUCT),
+    **dict.fromkeys(("gate_activation", "recurrent_activation"), "gates are σ"),
+    **dict.fromkeys(("zoneout", "zoneout_rate"), "only QRNN has a zoneout_rate"),
+    "dropout": "a layer of dropout before this one does it",
+    "carry_init": "a carry that is not zero is a call's initial_carry",
+}
 
 
 @dataclass(frozen=True)
@@ -93,33 +58,45 @@ class Spec:
 
     @classmethod
     def of(
-        cls,
-        layer: Any,
-        cell: LinearCell,
-        sizes: tuple[str, str],
-        input_size: int,
-        *,
-        own: Mapping[str, Any] | None = None,
-        reverse: bool | None = None,
-    ) -> "Spec":
-        """A layer's, by its attributes; own and reverse are as there if not given."""
-        name = type(layer).__name__
-        options = {option: getattr(layer, option) for option in _COMMON}
-        options["reverse"] = layer.reverse if reverse is None else reverse
-        options["own"] = own_of(name, cell, layer, {}) if own is None else own
-        of_state = getattr(layer, sizes[1])
-        return cls(name, cell, sizes, input_size, of_state, **options)
+        cls, layer: Any, sizes: tuple[str, str], input_size: int, **others: Any
+    ) -> Self:
+        """By a layer's attributes; others that are not None come first.
+
+        Of these, zoneout_rate and recurrent_dropout_rate are a stack's.
+        """
+        name, cell = type(layer).__name__, layer._cell
+        given = {n: value for n, value in others.items() if value is not None}
+        own = given.pop("own", None)
+        own = own_of(name, cell, layer, {}) if own is None else own
+        rate = given.pop("recurrent_dropout_rate", 0.0)
+        check(
+            not rate,
+            f"{name}: recurrent_dropout_rate must be 0, got {rate!r}; {cell.name} has "
+            "no product in a step.",
+        )
+        rate = given.pop("zoneout_rate", None)
+        check(
+            not rate or cell.has_zoneout,
+            f"{name}: zoneout_rate must be 0, got {rate!r}; {cell.name} has no "
+            "zoneout.",
+        )
+        if rate is not None and cell.has_zoneout:
+            own = {**own, "zoneout_rate": rate}
+        given |= {"name": name, "cell": cell, "own": own, "sizes": sizes}
+        given |= {"input_size": input_size, "hidden_size": getattr(layer, sizes[1])}
+        rest = {one.name for one in fields(cls)} - set(given)
+        return cls(**given, **{option: getattr(layer, option) for option in rest})
 
     def __post_init__(self):
-        name, own = self.name, self.own
+        name = self.name
         known: dict[str, Any] = {
             option: statics.size(name, called, getattr(self, option))
             for option, called in zip(
                 ("input_size", "hidden_size"), self.sizes, strict=True
             )
         }
-        for flag in ("use_bias", "bidirectional", "reverse"):
-            known[flag] = statics.flag(name, flag, getattr(self, flag))
+        for flag in self._flags():
+            known[flag] = statics.flag(name, flag, getattr(self, flag) or False)
         for option, value in known.items():
             object.__setattr__(self, option, value)
         statics.precision(name, self.precision)
@@ -131,28 +108,27 @@ class Spec:
             f"{name}: reverse must be False in a bidirectional layer, which runs both "
             "ways, got True.",
         )
-        if "activation" in own:
-            applied(name, "activation", own["activation"])
-        if "c" in own:
-            check(
-                self.input_size == self.hidden_size,
-                f"{name}: {self.sizes[1]} must be {self.sizes[0]} = "
-                f"{self.input_size}, for its units are the input's, got "
-                f"{self.hidden_size}.",
-            )
-            statics.number(name, "c", own["c"])
-        if "pooling" in own:
-            checks.one_of(name, "pooling", own["pooling"], get_args(Pooling))
-            statics.size(name, "width", own["width"])
-            rate = statics.number(name, "zoneout_rate", own["zoneout_rate"])
-            check(
-                0 <= rate <= 1,
-                f"{name}: zoneout_rate must be of numbers from 0 to 1, got {rate!r}.",
-            )
-        if "highway_bias" in own:
-            statics.number(name, "highway_bias", own["highway_bias"])
-        if own.get("steps") is not None:
-            statics.size(name, "steps", own["steps"])
+        check_own(name, self, self.sizes)
+
+    @staticmethod
+    def _flags() -> tuple[str, ...]:
+        """Options that are True or False."""
+        return "use_bias", "bidirectional", "reverse"
+
+    @property
+    def output(self) -> int:
+        """Values of one direction's y."""
+        return self.hidden_size
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Options of each layer of a stack that parameters tell, or go with these."""
+        own = {n: value for n, value in self.own.items() if n != "zoneout_rate"}
+        return {"use_bias": self.use_bias, "bidirectional": self.bidirectional, **own}
+
+    def resized(self, input_size: int) -> Self:
+        """The same layer for an input of another width."""
+        return replace(self, input_size=input_size)
 
     # ---- parameters ------------------------------------------------------------------
 
@@ -162,103 +138,109 @@ class Spec:
         kernel_init: Initializer | None = None,
         bias_init: Initializer | None = None,
     ) -> dict[str, Callable[[Array], Array]]:
-        """For each parameter, what draws it from a key.
+        """For each parameter, what draws it from a key; see the cell's."""
+        return self.cell.draws(
+            self,
+            dtype,
+            use_bias=self.use_bias,
+            bidirectional=self.bidirectional,
+            kernel_init=kernel_init,
+            bias_init=bias_init,
+        )
 
-        Args:
-          dtype: of the parameters.
-          kernel_init: in place of the cell's own, of what multiplies x.
-          bias_init: in place of the cell's own.
+    def kept(self, op: str, arrays: Mapping[str, Any]) -> dict[str, Array]:
+        """Given parameters as the layer keeps them; zeros for biases and peepholes.
+
+        Raises:
+          ValueError: there is one too many or too few, or it has another shape; in the
+            words of `op`.
         """
         out = {}
-        for name, (init, shape) in self.cell.begins(self).items():
-            is_bias = name.startswith("b_")
-            if is_bias and not self.use_bias:
+        lead = (2,) * self.bidirectional
+        begins = self.cell.begins(self)
+        for name, array in arrays.items():
+            shape = (*lead, *begins[name][1]) if name in begins else None
+            is_bias = self.cell.role(name) == "bias"
+            if shape is None or (is_bias and not self.use_bias):
+                check(
+                    array is None,
+                    f"{op}: {name} must be None for a layer without, got an array.",
+                )
                 continue
-            is_kernel = name in ("w_ih", "w_gates", "w_skip")
-            given = bias_init if is_bias else kernel_init if is_kernel else None
-            out[name] = functools.partial(self._draw, given or init, shape, dtype)
+            if array is None and (is_bias or name == "peepholes"):
+                array = jnp.zeros(shape, arrays[self.cell.names[0]].dtype)
+            came = None if array is None else list(jnp.shape(array))
+            check(
+                came == list(shape),
+                f"{op}: {name} must be {list(shape)}, got {came}.",
+            )
+            out[name] = array
         return out
-
-    def _draw(self, init: Any, shape: tuple[int, ...], dtype: Any, key: Array) -> Array:
-        if not self.bidirectional:
-            return init(key, shape, dtype)
-        return jnp.stack([init(one, shape, dtype) for one in jax.random.split(key)])
 
     # ---- states ----------------------------------------------------------------------
 
     def zeros(self, batch: tuple[int, ...], dtype: Any) -> Any:
         """A state of zeros, as the function takes it."""
         lead = (2,) * self.bidirectional
-        shapes = self.cell.states(self)
+        shapes = self.cell.state_shapes(self)
         states = [jnp.zeros((*lead, *batch, *shape), dtype) for shape in shapes]
         return tuple(states) if len(states) > 1 else states[0]
-
-    def as_carry(self, state: Any) -> Any:
-        """A state as Flax has it: of two directions a pair."""
-        if not self.bidirectional:
-            return state
-        return tuple(jax.tree.map(lambda s, n=n: s[n], state) for n in range(2))
-
-    def as_state(
-        self, name: str, carry: Any, batch: tuple[int, ...], dtype: Any
-    ) -> Any:
-        """The inverse of `as_carry`, checked; None stays."""
-        if carry is None:
-            return None
-        wanted = jax.eval_shape(lambda: self.as_carry(self.zeros(batch, dtype)))
-        shapes = [
-            jax.tree.map(lambda x: list(jnp.shape(x)), c) for c in (wanted, carry)
-        ]
-        check(
-            jax.tree.structure(wanted) == jax.tree.structure(carry)
-            and shapes[0] == shapes[1],
-            f"{self.name}: {name} must have the shapes {shapes[0]}, got {shapes[1]}.",
-        )
-        carry = jax.tree.map(lambda x: jnp.asarray(x, dtype), carry)
-        if not self.bidirectional:
-            return carry
-        return jax.tree.map(lambda *ways: jnp.stack(ways), *carry)
 
     # ---- a call ----------------------------------------------------------------------
 
     @property
-    def has_noise(self) -> bool:
-        """Whether something is dropped in training."""
-        return bool(self.own.get("zoneout_rate"))
+    def noise(self) -> Noise:
+        """What is dropped in training; it is true if anything is."""
+        return Noise(zoneout=(self.own.get("zoneout_rate", 0.0),))
+
+    @property
+    def named(self) -> LinearCellName:
+        """The cell as `prnn_jax.stack` takes it."""
+        name: Any = self.cell.name
+        return name
+
+    def for_stack(self) -> dict[str, Any]:
+        """Arguments of `prnn_jax.stack` that each layer has."""
+        names = "bidirectional", "merge", "precision", "implementation"
+        same = {name: getattr(self, name) for name in names}
+        return same | self.cell.arguments(self)
 
     def run(
-        self, x: Array, arrays: Mapping[str, Any], state: Any, key: Any, **options: Any
+        self,
+        x: Array,
+        arrays: Mapping[str, Any],
+        key: Any,
+        *,
+        time_major: bool,
+        **options: Any,
     ) -> tuple[Array, Any]:
         """y and the last state.
 
         Args:
           x: the input.
           arrays: the parameters by name; those that are None or left out are not there.
-          state: before the first step, or None.
           key: for zoneout; None where a call is deterministic.
-          **options: of the call: lengths, mask, resets, reset_to, time_major.
+          time_major: whether time is the first axis.
+          **options: of the call: state_0, lengths, mask, resets, reset_to.
         """
-        arrays = {name: arrays.get(name) for name in self.cell.names}
-        zoneout = {}
-        if self.has_noise:
-            rate = self.own["zoneout_rate"]
-            shape = (*x.shape[:-1], self.hidden_size * (1 + self.bidirectional))
-            if key is not None:
-                rate = jax.random.bernoulli(key, rate, shape).astype(x.dtype)
-            zoneout = {"zoneout": rate}
-        return self.cell.function(
-            x,
-            **self.cell.bind(**arrays),
-            **{self.cell.state: state},
-            **self.cell.arguments(self),
-            **zoneout,
+        call = LinearCall(
+            self.named,
+            tuple(self.cell.arguments(self).items()),
+            time_major=time_major,
             reverse=self.reverse,
             bidirectional=self.bidirectional,
-            merge=self.merge,
             precision=self.precision,
             implementation=self.implementation,
-            **options,
         )
+        noise = self.noise.controls(key, 0, call, x, self.hidden_size)
+        of_call = Options(merge=self.merge, **noise, **options)
+        return call.run(self.name, x, arrays, of_call)
+
+
+def check_option(name: str, option: str) -> None:
+    """Raises ValueError for an option that only layers with a product have."""
+    why = _NOT_HERE.get(option)
+    check(why is None, f"{name}: there is no option {option} here: {why}.")
 
 
 def own_of(name: str, cell: LinearCell, module: Any, given: Mapping[str, Any]) -> dict:
@@ -267,12 +249,14 @@ def own_of(name: str, cell: LinearCell, module: Any, given: Mapping[str, Any]) -
     Raises:
       ValueError: one is given that is none of this layer's.
     """
-    unknown = [option for option in given if option not in cell.own]
-    check(
-        not unknown,
-        f"{name}: there is no option {', '.join(unknown)}; those that not all layers "
-        f"have are here {', '.join(cell.own)}.",
-    )
+    for option in given:
+        if option not in cell.own:
+            check_option(name, option)
+        check(
+            option in cell.own,
+            f"{name}: there is no option {option}; those that not all layers have are "
+            f"here {', '.join(cell.own)}.",
+        )
     own = {
         option: given.get(option, getattr(module, option, None)) for option in cell.own
     }
@@ -280,3 +264,68 @@ def own_of(name: str, cell: LinearCell, module: Any, given: Mapping[str, Any]) -
         seen = own["peepholes"]
         own["peepholes"] = seen if isinstance(seen, bool) else seen is not None
     return {option: statics.hashable(value) for option, value in own.items()}
+
+
+# ---- parameters that are given -------------------------------------------------------
+
+
+class Given(NamedTuple):
+    """Parameters of a layer, and what they tell of it.
+
+    Attributes:
+      arrays: by name.
+      input_size: of x.
+      hidden_size: of the state.
+      options: of the layer: use_bias, bidirectional, and its own width and peepholes.
+    """
+
+    arrays: dict[str, Any]
+    input_size: int
+    hidden_size: int
+    options: dict[str, Any]
+
+    @property
+    def dtype(self) -> Any:
+        """Of the parameters."""
+        return jnp.result_type(*[a for a in self.arrays.values() if a is not None])
+
+    @classmethod
+    def of(cls, op: str, cell: LinearCell, params: Any, options: Mapping) -> Self:
+        """Of arguments of the cell's function; `options` are those of the layer.
+
+        Raises:
+          ValueError: they are none, in the words of `op`.
+        """
+        arrays = cell.arrays(op, params)
+        name = cell.names[0]
+        shape = jnp.shape(arrays[name])
+        both = len(shape) == cell.axes + 1 and shape[0] == 2
+        own = {k: options.get(k, usual) for k, usual in cell.own.items()}
+        if "pooling" in own:
+            checks.one_of(op, "pooling", own["pooling"], ("f", "fo", "ifo"))
+        gates = cell.gates(own)
+        of_one = shape[both:]
+        check(
+            len(of_one) == cell.axes and of_one[-1] > 0 and of_one[-1] % gates == 0,
+            f"{op}: {name} must have {cell.axes} axes, the last of {gates}*hidden, and "
+            f"before these one of 2 if bidirectional, got {list(shape)}.",
+        )
+        told: dict[str, Any] = {"bidirectional": both, "use_bias": _has_bias(arrays)}
+        if "peepholes" in own:
+            told["peepholes"] = arrays["peepholes"] is not None
+        if "width" in own:
+            told["width"] = of_one[0]
+        return cls(arrays, of_one[-2], of_one[-1] // gates, told)
+
+
+def alike(op: str, cell: LinearCell, layers: Sequence[Any]) -> dict[str, Any]:
+    """Options that all layers of a stack have, as far as parameters tell."""
+    each = [cell.arrays(f"{op}, layer {n}", given) for n, given in enumerate(layers)]
+    out = {"use_bias": any(map(_has_bias, each))}
+    if "peepholes" in cell.own:
+        out["peepholes"] = any(arrays["peepholes"] is not None for arrays in each)
+    return out
+
+
+def _has_bias(arrays: Mapping[str, Any]) -> bool:
+    return any(a is not None for name, a in arrays.items() if name.startswith("b_"))

@@ -216,11 +216,24 @@ def min_lstm(
     def one(op: str, weights: dict, h_0: Any, options: dict) -> tuple[Array, Array]:
         i, f, g = gates_of(op, input_of(op, x, options)[0], weights, 3, precision)
         # f / (f + i) is 1 / (1 + i / f), and log of i / f is log σ(a_i) - log σ(a_f).
-        keep = jax.nn.sigmoid(jax.nn.log_sigmoid(f) - jax.nn.log_sigmoid(i))
-        return linear(op, keep, (1 - keep) * phi(g), h_0, **options)
+        keeps, enters = _shares(jax.nn.log_sigmoid(f) - jax.nn.log_sigmoid(i))
+        return linear(op, keeps, enters * phi(g), h_0, **options)
 
     weights = {"w_ih": w_ih, "b_ih": b_ih}
     return in_directions("min_lstm", one, weights, h_0, **options)
+
+
+@jax.custom_jvp
+def _shares(a: Array) -> tuple[Array, Array]:
+    """σ(a) and 1 - σ(a), both and their derivative exact where one is near 1."""
+    return jax.nn.sigmoid(a), jax.nn.sigmoid(-a)
+
+
+@_shares.defjvp
+def _shares_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
+    keeps, enters = _shares(*primals)
+    tangent = keeps * enters * tangents[0]
+    return (keeps, enters), (tangent, -tangent)
 
 
 def rg_lru(

@@ -38,9 +38,7 @@ def in_directions(
     Raises:
       TypeError: there is no such option.
     """
-    for name in options:
-        if name not in LinearCellOptions.__annotations__:
-            raise TypeError(f"{op}() got an unexpected keyword argument {name!r}")
+    checks.known_options(op, options, LinearCellOptions)
     both = statics.flag(op, "bidirectional", bidirectional)
     checks.one_of(op, "merge", merge, ("concat", "sum"))
     if not both:

@@ -16,6 +16,7 @@ from prnn_jax._call.options import (
     Merge,
     Options,
     Precision,
+    Reserve,
     Resets,
     State,
     Zoneout,
@@ -67,6 +68,7 @@ class DefinedCell(Defined):
         bidirectional: bool = False,
         merge: Merge = "concat",
         time_major: bool = False,
+        reserve: Reserve = "fast",
         precision: Precision = None,
         implementation: Implementation | None = None,
     ) -> tuple[Array, State]:
@@ -88,6 +90,7 @@ class DefinedCell(Defined):
           bidirectional: run both ways at once.
           merge: of the two directions' y.
           time_major: x is `[time, *batch, input]`.
+          reserve: "fast"; no engine keeps gates, so that none are made again.
           precision: of matrix products.
           implementation: None or "scan".
 
@@ -104,6 +107,14 @@ class DefinedCell(Defined):
     def init(self, key: Array, input_size: int, hidden_size: int, **options) -> Params:
         """Parameters, as `prnn_jax.init` draws them; own numbers begin with zero."""
         return init(self, key, input_size, hidden_size, **options)
+
+
+def check_defined(op: str, cell: Any) -> None:
+    """Raises ValueError for what `define_cell` has not made."""
+    check(
+        isinstance(cell, DefinedCell),
+        f"{op}: cell must be what prnn_jax.define_cell gives, got {cell!r}.",
+    )
 
 
 def define_cell(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Unpack, get_args, overload
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,13 @@ from jax import Array
 
 from prnn_jax._call.call import Call
 from prnn_jax._cells.table import AnyCell, Cell, CellName, Defined, check_cell_name
+from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, typed
 from prnn_jax._given.statics import flag, number, size
+from prnn_jax._linear.begin import begin
+from prnn_jax._linear.table import InitOptions
 
 Scheme = Literal["orthogonal", "keras", "pytorch"]
 
@@ -21,6 +24,7 @@ Scheme = Literal["orthogonal", "keras", "pytorch"]
 _KEEPS: dict[CellName, tuple[str, str]] = {"lstm": ("f", "i"), "gru": ("z", "")}
 
 
+@overload
 def init(
     cell: AnyCell,
     key: Array,
@@ -36,7 +40,41 @@ def init(
     heads: int | None = None,
     bidirectional: bool = False,
     dtype: Any = jnp.float32,
-) -> Params:
+) -> Params: ...
+
+
+@overload
+def init(
+    cell: LinearCellName,
+    key: Array,
+    input_size: int,
+    hidden_size: int,
+    *,
+    bias: bool = True,
+    peepholes: bool = False,
+    bidirectional: bool = False,
+    dtype: Any = jnp.float32,
+    **own: Unpack[InitOptions],
+) -> dict[str, Any]: ...
+
+
+def init(
+    cell: AnyCell | LinearCellName,
+    key: Array,
+    input_size: int,
+    hidden_size: int,
+    *,
+    scheme: Scheme = "orthogonal",
+    forget_bias: float | None = None,
+    chrono: float | None = None,
+    bias: bool = True,
+    peepholes: bool = False,
+    proj_size: int | None = None,
+    heads: int | None = None,
+    bidirectional: bool = False,
+    dtype: Any = jnp.float32,
+    **own: Unpack[InitOptions],
+) -> Params | dict[str, Any]:
     r"""Draws the parameters of a layer.
 
     - "orthogonal": each gate's w_hh orthogonal (Saxe et al. 2014, arXiv:1312.6120), so
@@ -45,8 +83,15 @@ def init(
     - "pytorch": everything uniform between :math:`±1/\sqrt{hidden}`, and two biases, as
       `torch.nn` has it.
 
+    The cells without a product in a step begin as their papers have it, or, where these
+    say nothing, with a w_ih that is normal with the variance 1/input_size and biases of
+    zero: the SRU's weights uniform with that variance; the IndRNN's u uniform from 0 to
+    :math:`2^{1/steps}`; the RG-LRU's Λ so that :math:`σ(Λ)^c` is uniform from 0.9 to
+    0.999.
+
     Args:
-      cell: "lstm", "slstm", "gru" or "rnn", or what `define_cell` has made.
+      cell: "lstm", "slstm", "gru" or "rnn", or what `define_cell` has made; or
+        "min_gru", "min_lstm", "sru", "qrnn", "rg_lru" or "indrnn".
       key: of `jax.random`.
       input_size: of x.
       hidden_size: of the state, all heads together.
@@ -58,28 +103,54 @@ def init(
         :math:`b_z = \log u` (GRU, whose z keeps the old state), u uniform from 1 to
         chrono - 1 (Tallec & Ollivier 2018, arXiv:1804.11188).
       bias: whether there are biases.
-      peepholes: whether the LSTM has peepholes; they begin with zero ("pytorch": like
-        all else).
+      peepholes: whether the LSTM, or the SRU, has peepholes; they begin with zero
+        ("pytorch": like all else).
       proj_size: of h and y, all heads together, of an LSTM with the projection w_hr;
         None for one without.
       heads: into how many independent recurrences the state is divided; a divisor of
         hidden_size and proj_size.
       bidirectional: two directions, drawn apart.
       dtype: of the arrays.
+      **own: of cells without a product: the QRNN's pooling and width, what the bias of
+        the SRU's highway begins with, highway_bias, the RG-LRU's c, and the steps that
+        the IndRNN's sequences have, or None.
 
     Returns:
       `Params`; with two directions `BidirectionalParams`, with heads `MultiHeadParams`.
+      Of a cell without a product the arguments of its function by name:
+      `prnn_jax.min_gru(x, **prnn_jax.init("min_gru", key, 80, 256))`.
 
     Raises:
       ValueError: sizes or options do not fit; says what was expected.
     """
-    check_cell_name("init", cell)
+    check_cell_name("init", cell, get_args(LinearCellName))
+    checks.known_options("init", own, InitOptions)
     checks.one_of("init", "scheme", scheme, get_args(Scheme))
     input_size = size("init", "input_size", input_size)
     hidden_size = size("init", "hidden_size", hidden_size)
     bias, peepholes = flag("init", "bias", bias), flag("init", "peepholes", peepholes)
     bidirectional = flag("init", "bidirectional", bidirectional)
     heads = None if heads is None else size("init", "heads", heads)
+    dtype = checks.dtype("init", dtype)
+    if cell in get_args(LinearCellName):
+        unfit = {"forget_bias": forget_bias, "chrono": chrono, "heads": heads}
+        unfit |= {"scheme": None if scheme == "orthogonal" else scheme}
+        for name, value in (unfit | {"proj_size": proj_size}).items():
+            check(
+                value is None,
+                f"init: {name} must be left out for {cell}, whose parameters begin "
+                f"as its paper has it and which has no product in a step, got "
+                f"{value!r}.",
+            )
+        linear: Any = cell
+        of_both = {"bias": bias, "bidirectional": bidirectional, "dtype": dtype}
+        given = {**own, **({"peepholes": True} if peepholes else {})}
+        return begin("init", linear, key, input_size, hidden_size, given, **of_both)
+    check(
+        not own,
+        f"init: only cells without a product in a step have {', '.join(own)}, got "
+        f"cell={cell!r}.",
+    )
     check(
         hidden_size % (heads or 1) == 0,
         f"init: heads must divide hidden_size={hidden_size}, got {heads}.",
@@ -102,15 +173,14 @@ def init(
     names = {"rnn": "rnn_tanh"}
     row = cell.row if isinstance(cell, Defined) else names.get(cell, cell)
     table = Call(row).table
-    own = 3 if peepholes else table.per_unit
+    count = 3 if peepholes else table.per_unit
     first_bias = _first_bias(table, scheme, forget_bias, chrono, bias)
     hidden = hidden_size // (heads or 1)
     projection = None if proj_size is None else proj_size // (heads or 1)
-    dtype = checks.dtype("init", dtype)
 
     def draw(key: Array) -> Params:
         sizes = input_size, hidden, projection
-        return _draw(key, table, scheme, first_bias, *sizes, bias, own)
+        return _draw(key, table, scheme, first_bias, *sizes, bias, count)
 
     lead = (2,) * bidirectional + (() if heads is None else (heads,))
     drawn = [draw(k) for k in jax.random.split(key, math.prod(lead))]

@@ -2,9 +2,8 @@
 
 import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Unpack, get_args
 
 import jax
 import jax.numpy as jnp
@@ -28,18 +27,22 @@ from prnn_jax._call.options import (
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._engine.eager import compiled_once
+from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._engine.sharding import match_varying
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
-from prnn_jax._given.params import Params, Prepared, plain
+from prnn_jax._given.params import Params, Prepared
 from prnn_jax._given.statics import flag
+from prnn_jax._linear.call import LinearCall, run_linear
+from prnn_jax._linear.table import FunctionOptions
 from prnn_jax._ops.run import call_of, run_layer
 from prnn_jax._ops.stack_parts import (
     Layer,
-    Norm,
+    StackOptions,
     check_form,
     check_layers,
     check_width,
+    normalized,
     size_of,
 )
 
@@ -48,13 +51,11 @@ from prnn_jax._ops.stack_parts import (
 #: fuses steps of a loop, and copies each layer's weights.
 LOOP_FROM = 8
 
-_EPSILON = 1e-5  # of layer norm's variance, as in Equinox and PyTorch
-
 
 def stack(
-    cell: AnyCell,
+    cell: AnyCell | LinearCellName,
     x: ArrayLike,
-    layers: Sequence[Params | Prepared | Layer],
+    layers: Sequence[Params | Prepared | Mapping[str, Any] | Layer],
     state_0: Sequence[GivenState | None] | None = None,
     *,
     lengths: Lengths | None = None,
@@ -74,10 +75,11 @@ def stack(
     precision: Precision = None,
     implementation: Implementation | None = None,
     reset_after: bool = True,
-    activation: GivenActivations = "tanh",
+    activation: GivenActivations | None = None,
     gate_activation: GivenActivation = "sigmoid",
     cap: float = 20.0,
     skip: float = 0.0,
+    **own: Unpack[FunctionOptions],
 ) -> tuple[Array, tuple[Any, ...]]:
     r"""Layers of one kind over whole sequences, each on what the one before it gives.
 
@@ -101,10 +103,12 @@ def stack(
 
     Args:
       cell: "lstm", "slstm", "gru" or "rnn", with the equations given there; or what
-        `define_cell` has made.
+        `define_cell` has made; or "min_gru", "min_lstm", "sru", "qrnn", "rg_lru" or
+        "indrnn", whose steps have no product.
       x: `[*batch, time, input]`, any number of batch axes, also none.
       layers: `Params` each, or what `prepare` makes of them, or `Layer` with a norm, or
-        for several layers in one.
+        for several layers in one. Of cells without a product, the arguments of the
+        function by name, as `init` gives them.
         The input of the second and later layers is as wide as the y of the one before:
         hidden (or the projection), or twice that for bidirectional layers with
         "concat".
@@ -124,8 +128,8 @@ def stack(
         for each row and unit, the same at all steps (Gal & Ghahramani 2016,
         arXiv:1512.05287).
       zoneout: share of states that keep their value in a step (Krueger et al. 2017,
-        arXiv:1606.01305), a number or, for the LSTM, a pair, of h and of c. A new draw
-        for each row, step and unit.
+        arXiv:1606.01305), a number or, for the LSTM, a pair, of h and of c; of the
+        QRNN, of c. A new draw for each row, step and unit.
       key: of `jax.random`. None is evaluation: nothing is dropped, and zoneout is its
         mean, :math:`s' = k s + (1 - k) s_{new}` with k the share.
       skip_connections: add a layer's input, before its norm, to its output, where they
@@ -135,10 +139,11 @@ def stack(
       precision: as in `lstm`.
       implementation: as in `lstm`.
       reset_after: as in `gru`.
-      activation: as in the cell's own function.
+      activation: as in the cell's own function, whose default is None here.
       gate_activation: as in `lstm` and `gru`.
       cap: as in `rnn`.
       skip: as in `rnn`.
+      **own: as in the cell's own function: pooling, skip_scale, c.
 
     Returns:
       y `[*batch, time, hidden]` of the last layer, and the last states, a tuple of the
@@ -149,8 +154,20 @@ def stack(
         was expected.
     """
     options = StackOptions.of(locals())
-    check_cell_name("stack", cell)
-    call = call_of("stack", cell, options)
+    linear = get_args(LinearCellName)
+    check_cell_name("stack", cell, linear)
+    checks.known_options("stack", own, FunctionOptions)
+    if cell in linear:
+        of_linear: Any = cell
+        call = LinearCall.of("stack", of_linear, options, own)
+    else:
+        check(
+            not own,
+            f"stack: only cells without a product in a step have "
+            f"{', '.join(own)}, got cell={cell!r}.",
+        )
+        of_product: Any = cell
+        call = call_of("stack", of_product, options)
     tower, y, form = tower_of("stack", call, x, layers, options)
     states, first = [], 0
     for members in _runs(*form):
@@ -170,19 +187,8 @@ def stack(
     return y, tuple(states)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class StackOptions(Options):
-    """What a stack may be given, as `stack` says; its zoneout is a share."""
-
-    dropout: float = 0.0
-    recurrent_dropout: float = 0.0
-    zoneout: float | tuple[float, ...] = 0.0
-    key: Array | None = None
-    skip_connections: bool = False
-
-
 def tower_of(
-    op: str, call: Call, x: Any, layers: Any, options: StackOptions
+    op: str, call: Call | LinearCall, x: Any, layers: Any, options: StackOptions
 ) -> tuple["Tower", Array, Any]:
     """A stack whose arguments have been checked, in the words of function `op`.
 
@@ -191,7 +197,7 @@ def tower_of(
     """
     time_major = call.time_major
     skip_connections = flag(op, "skip_connections", options.skip_connections)
-    entries = checks.canonical(check_layers(op, layers))
+    entries = checks.canonical(check_layers(op, call, layers))
     state_0, reset_to = checks.canonical((options.state_0, options.reset_to))
     sizes = [size_of(op, n, entry) for n, entry in enumerate(entries)]
     x = checks.jax_array(op, "x", x)
@@ -229,6 +235,7 @@ def tower_of(
         (options.merge, options.masked_y),
         sum(sizes),
         _Shared(options.key, lengths, mask, resets),
+        run_layer if isinstance(call, Call) else run_linear,
     )
     return tower, x, form
 
@@ -255,21 +262,21 @@ class Tower(NamedTuple):
     Hashable where shared is _NOTHING.
     """
 
-    call: Call
+    call: Any  # a `Call`, or a `LinearCall`
     noise: Noise
     skip_connections: bool
     y: tuple[Merge, MaskedY]
     size: int
     shared: _Shared
-    run_layer: Callable = run_layer
+    run_layer: Callable
 
     def layer(self, op: str, x: Array, n: int | Array, part) -> tuple[Array, Any]:
         """The n-th layer; messages begin with `op`."""
         layer, state_0, reset_to = part
         key, lengths, mask, resets = self.shared
         merge, masked_y = self.y
-        u = x if layer.norm is None else _normalized(op, x, layer.norm)
-        w_hh = checks.array(op, "w_hh", plain(layer.params)[1])
+        u = x if layer.norm is None else normalized(op, x, layer.norm)
+        features = self.call.features(op, layer.params)
         y, state = self.run_layer(
             op,
             self.call,
@@ -281,7 +288,7 @@ class Tower(NamedTuple):
                 mask=mask,
                 masked_y=masked_y,
                 resets=resets,
-                **self.noise.controls(key, n, self.call, x, w_hh),
+                **self.noise.controls(key, n, self.call, x, features),
                 state_0=state_0,
                 reset_to=reset_to,
             ),
@@ -294,7 +301,7 @@ class Tower(NamedTuple):
     def one_by_one(self, x: Array, first: int, parts: Sequence) -> tuple[Array, list]:
         states = []
         for n, part in enumerate(parts, first):
-            check_width("stack", n, part[0].params, x.shape[-1])
+            check_width("stack", n, self.call, part[0].params, x.shape[-1])
             x, state = self.layer(f"stack, layer {n}", x, n, part)
             states.append(state)
         return x, states
@@ -323,9 +330,9 @@ def _loop(
     def step(x, inputs):
         n, part = inputs
         params = part[0].params
-        check_width("stack", first, params, x.shape[-1])
+        check_width("stack", first, tower.call, params, x.shape[-1])
         y, state = tower.layer(f"stack, layer {first}", x, n, part)
-        check_width("stack", first + 1, params, y.shape[-1])
+        check_width("stack", first + 1, tower.call, params, y.shape[-1])
         return y, state
 
     steps = first + jnp.arange(count, dtype=jnp.int32)
@@ -353,25 +360,6 @@ def _stacked(trees: Sequence) -> Any:
 def apart(tree: Any, count: int) -> list:
     """The inverse of `_stacked`."""
     return [jax.tree.map(operator.itemgetter(n), tree) for n in range(count)]
-
-
-def _normalized(op: str, x: Array, norm: Norm) -> Array:
-    """Layer norm over the features, computed in at least float32."""
-    given = {"scale": norm.scale, "bias": norm.bias}
-    arrays = {f"norm.{k}": v for k, v in given.items() if v is not None}
-    arrays = {name: checks.jax_array(op, name, a) for name, a in arrays.items()}
-    for name, value in arrays.items():
-        checks.shape(op, name, value, ("input",), x.shape[-1:])
-    checks.same_dtype(op, {"x": x, **arrays})
-    wide = x.astype(jnp.float32) if jnp.finfo(x.dtype).bits < 32 else x
-    centred = wide - wide.mean(-1, keepdims=True)
-    variance = jnp.square(centred).mean(-1, keepdims=True)
-    along = [1] * (x.ndim - 1) + [-1]
-    u = centred * lax.rsqrt(variance + _EPSILON)
-    scaled = u * arrays["norm.scale"].astype(u.dtype).reshape(along)
-    if norm.bias is not None:
-        scaled += arrays["norm.bias"].astype(u.dtype).reshape(along)
-    return scaled.astype(x.dtype)
 
 
 def _only_valid(x: Array, lengths: Array, *, time_major: bool) -> Array:

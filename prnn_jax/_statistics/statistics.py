@@ -26,9 +26,9 @@ from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._engine.eager import compiled_once
 from prnn_jax._given import checks, statics
 from prnn_jax._given.params import Params, Prepared
-from prnn_jax._ops.layer_stack import StackOptions, Tower, apart, tower_of
+from prnn_jax._ops.layer_stack import Tower, apart, tower_of
 from prnn_jax._ops.run import call_of
-from prnn_jax._ops.stack_parts import Layer, check_width
+from prnn_jax._ops.stack_parts import Layer, StackOptions, check_width
 from prnn_jax._statistics.gates import activations
 from prnn_jax._statistics.summaries import ValueStatistics, saturated, summary
 from prnn_jax._statistics.watch import Made, Steps, run_layer, taps_of, watched
@@ -87,7 +87,7 @@ def statistics(
     time_major: bool = False,
     precision: Precision = None,
     reset_after: bool = True,
-    activation: GivenActivations = "tanh",
+    activation: GivenActivations | None = None,
     gate_activation: GivenActivation = "sigmoid",
     cap: float = 20.0,
     skip: float = 0.0,
@@ -175,7 +175,7 @@ def statistics(
     forward, pulls = [], []
     for n, part in enumerate(_parts(form)):
         op = _OP if is_one else f"{_OP}, layer {n}"
-        check_width(_OP, n, part[0].params, y.shape[-1])
+        check_width(_OP, n, call, part[0].params, y.shape[-1])
         run = functools.partial(_layer, tower, op, n, part)
         if dy is None:
             y, (made, steps) = run(y)

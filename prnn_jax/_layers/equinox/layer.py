@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self, get_args
 
 import equinox as eqx
@@ -25,15 +25,16 @@ from prnn_jax._call.options import (
     State,
 )
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
-from prnn_jax._cells.table import CELLS
+from prnn_jax._cells.table import CELLS, AnyCell
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, typed
 from prnn_jax._layers.arrays import (
+    alike,
     check_kept,
     checked_proj_size,
-    has_peepholes,
     layer_arrays,
+    own_numbers,
 )
 from prnn_jax._layers.equinox.training import Training
 from prnn_jax.convert import _layouts
@@ -126,7 +127,9 @@ class Layer(eqx.Module):
         of_all = {option: getattr(self, option) for option in GATED}
         table = CELLS[self._cell_name]
         self.proj_size = checked_proj_size(name, table, proj_size, heads)
-        cell_of(name, table.function, Options(**of_all | self._options()))
+        cell_of(
+            name, self._named(), Options(reserve=reserve, **of_all | self._options())
+        )
         noise = check_noise(
             name,
             self._call(),
@@ -142,10 +145,9 @@ class Layer(eqx.Module):
         if bidirectional:
             draw = _drawn_apart(draw, 2)
         self.w_ih, self.w_hh, self.b_ih, self.b_hn, self.w_hr = draw(key)
-        has_own = has_peepholes(name, table, peepholes)
-        lead = self.w_hh.shape[:-2]
-        own = (*lead, 3 * hidden_size // heads)
-        self.peepholes = jnp.zeros(own, dtype) if has_own else None
+        count = own_numbers(name, table, peepholes)
+        own = (*self.w_hh.shape[:-2], count * hidden_size // heads)
+        self.peepholes = jnp.zeros(own, dtype) if count else None
 
     @classmethod
     def from_params(cls, params: Params, **options: Any) -> Self:
@@ -266,7 +268,7 @@ class Layer(eqx.Module):
         if self.training is not None:
             key = self.training.key(name, key, inference)
             call = self._call(time_major=time_major)
-            masks = self.training.noise.controls(key, 0, call, xs, params.w_hh)
+            masks = self.training.noise.controls(key, 0, call, xs, self._output)
             masks = {k: mask for k, mask in masks.items() if mask is not None}
         return type(self)._function(
             xs,
@@ -303,6 +305,11 @@ class Layer(eqx.Module):
         """Arguments of the function that not all functions have."""
         return {name: getattr(self, name) for name in self._option_names}
 
+    @classmethod
+    def _named(cls) -> AnyCell:
+        """The cell as `prnn_jax.stack` takes it."""
+        return CELLS[cls._cell_name].function
+
     def _call(self, *, time_major: bool = False) -> Call:
         """As what is dropped knows it."""
         table = CELLS[self._cell_name]
@@ -332,6 +339,25 @@ class Layer(eqx.Module):
     def _has_b_hn(self) -> bool | None:
         """Whether there is a b_hn; None for a cell that has none in any case."""
         return None
+
+    # ---- in a stack ------------------------------------------------------------------
+
+    @classmethod
+    def _alike(cls, op: str, layers: Sequence[Any]) -> dict[str, Any]:
+        """Options that all layers of a stack have, by their parameters."""
+        biases = ([p.b_ih, p.b_hh] for p in layers if isinstance(p, Params))
+        has_bias = any(bias is not None for both in biases for bias in both)
+        return {"use_bias": has_bias, **alike(op, layers)}
+
+    def _told(self) -> dict[str, Any]:
+        """The layer's options that parameters tell."""
+        names = "bidirectional", "heads", "proj_size"
+        return {name: getattr(self, name) for name in names}
+
+    def _for_stack(self) -> dict[str, Any]:
+        """Arguments of `prnn_jax.stack` that each layer has."""
+        names = "bidirectional", "merge", "reserve", "precision", "implementation"
+        return {name: getattr(self, name) for name in names} | self._options()
 
 
 def _drawn_apart(draw: Callable, count: int) -> Callable:

@@ -1,48 +1,29 @@
 """Layers without a product in a step for Equinox."""
 
-from typing import Any, ClassVar, Required, TypedDict, Unpack
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self, Unpack
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import ArrayLike
 
-from prnn_jax._call.noise import Noise
 from prnn_jax._call.options import (
     Implementation,
-    Lengths,
     Merge,
     Precision,
-    Resets,
     State,
 )
 from prnn_jax._cells.activations import GivenActivation
+from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import statics
 from prnn_jax._layers.equinox.layer import Training, check_sequence, promoted
-from prnn_jax._layers.linear import LinearCell, OwnOptions, Spec, own_of
-from prnn_jax._layers.linear_table import CELLS
+from prnn_jax._layers.equinox.options import Bent, LinearOptions
+from prnn_jax._layers.linear import Given, Spec, alike, own_of
+from prnn_jax._linear.call import LinearCall
 from prnn_jax._linear.qrnn import Pooling
-
-
-class LinearOptions(OwnOptions, total=False):
-    """Arguments of a layer, as type checkers know them."""
-
-    reverse: bool
-    bidirectional: bool
-    merge: Merge
-    inference: bool
-    precision: Precision
-    implementation: Implementation | None
-    key: Required[Array]
-
-
-class Bent(TypedDict, total=False):
-    """What bends the course of a call."""
-
-    lengths: Lengths | None
-    mask: ArrayLike | None
-    resets: Resets | None
+from prnn_jax._linear.table import CELLS, LinearCell
 
 
 class LinearLayer(eqx.Module):
@@ -84,18 +65,42 @@ class LinearLayer(eqx.Module):
             if name not in self._cell.names:
                 setattr(self, name, value)
         spec = self._spec(own)
-        rate = own["zoneout_rate"] if spec.has_noise else 0.0
-        self.training = Training.of(Noise(zoneout=(rate,)), is_off)
+        self.training = Training.of(spec.noise, is_off)
         draws = spec.draws(jnp.result_type(float) if dtype is None else dtype)
         keys = dict(zip(draws, jax.random.split(key, len(draws)), strict=True))
         for name in self._cell.names:
             drawn = draws[name](keys[name]) if name in draws else None
             setattr(self, name, drawn)
 
+    @classmethod
+    def from_params(cls, params: Any, **options: Any) -> Self:
+        """A layer with these parameters, such as `prnn_jax.init` gives.
+
+        Args:
+          params: arguments of the function by name; for the IndRNN also `Params`. A
+            leading axis of 2 makes a bidirectional layer. What else they tell, need not
+            be said: sizes, use_bias, peepholes, the width of a QRNN.
+          **options: other arguments of the layer.
+
+        Raises:
+          ValueError: shapes do not fit the cell or the options; says what was expected.
+        """
+        name = f"{cls.__name__}.from_params"
+        given = Given.of(name, cls._cell, params, options)
+        make: Any = functools.partial(cls, given.input_size, given.hidden_size)
+        options = {"dtype": given.dtype, **given.options, **options}
+        layer = eqx.filter_eval_shape(make, **options, key=jax.random.key(0))
+        kept = layer._spec().kept(name, given.arrays)
+
+        def where(layer):
+            return [getattr(layer, name) for name in kept]
+
+        return eqx.tree_at(where, layer, [jnp.asarray(a) for a in kept.values()])
+
     @property
     def params(self) -> dict[str, Any]:
         """The parameters, as arguments of the function."""
-        return self._cell.bind(**self._arrays())
+        return self._cell.bind(self._arrays())
 
     @property
     def output_size(self) -> int:
@@ -143,9 +148,8 @@ class LinearLayer(eqx.Module):
         xs, params, state, reset_to = arrays
         if self.training is not None:
             key = self.training.key(spec.name, key, inference)
-        return spec.run(
-            xs, params, state, key, reset_to=reset_to, time_major=time_major, **bent
-        )
+        states = {"state_0": state, "reset_to": reset_to}
+        return spec.run(xs, params, key, time_major=time_major, **states, **bent)
 
     def zeros(self, *batch: int) -> Any:
         """A state of zeros, in the dtype of the parameters."""
@@ -157,7 +161,32 @@ class LinearLayer(eqx.Module):
 
     def _spec(self, own: dict | None = None) -> Spec:
         sizes = "input_size", "hidden_size"
-        return Spec.of(self, self._cell, sizes, self.input_size, own=own)
+        return Spec.of(self, sizes, self.input_size, own=own)
+
+    # ---- in a stack ------------------------------------------------------------------
+
+    @classmethod
+    def _named(cls) -> LinearCellName:
+        """The cell as `prnn_jax.stack` takes it."""
+        name: Any = cls._cell.name
+        return name
+
+    def _call(self) -> LinearCall:
+        """As what is dropped knows it."""
+        return LinearCall(self._named(), bidirectional=self.bidirectional)
+
+    @classmethod
+    def _alike(cls, op: str, layers: Sequence[Any]) -> dict[str, Any]:
+        """Options that all layers of a stack have, by their parameters."""
+        return alike(op, cls._cell, layers)
+
+    def _told(self) -> dict[str, Any]:
+        """The layer's options that parameters tell."""
+        return self._spec().told
+
+    def _for_stack(self) -> dict[str, Any]:
+        """Arguments of `prnn_jax.stack` that each layer has."""
+        return self._spec().for_stack()
 
 
 class MinGRU(LinearLayer):

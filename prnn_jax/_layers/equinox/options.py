@@ -1,10 +1,13 @@
 """Arguments of layers and stacks for Equinox, as type checkers know `**options`."""
 
-from typing import Any, Required
+from typing import Any, Required, TypedDict
 
 from jax import Array
+from jax.typing import ArrayLike
 
+from prnn_jax._call.options import Implementation, Lengths, Merge, Precision, Resets
 from prnn_jax._layers.options import SharedOptions
+from prnn_jax._linear.table import InitOptions, OwnOptions
 
 
 class CommonOptions(SharedOptions, total=False):
@@ -23,7 +26,7 @@ class LayerOptions(CommonOptions, total=False):
     key: Required[Array]
 
 
-class StackOptions(CommonOptions, total=False):
+class StackOptions(CommonOptions, InitOptions, total=False):
     """Those of a stack, of any cell."""
 
     use_bias: bool
@@ -31,3 +34,23 @@ class StackOptions(CommonOptions, total=False):
     reset_after: bool
     cap: float
     skip: float
+
+
+class LinearOptions(OwnOptions, total=False):
+    """Arguments of a layer, as type checkers know them."""
+
+    reverse: bool
+    bidirectional: bool
+    merge: Merge
+    inference: bool
+    precision: Precision
+    implementation: Implementation | None
+    key: Required[Array]
+
+
+class Bent(TypedDict, total=False):
+    """What bends the course of a call."""
+
+    lengths: Lengths | None
+    mask: ArrayLike | None
+    resets: Resets | None

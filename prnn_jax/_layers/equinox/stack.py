@@ -2,7 +2,7 @@
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self, Unpack
 
 import equinox as eqx
@@ -13,21 +13,27 @@ from jax.typing import ArrayLike
 
 from prnn_jax._call.noise import check_noise
 from prnn_jax._call.options import Lengths, Resets, State
-from prnn_jax._cells.table import CellName
+from prnn_jax._cells.table import AnyCell, Defined
+from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._layers.arrays import any_peepholes, check_alike
+from prnn_jax._layers.equinox.defined import layer_of
 from prnn_jax._layers.equinox.layer import Layer, check_sequence, promoted
+from prnn_jax._layers.equinox.linear import LinearLayer
 from prnn_jax._layers.equinox.options import StackOptions
 from prnn_jax._layers.equinox.training import Training
-from prnn_jax._ops import layer_stack
+from prnn_jax._ops import layer_stack, stack_parts
 
 # Arguments of a stack that its layers do not have, or not in it.
 _OWN = (
     *("dropout", "recurrent_dropout", "zoneout"),
     *("norm", "skip_connections", "inference"),
 )
+
+
+#: What may be stacked.
+OneCell = AnyCell | LinearCellName | type[Layer | LinearLayer]
 
 
 class Stack(eqx.Module):
@@ -44,7 +50,8 @@ class Stack(eqx.Module):
       rest_norm: of the other layers' inputs, stacked; or None.
 
     Args:
-      layer: `LSTM`, `SLSTM`, `GRU` or `RNN`, or "lstm", "slstm", "gru" or "rnn".
+      layer: `LSTM`, `MinGRU` and so on, or "lstm", "min_gru" and so on, or what
+        `prnn_jax.define_cell` has made.
       input_size: size of the input at each step.
       hidden_size: size of each layer's state.
       num_layers: how many.
@@ -62,20 +69,20 @@ class Stack(eqx.Module):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    first: Layer
-    rest: Layer | None
-    first_norm: layer_stack.Norm | None
-    rest_norm: layer_stack.Norm | None
+    first: Layer | LinearLayer
+    rest: Layer | LinearLayer | None
+    first_norm: stack_parts.Norm | None
+    rest_norm: stack_parts.Norm | None
     training: Training | None
     num_layers: int = eqx.field(static=True)
     skip_connections: bool = eqx.field(static=True)
 
     # The layers' classes, by cell; prnn_jax.equinox has them.
-    _layers: ClassVar[dict[CellName, type[Layer]]] = {}
+    _layers: ClassVar[dict[str, type[Layer | LinearLayer]]] = {}
 
     def __init__(
         self,
-        layer: type[Layer] | CellName,
+        layer: OneCell,
         input_size: int,
         hidden_size: int,
         num_layers: int,
@@ -98,13 +105,17 @@ class Stack(eqx.Module):
             "Stack: reverse must be False, got True; flip xs and ys, or use "
             "bidirectional=True.",
         )
+        check(
+            "zoneout_rate" not in options,
+            "Stack: zoneout_rate is no option of a stack; zoneout is.",
+        )
 
-        def make(input_size: int, key: Array) -> Layer:
+        def make(input_size: int, key: Array) -> Layer | LinearLayer:
             return kind(input_size, hidden_size, key=key, **options)
 
         keys = jax.random.split(key, num_layers)
         self.first = make(input_size, keys[0])
-        width, dtype = self.first.output_size, self.first.w_hh.dtype
+        width, dtype = self.first.output_size, jax.tree.leaves(self.first)[0].dtype
         self.rest = self.first_norm = self.rest_norm = None
         if num_layers > 1:
             self.rest = eqx.filter_vmap(lambda key: make(width, key))(keys[1:])
@@ -118,11 +129,21 @@ class Stack(eqx.Module):
         noise = check_noise("Stack", call, dropout, recurrent_dropout, zoneout)
         self.training = Training.of(noise, inference)
         self.num_layers = num_layers
+        states = [jax.eval_shape(one.zeros) for one in (self.first, self.rest) if one]
+        check(
+            states[0] == states[-1],
+            f"Stack: input_size must be {width}, for several layers whose states have "
+            f"inputs in them, as the first's has of x, got {input_size}; a projection "
+            "before the stack makes x as wide.",
+        )
         self.skip_connections = skip_connections
 
     @classmethod
     def from_params(
-        cls, layer: type[Layer] | CellName, layers: Sequence[Params], **options: Any
+        cls,
+        layer: OneCell,
+        layers: Sequence[Params | Mapping[str, Any]],
+        **options: Any,
     ) -> Self:
         """A stack of layers with these parameters, such as `prnn_jax.convert` gives.
 
@@ -140,9 +161,7 @@ class Stack(eqx.Module):
         """
         make: Any = cls._class_of(layer)
         own = {n: options.pop(n) for n in _OWN if n in options}
-        has_bias = any(p.b_ih is not None or p.b_hh is not None for p in layers)
-        options = {"use_bias": has_bias, **any_peepholes(layers), **options}
-        check_alike("Stack.from_params", layers)
+        options = {**make._alike("Stack.from_params", layers), **options}
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0]
@@ -150,11 +169,9 @@ class Stack(eqx.Module):
             check(
                 one.input_size == first.output_size,
                 f"Stack.from_params: layer {n} must be for an input of "
-                f"{first.output_size} features, got w_ih {list(one.w_ih.shape)}.",
+                f"{first.output_size} features, got one for {one.input_size}.",
             )
-        options |= {
-            n: getattr(first, n) for n in ("bidirectional", "heads", "proj_size")
-        }
+        options |= first._told()
         draw: Any = functools.partial(
             cls, make, first.input_size, first.hidden_size, len(made), **own, **options
         )
@@ -175,24 +192,26 @@ class Stack(eqx.Module):
         )
 
     @classmethod
-    def _class_of(cls, layer: Any) -> type[Layer]:
-        """The class of a layer, or of a cell by its name."""
-        known: dict[Any, type[Layer]] = {**cls._layers}
-        layer = known.get(layer, layer) if isinstance(layer, str) else layer
+    def _class_of(cls, layer: Any) -> type[Layer | LinearLayer]:
+        """The class of a layer, or of a cell, the user's or one by its name."""
+        if isinstance(layer, Defined):
+            cell: Any = layer
+            return layer_of(cell)
+        layer = cls._layers.get(layer, layer) if isinstance(layer, str) else layer
         check(
-            isinstance(layer, type) and issubclass(layer, Layer),
-            "Stack: layer must be LSTM, SLSTM, GRU or RNN, the class, or one of "
+            isinstance(layer, type) and issubclass(layer, (Layer, LinearLayer)),
+            "Stack: layer must be a class of this module, such as LSTM, or one of "
             f"{', '.join(map(repr, cls._layers))}, got {layer!r}.",
         )
         return layer
 
     @property
-    def layers(self) -> tuple[layer_stack.Layer, ...]:
+    def layers(self) -> tuple[stack_parts.Layer, ...]:
         """The parameters, for `prnn_jax.stack`."""
-        first = layer_stack.Layer(self.first.params, self.first_norm)
+        first = stack_parts.Layer(self.first.params, self.first_norm)
         if self.rest is None:
             return (first,)
-        return first, layer_stack.Layer(self.rest.params, self.rest_norm, stacked=True)
+        return first, stack_parts.Layer(self.rest.params, self.rest_norm, stacked=True)
 
     def __call__(
         self,
@@ -243,7 +262,7 @@ class Stack(eqx.Module):
                 "key": self.training.key("Stack", key, inference),
             }
         ys, states = layer_stack.stack(
-            first._function.__name__,  # pyright: ignore[reportArgumentType]
+            first._named(),
             xs,
             layers,
             self._apart("state", state),
@@ -251,15 +270,10 @@ class Stack(eqx.Module):
             mask=mask,
             resets=resets,
             reset_to=self._apart("reset_to", reset_to),
-            bidirectional=first.bidirectional,
-            merge=first.merge,
             skip_connections=self.skip_connections,
             time_major=time_major,
-            reserve=first.reserve,
-            precision=first.precision,
-            implementation=first.implementation,
             **noise,
-            **first._options(),
+            **first._for_stack(),
         )
         whole = [jax.tree.map(lambda a: a[None], states[0]), *states[1:]]
         return ys, jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *whole)
@@ -287,9 +301,9 @@ class Stack(eqx.Module):
         return [jax.tree.map(part, state) for part in parts]
 
 
-def _begins(shape: Any, dtype: Any) -> layer_stack.Norm:
+def _begins(shape: Any, dtype: Any) -> stack_parts.Norm:
     """Norms before training."""
-    return layer_stack.Norm(jnp.ones(shape, dtype), jnp.zeros(shape, dtype))
+    return stack_parts.Norm(jnp.ones(shape, dtype), jnp.zeros(shape, dtype))
 
 
 class ScannedRNN(eqx.Module):
@@ -303,15 +317,15 @@ class ScannedRNN(eqx.Module):
       layer: what runs, with its parameters.
 
     Args:
-      layer: `LSTM`, `SLSTM`, `GRU`, `RNN` or a `Stack`, forward only.
+      layer: one of this module, such as `GRU`, or a `Stack`, forward only.
 
     Raises:
       ValueError: the layer looks into the future.
     """
 
-    layer: Layer | Stack
+    layer: Layer | LinearLayer | Stack
 
-    def __init__(self, layer: Layer | Stack):
+    def __init__(self, layer: Layer | LinearLayer | Stack):
         inner = layer.first if isinstance(layer, Stack) else layer
         for name in ("reverse", "bidirectional"):
             check(

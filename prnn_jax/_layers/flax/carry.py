@@ -39,9 +39,6 @@ class LayerCallOptions(CallOptions, total=False):
     keep_order: bool | None
 
 
-_STATES = "hcnm"  # the states, in the order of the functions
-
-
 @dataclass(frozen=True)
 class Form:
     """What a layer's carries look like.
@@ -49,10 +46,12 @@ class Form:
     Attributes:
       order: the names of its arrays: "h", "ch" or "hcnm".
       bidirectional: whether it is a pair, forward and backward.
+      states: the same names in the order of the functions.
     """
 
     order: str
     bidirectional: bool
+    states: str
 
     def make(self, one: Callable[[str], Any]) -> Carry:
         """A carry of what `one(name)` returns for each array."""
@@ -76,7 +75,7 @@ class Form:
 
     def in_state_order(self, values: tuple) -> tuple:
         """Values that are in the order of a carry, as a function takes them."""
-        return tuple(values[self.order.index(s)] for s in _STATES[: len(values)])
+        return tuple(values[self.order.index(s)] for s in self.states)
 
     def to_state(
         self,
@@ -130,7 +129,7 @@ class Form:
         """The inverse of `to_state`."""
         if len(self.order) == 1:
             return (state[0], state[1]) if self.bidirectional else state
-        carry = tuple(state[_STATES.index(s)] for s in self.order)
+        carry = tuple(state[self.states.index(s)] for s in self.order)
         if not self.bidirectional:
             return carry
         return tuple(s[0] for s in carry), tuple(s[1] for s in carry)

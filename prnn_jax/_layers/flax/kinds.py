@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Self, cast
 
 from prnn_jax._call.choose import GATED
-from prnn_jax._cells.table import CELLS, Cell, CellName
+from prnn_jax._cells.table import CELLS, AnyCell, Cell, CellName, Defined
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._ops import recurrent
@@ -29,6 +30,18 @@ class Kind:
     carry: str
     options: tuple[str, ...]
     has_carry_init: bool = True
+
+    @classmethod
+    def of_defined(cls, cell: Defined) -> Self:
+        """That of a cell that `define_cell` has made."""
+        row, function = CELLS[cell.row], cast("Callable", cell)
+        return cls(row, function, row.state_names, ())
+
+    @property
+    def named(self) -> AnyCell:
+        """The cell as `prnn_jax.stack` takes it."""
+        function: Any = self.function
+        return function if isinstance(function, Defined) else self.cell.function
 
 
 LSTM = Kind(CELLS["lstm"], recurrent.lstm, "ch", GATED)

@@ -1,6 +1,7 @@
 """What the layers for Flax Linen share."""
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
@@ -23,11 +24,12 @@ from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._layers.arrays import check_kept, has_peepholes, layer_arrays
+from prnn_jax._layers.arrays import alike, check_kept, layer_arrays, own_numbers
 from prnn_jax._layers.flax import shared
 from prnn_jax._layers.flax.carry import Carry, LayerCallOptions
 from prnn_jax._layers.flax.kinds import Kind
 from prnn_jax._layers.flax.shared import Initializer
+from prnn_jax._ops.define import DefinedCell, check_defined
 from prnn_jax.convert import _layouts
 
 
@@ -223,15 +225,16 @@ class Layer(nn.Module):
             given.b_hn is None or layer._has_b_hn(),
             f"{name}: recurrent_bias must be True for params with b_hh, got False.",
         )
-        check_kept(name, given, layer.peepholes or None, layer.proj_size)
+        count = own_numbers(name, cls._kind.cell, layer.peepholes)
+        check_kept(name, given, count or None, layer.proj_size)
         arrays = {"w_ih": given.w_ih, "w_hh": given.w_hh, "b_ih": given.b_ih}
         if given.b_ih is None:
             arrays["b_ih"] = jnp.zeros_like(given.w_hh[..., 0, :])
         if layer._has_b_hn():
             zeros = jnp.zeros_like(given.w_hh[..., :, 0])
             arrays["b_hn"] = zeros if given.b_hn is None else given.b_hn
-        if layer.peepholes:
-            own = 3 * given.w_hh.shape[-1] // cls._kind.cell.gates
+        if count:
+            own = count * given.w_hh.shape[-1] // cls._kind.cell.gates
             zeros = jnp.zeros((*given.w_hh.shape[:-2], own), given.w_hh.dtype)
             arrays["peepholes"] = zeros if given.peepholes is None else given.peepholes
         if given.w_hr is not None:
@@ -268,7 +271,7 @@ class Layer(nn.Module):
         """The parameters, each by `make(name, draw)`, where draw is of a key."""
         options, gates = self._options(), self._kind.cell.gates
         zeros = jax.nn.initializers.zeros
-        has_own = has_peepholes(options.name, self._kind.cell, self.peepholes)
+        own = own_numbers(options.name, self._kind.cell, self.peepholes)
 
         def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
             return make(name, lambda key: options.draw(init, key, rows, gates))
@@ -281,13 +284,14 @@ class Layer(nn.Module):
             param("w_hh", self.recurrent_kernel_init, (options.output_width,), gates),
             param("b_ih", self.bias_init, (), gates),
             param("b_hn", self.bias_init, (), 1) if self._has_b_hn() else None,
-            param("peepholes", zeros, (), 3) if has_own else None,
+            param("peepholes", zeros, (), own) if own else None,
             make("w_hr", draw_w_hr) if options.proj_size is not None else None,
         )
 
     @nn.nowrap
-    def _options(self, **call: Any) -> shared.Options:
+    def _options(self, in_features: int | None = None, **call: Any) -> shared.Options:
         """All options, with what a call overrides."""
+        del in_features  # which only other layers need to know
         return shared.Options.of(
             self,
             features_name="features",
@@ -298,3 +302,56 @@ class Layer(nn.Module):
     def _has_b_hn(self) -> bool:
         """Whether there is a bias that the GRU's r multiplies."""
         return False
+
+    # ---- in a stack ------------------------------------------------------------------
+
+    @classmethod
+    def _alike(cls, op: str, layers: Sequence[Any]) -> dict[str, Any]:
+        """Options that all layers of a stack have, by their parameters."""
+        options: dict[str, Any] = alike(op, layers)
+        if cls._kind.cell.function == "gru":
+            has_bias = any(
+                getattr(params, "b_hh", None) is not None for params in layers
+            )
+            options["recurrent_bias"] = has_bias
+        return options
+
+    @classmethod
+    def _takes(cls, arrays: Mapping[str, Array]) -> int:
+        """Input features, by the parameters."""
+        return arrays["w_ih"].shape[-2]
+
+    @nn.nowrap
+    def _told(self) -> dict[str, Any]:
+        """The layer's options that parameters tell."""
+        names = "bidirectional", "heads", "proj_size", "param_dtype"
+        return {name: getattr(self, name) for name in names}
+
+
+def layer_of(cell: DefinedCell) -> type[Layer]:
+    """The layer of a cell that `prnn_jax.define_cell` has made.
+
+        Light = prnn_jax.linen.layer_of(light)
+        y = Light(256, bidirectional=True).apply(variables, x)
+
+    Args:
+      cell: what `prnn_jax.define_cell` has made.
+
+    Returns:
+      A class like `LSTM`, with its attributes but activations, proj_size and a lean
+      reserve; the same for the same cell. A carry has the states in the order of the
+      step. Numbers that each unit has for itself are the parameter `peepholes`
+      `[per_unit*features]`, which begin with zero. `Stack` takes the class, or the cell
+      itself.
+
+    Raises:
+      ValueError: it is no such cell.
+    """
+    check_defined("layer_of", cell)
+    return _layer_of(cell)
+
+
+@functools.cache
+def _layer_of(cell: DefinedCell) -> type[Layer]:
+    members = {"_kind": Kind.of_defined(cell), "__module__": "prnn_jax.linen"}
+    return type(cell.name, (Layer,), members)

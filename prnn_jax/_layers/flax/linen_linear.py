@@ -1,6 +1,7 @@
 """Layers without a product in a step for Flax Linen."""
 
-from typing import Any, ClassVar, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Self, Unpack
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -13,9 +14,9 @@ from prnn_jax._given import checks
 from prnn_jax._layers.flax import shared_linear
 from prnn_jax._layers.flax.carry import Bent, Carry
 from prnn_jax._layers.flax.linen_layer import make_hashable
-from prnn_jax._layers.linear import Initializer, LinearCell, Spec
-from prnn_jax._layers.linear_table import CELLS
+from prnn_jax._layers.linear import Given, alike
 from prnn_jax._linear.qrnn import Pooling
+from prnn_jax._linear.table import CELLS, Initializer, LinearCell
 
 
 class LinearLayer(nn.Module):
@@ -79,27 +80,42 @@ class LinearLayer(nn.Module):
         """
         checks.is_array(type(self).__name__, "inputs", inputs)
         in_features = (1, *jnp.shape(inputs))[-1]
-        spec = self._spec(in_features, reverse=reverse)
-        draws = spec.draws(self.param_dtype, self.kernel_init, self.bias_init)
-        arrays: dict[str, Array | None] = {
-            name: self.param(name, draw) for name, draw in draws.items()
-        }
-        key = None
-        if spec.has_noise:
-            is_off = nn.merge_param("deterministic", self.deterministic, deterministic)
-            key = None if is_off else self.make_rng("dropout")
-
-        return shared_linear.run(
-            self,
-            spec,
-            inputs,
-            arrays,
-            key,
+        options = self._options(
+            in_features,
             return_carry=return_carry,
             time_major=time_major,
+            reverse=reverse,
             keep_order=keep_order,
-            **bent,
         )
+        arrays = self._draw(self.param, in_features)
+        key = None
+        if options.noise:
+            is_off = nn.merge_param("deterministic", self.deterministic, deterministic)
+            key = None if is_off else self.make_rng("dropout")
+        return options.call(inputs, arrays, key, **bent)
+
+    @classmethod
+    def from_params(cls, params: Any, **options: Any) -> tuple[Self, dict]:
+        """A layer for these parameters, such as `prnn_jax.init` gives, and they.
+
+            layer, variables = MinGRU.from_params(params)
+            y = layer.apply(variables, x)
+
+        Args:
+          params: arguments of the function by name; for the IndRNN also `Params`. A
+            leading axis of 2 makes a bidirectional layer. What else they tell, need not
+            be said: features, use_bias, peepholes, the width of a QRNN.
+          **options: other attributes of the layer.
+
+        Raises:
+          ValueError: shapes do not fit the cell or the options; says what was expected.
+        """
+        name = f"{cls.__name__}.from_params"
+        given = Given.of(name, cls._cell, params, options)
+        options = {"param_dtype": given.dtype, **given.options, **options}
+        layer = cls(given.hidden_size, **options)
+        spec = layer._options(given.input_size)
+        return layer, {"params": spec.kept(name, given.arrays)}
 
     @nn.nowrap
     def to_params(self, variables: Any) -> dict[str, Any]:
@@ -109,7 +125,7 @@ class LinearLayer(nn.Module):
           variables: of the layer, as `init` gives them.
         """
         arrays = variables["params"]
-        return self._cell.bind(**{name: arrays.get(name) for name in self._cell.names})
+        return self._cell.bind(arrays)
 
     @nn.nowrap
     def initialize_carry(self, rng: Any, input_shape: tuple[int, ...]) -> Carry:
@@ -120,13 +136,37 @@ class LinearLayer(nn.Module):
           input_shape: of one time step, `[*batch, in_features]`.
         """
         del rng
-        spec = self._spec(input_shape[-1])
-        return spec.as_carry(spec.zeros(input_shape[:-1], self.param_dtype))
+        return self._options(input_shape[-1]).initial_carry(input_shape)
 
     @nn.nowrap
-    def _spec(self, in_features: int, *, reverse: bool | None = None) -> Spec:
+    def _draw(self, make: Callable, in_features: int) -> dict[str, Any]:
+        """The parameters, each by `make(name, draw)`, where draw is of a key."""
+        options = self._options(in_features)
+        draws = options.draws(self.param_dtype, self.kernel_init, self.bias_init)
+        return {name: make(name, draw) for name, draw in draws.items()}
+
+    @nn.nowrap
+    def _options(self, in_features: int, **call: Any) -> shared_linear.Options:
+        """All options, with what a call overrides."""
         sizes = "in_features", "features"
-        return Spec.of(self, self._cell, sizes, in_features, reverse=reverse)
+        return shared_linear.Options.of(self, sizes, in_features, **call)
+
+    # ---- in a stack ------------------------------------------------------------------
+
+    @classmethod
+    def _alike(cls, op: str, layers: Sequence[Any]) -> dict[str, Any]:
+        """Options that all layers of a stack have, by their parameters."""
+        return alike(op, cls._cell, layers)
+
+    @classmethod
+    def _takes(cls, arrays: Mapping[str, Array]) -> int:
+        """Input features, by the parameters."""
+        return arrays[cls._cell.names[0]].shape[-2]
+
+    @nn.nowrap
+    def _told(self) -> dict[str, Any]:
+        """The layer's options that parameters tell."""
+        return {**self._options(self.features).told, "param_dtype": self.param_dtype}
 
 
 class MinGRU(LinearLayer):

@@ -10,15 +10,16 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
-from prnn_jax._cells.table import CellName
-from prnn_jax._given import statics
+from prnn_jax._cells.table import AnyCell
+from prnn_jax._engine.linear_plan import LinearCellName
+from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._layers.arrays import any_peepholes, check_alike
 from prnn_jax._layers.flax import shared_stack
 from prnn_jax._layers.flax.carry import CallOptions, Carry
-from prnn_jax._layers.flax.linen_layer import Layer, make_hashable
-from prnn_jax._ops import layer_stack
+from prnn_jax._layers.flax.linen_layer import Layer, layer_of, make_hashable
+from prnn_jax._layers.flax.linen_linear import LinearLayer
+from prnn_jax._ops import stack_parts
 
 _ELSEWHERE = (
     *("features", "keep_order", "carry_init", "name", "parent"),
@@ -26,13 +27,17 @@ _ELSEWHERE = (
 )
 
 
+#: What may be stacked.
+OneCell = AnyCell | LinearCellName | type[Layer | LinearLayer]
+
+
 class _Weights(nn.Module):
     """The parameters of a layer, under the names that it has for them."""
 
-    layer: Layer
+    layer: Layer | LinearLayer
 
     @nn.compact
-    def __call__(self, in_features: int) -> Params:
+    def __call__(self, in_features: int) -> Any:
         return self.layer._draw(self.param, in_features)
 
 
@@ -42,9 +47,9 @@ class _Norm(nn.Module):
     dtype: Any
 
     @nn.compact
-    def __call__(self, width: int) -> layer_stack.Norm:
+    def __call__(self, width: int) -> stack_parts.Norm:
         begins = shared_stack.norm_shapes(self.dtype, width)
-        return layer_stack.Norm(
+        return stack_parts.Norm(
             *(self.param(part, lambda _, a=value: a) for part, value in begins.items())
         )
 
@@ -61,7 +66,8 @@ class Stack(nn.Module):
     so on, and with norm "norms_0" and so on, of `scale` and `bias`.
 
     Attributes:
-      cell: "lstm", "slstm", "gru" or "rnn", or the layer itself, `LSTM` and so on.
+      cell: "lstm", "slstm", "gru", "rnn" or the name of a cell without a product,
+        "min_gru" and so on; what `prnn_jax.define_cell` has made; or the layer itself.
       features: size of each layer's state.
       num_layers: how many.
       dropout_rate: share of what a layer hands to the next that becomes zero, unless
@@ -80,7 +86,7 @@ class Stack(nn.Module):
       ValueError: options do not fit, said by the first call.
     """
 
-    cell: CellName | type[Layer]
+    cell: OneCell
     features: int
     num_layers: int
     dropout_rate: float = 0.0
@@ -92,7 +98,7 @@ class Stack(nn.Module):
     options: Mapping[str, Any] = FrozenDict()
 
     # The layers' classes, by cell; prnn_jax.linen has them.
-    _layers: ClassVar[dict[CellName, Callable[..., Any]]] = {}
+    _layers: ClassVar[dict[str, Callable[..., Any]]] = {}
 
     def __post_init__(self):
         make_hashable(self)
@@ -153,9 +159,12 @@ class Stack(nn.Module):
           ValueError: shapes, dtypes or options do not fit; says what was expected.
         """
         layer = self._layer()
-        options = layer._options(return_carry=return_carry, time_major=time_major)
+        checks.is_array("Stack", "inputs", inputs)
+        width = (1, *jnp.shape(inputs))[-1]
+        options = self._of_layers(
+            layer, width, return_carry=return_carry, time_major=time_major
+        )
         options.batch(inputs)
-        width = jnp.shape(inputs)[-1]
         sizes = shared_stack.widths(options, width, self.num_layers)
         layers = [_Weights(layer, name=f"layers_{n}")(s) for n, s in enumerate(sizes)]
         norms: list[Any] = [None] * len(sizes)
@@ -188,7 +197,10 @@ class Stack(nn.Module):
 
     @classmethod
     def from_params(
-        cls, cell: CellName | type[Layer], layers: Sequence[Params], **attributes: Any
+        cls,
+        cell: OneCell,
+        layers: Sequence[Params | Mapping[str, Any]],
+        **attributes: Any,
     ) -> tuple[Self, dict]:
         """A stack of layers with these parameters, and they as its variables.
 
@@ -204,25 +216,19 @@ class Stack(nn.Module):
           ValueError: shapes do not fit each other, the cell or the options; says what
             was expected.
         """
-        name = shared_stack.cell_of(cell)
-        make: Any = cell if isinstance(cell, type) else cls._layers[name]
+        make: Any = shared_stack.class_of("Stack", cell, cls._layers, layer_of)
         options = dict(attributes.pop("options", {}))
-        if name == "gru" and "recurrent_bias" not in options:
-            options["recurrent_bias"] = any(p.b_hh is not None for p in layers)
-        options = any_peepholes(layers) | options
-        check_alike("Stack.from_params", layers)
+        options = make._alike("Stack.from_params", layers) | options
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0][0]
-        names = "bidirectional", "heads", "proj_size"
-        known = {n: getattr(first, n) for n in names}
-        options = {**options, **known, "param_dtype": first.param_dtype}
+        options |= first._told()
         stack = cls(cell, first.features, len(made), options=options, **attributes)
         arrays = {f"layers_{n}": of["params"] for n, (_, of) in enumerate(made)}
-        in_features = arrays["layers_0"]["w_ih"].shape[-2]
-        sizes = shared_stack.widths(first._options(), in_features, len(made))
+        takes = [make._takes(arrays[f"layers_{n}"]) for n in range(len(made))]
+        sizes = shared_stack.widths(first._options(takes[0]), takes[0], len(made))
         for n, size in enumerate(sizes):
-            shared_stack.check_width(n, size, arrays[f"layers_{n}"]["w_ih"])
+            shared_stack.check_width(n, size, takes[n])
             if stack.norm:
                 dtype = first.param_dtype
                 arrays[f"norms_{n}"] = shared_stack.norm_shapes(dtype, size)
@@ -239,13 +245,25 @@ class Stack(nn.Module):
           input_shape: of one time step, `[*batch, in_features]`.
         """
         del rng
-        options = self._layer()._options()
+        options = self._of_layers(self._layer(), input_shape[-1])
         return shared_stack.initial_carry(options, input_shape, self.num_layers)
 
     @nn.nowrap
-    def _layer(self) -> Layer:
+    def _of_layers(
+        self, layer: Layer | LinearLayer, in_features: int, **call: Any
+    ) -> shared_stack.Options:
+        """Options of each layer, with the stack's own and what a call overrides."""
+        return layer._options(
+            in_features,
+            recurrent_dropout_rate=self.recurrent_dropout_rate,
+            zoneout_rate=self.zoneout_rate,
+            **call,
+        )
+
+    @nn.nowrap
+    def _layer(self) -> Layer | LinearLayer:
         """One layer, for its options and how its parameters are drawn."""
-        name = shared_stack.cell_of(self.cell)
+        make: Any = shared_stack.class_of("Stack", self.cell, self._layers, layer_of)
         for unfit in _ELSEWHERE:
             check(
                 unfit not in self.options,
@@ -253,11 +271,4 @@ class Stack(nn.Module):
                 f"{'an attribute' if hasattr(self, unfit) else 'no option'} of the "
                 "stack.",
             )
-        make: Any = self.cell if isinstance(self.cell, type) else self._layers[name]
-        return make(
-            self.features,
-            recurrent_dropout_rate=self.recurrent_dropout_rate,
-            zoneout_rate=self.zoneout_rate,
-            parent=None,
-            **self.options,
-        )
+        return make(self.features, parent=None, **self.options)

@@ -1,6 +1,8 @@
 """What the layers for Flax NNX share."""
 
-from typing import Any, ClassVar, Literal, Required, Self, Unpack, overload
+import functools
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
 import jax
 import jax.numpy as jnp
@@ -20,70 +22,22 @@ from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._layers.arrays import check_kept, has_peepholes, layer_arrays
+from prnn_jax._layers.arrays import alike, check_kept, layer_arrays, own_numbers
 from prnn_jax._layers.flax import shared
 from prnn_jax._layers.flax.carry import Carry, LayerCallOptions
 from prnn_jax._layers.flax.kinds import Kind
+from prnn_jax._layers.flax.nnx_shared import (
+    Rngs,
+    refuse_params,
+    rngs_with_params,
+    stream_for,
+)
 from prnn_jax._layers.flax.shared import Initializer
-from prnn_jax._layers.options import SharedOptions
+from prnn_jax._ops.define import DefinedCell, check_defined
 from prnn_jax.convert import _layouts
-
-Rngs = nnx.Rngs | nnx.RngStream
 
 _ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes", "w_hr"
 _zeros = jax.nn.initializers.zeros
-
-
-class CommonOptions(SharedOptions, total=False):
-    """Arguments of layers and stacks, as type checkers know those of `**options`."""
-
-    kernel_init: Initializer
-    recurrent_kernel_init: Initializer
-    bias_init: Initializer
-    heads: int | None
-    time_major: bool
-    return_carry: bool
-    dtype: Any
-    param_dtype: Any
-
-
-class LayerOptions(CommonOptions, total=False):
-    """Those of layers."""
-
-    reverse: bool
-    keep_order: bool
-    recurrent_dropout_rate: float
-    zoneout_rate: float | tuple[float, ...]
-    deterministic: bool
-    carry_init: Initializer | None
-    rngs: Required[nnx.Rngs]
-
-
-class StackOptions(CommonOptions, total=False):
-    """Those of a stack, of any cell."""
-
-    reset_after: bool
-    recurrent_bias: bool
-    cap: float
-    skip: float
-
-
-class ScannedOptions(StackOptions, total=False):
-    """Those of a layer in `ScannedRNN`, of any cell."""
-
-    recurrent_dropout_rate: float
-    zoneout_rate: float | tuple[float, ...]
-    deterministic: bool
-    carry_init: Initializer | None
-
-
-def rngs_with_params(rngs: nnx.Rngs | None) -> nnx.Rngs:
-    """For a layer whose parameters are given, so that nothing of theirs is drawn."""
-    if rngs is None:
-        return nnx.Rngs(0)
-    streams = dict(rngs.items())
-    known = {} if streams.keys() & {"params", "default"} else {"params": 0}
-    return nnx.Rngs(**known, **streams)
 
 
 class _CallOptions(LayerCallOptions, total=False):
@@ -96,6 +50,11 @@ class Layer(nnx.Module):
     _kind: ClassVar[Kind]
 
     recurrent_bias: bool = False
+    #: Arguments with which nothing is drawn that takes long.
+    _quick: ClassVar[dict[str, Any]] = {
+        "kernel_init": _zeros,
+        "recurrent_kernel_init": _zeros,
+    }
 
     def __init__(
         self,
@@ -162,8 +121,8 @@ class Layer(nnx.Module):
         self.w_hh = draw(recurrent_kernel_init, (options.output_width,), gates)
         self.b_ih = draw(bias_init, (), gates)
         self.b_hn = draw(bias_init, (), 1) if self.recurrent_bias else nnx.data(None)
-        has_own = has_peepholes(name, self._kind.cell, peepholes)
-        self.peepholes = draw(_zeros, (), 3) if has_own else nnx.data(None)
+        own = own_numbers(name, self._kind.cell, peepholes)
+        self.peepholes = draw(_zeros, (), own) if own else nnx.data(None)
         self.w_hr = nnx.data(None)
         if options.proj_size is not None:
             w_hr = options.draw_w_hr(recurrent_kernel_init, rngs.params())
@@ -198,8 +157,7 @@ class Layer(nnx.Module):
             given.input_size,
             given.hidden_size,
             **{
-                "kernel_init": _zeros,
-                "recurrent_kernel_init": _zeros,
+                **cls._quick,
                 "bidirectional": given.bidirectional,
                 "heads": given.heads,
                 "param_dtype": given.w_hh.dtype,
@@ -225,12 +183,7 @@ class Layer(nnx.Module):
         return self._options().typed(_layouts.join_biases(*arrays))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name == "params":  # before nnx.Module looks at what it is
-            own = type(self).__name__
-            raise AttributeError(
-                f"{own}: params cannot be assigned; {own}.from_params(params) makes a "
-                "layer of them."
-            )
+        refuse_params(self, name)
         super().__setattr__(name, value)
 
     @overload
@@ -318,7 +271,7 @@ class Layer(nnx.Module):
         key = None
         if options.noise and not deterministic:
             stream = rngs.dropout if isinstance(rngs, nnx.Rngs) else self.dropout_rngs
-            key = self._stream_for("dropout", stream)()
+            key = stream_for(self, "dropout", stream)()
         return options.run(
             inputs,
             self.params,
@@ -355,7 +308,7 @@ class Layer(nnx.Module):
         stream = self.rngs if rngs is None else rngs
         stream = stream.carry if isinstance(stream, nnx.Rngs) else stream
         return options.initial_carry(
-            input_shape, self._stream_for("carry_init", stream)
+            input_shape, stream_for(self, "carry_init", stream)
         )
 
     def set_view(self, deterministic: bool | None = None) -> None:
@@ -367,15 +320,6 @@ class Layer(nnx.Module):
         if deterministic is not None:
             self.deterministic = deterministic
 
-    def _stream_for(self, what: str, stream: nnx.RngStream | None) -> nnx.RngStream:
-        """The stream from which something is drawn; an error if there is none."""
-        if stream is None:
-            raise ValueError(
-                f"{type(self).__name__}: {what} needs random numbers, but the layer "
-                f"was made without {what} and keeps none; pass rngs=nnx.Rngs(...)."
-            )
-        return stream
-
     def _options(self, **call: Any) -> shared.Options:
         """All options, with what a call overrides."""
         return shared.Options.of(
@@ -384,3 +328,44 @@ class Layer(nnx.Module):
             features_name="hidden_features",
             **call,
         )
+
+    # ---- in a stack ------------------------------------------------------------------
+
+    @classmethod
+    def _alike(cls, op: str, layers: Sequence[Any]) -> dict[str, Any]:
+        """Options that all layers of a stack have, by their parameters."""
+        return alike(op, layers)
+
+    def _told(self) -> dict[str, Any]:
+        """The layer's options that parameters tell."""
+        names = "bidirectional", "heads", "proj_size"
+        return {name: getattr(self, name) for name in names}
+
+
+def layer_of(cell: DefinedCell) -> type[Layer]:
+    """The layer of a cell that `prnn_jax.define_cell` has made.
+
+        Light = prnn_jax.nnx.layer_of(light)
+        y = Light(80, 256, bidirectional=True, rngs=rngs)(x)
+
+    Args:
+      cell: what `prnn_jax.define_cell` has made.
+
+    Returns:
+      A class like `LSTM`, with its arguments but activations, proj_size and a lean
+      reserve; the same for the same cell. A carry has the states in the order of the
+      step. Numbers that each unit has for itself are its `peepholes`
+      `[per_unit*hidden_features]`, which begin with zero. `Stack` takes the class, or
+      the cell itself.
+
+    Raises:
+      ValueError: it is no such cell.
+    """
+    check_defined("layer_of", cell)
+    return _layer_of(cell)
+
+
+@functools.cache
+def _layer_of(cell: DefinedCell) -> type[Layer]:
+    members = {"_kind": Kind.of_defined(cell), "__module__": "prnn_jax.nnx"}
+    return type(cell.name, (Layer,), members)

@@ -1,7 +1,9 @@
 """Layers without a product in a step for Flax NNX."""
 
-from typing import Any, ClassVar, Unpack
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self, Unpack
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import Array
@@ -10,24 +12,24 @@ from jax.typing import ArrayLike
 from prnn_jax._call.options import Implementation, Merge, Precision
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._given import statics
-from prnn_jax._given.checks import check
 from prnn_jax._layers.flax import shared_linear
 from prnn_jax._layers.flax.carry import Bent, Carry
-from prnn_jax._layers.linear import (
-    Initializer,
-    LinearCell,
-    OwnOptions,
-    Spec,
-    own_of,
+from prnn_jax._layers.flax.nnx_shared import (
+    refuse_params,
+    rngs_with_params,
+    stream_for,
 )
-from prnn_jax._layers.linear_table import CELLS
+from prnn_jax._layers.linear import Given, alike, own_of
 from prnn_jax._linear.qrnn import Pooling
+from prnn_jax._linear.table import CELLS, Initializer, LinearCell, OwnOptions
 
 
 class LinearLayer(nnx.Module):
     """All that these layers share; a layer is a row of the table and its options."""
 
     _cell: ClassVar[LinearCell]
+    #: Arguments with which nothing is drawn that takes long.
+    _quick: ClassVar[dict[str, Any]] = {"kernel_init": jax.nn.initializers.zeros}
 
     def __init__(
         self,
@@ -70,8 +72,8 @@ class LinearLayer(nnx.Module):
         for name, value in options.items():
             if name not in self._cell.names:
                 setattr(self, name, value)
-        spec = self._spec(options)
-        self.dropout_rngs = rngs.dropout.fork() if spec.has_noise else nnx.data(None)
+        spec = self._options(own=options)
+        self.dropout_rngs = rngs.dropout.fork() if spec.noise else nnx.data(None)
         draws = spec.draws(param_dtype, kernel_init, bias_init)
         for name in self._cell.names:
             drawn = nnx.data(None)
@@ -79,10 +81,48 @@ class LinearLayer(nnx.Module):
                 drawn = nnx.Param(draws[name](rngs.params()))
             setattr(self, name, drawn)
 
+    @classmethod
+    def from_params(
+        cls, params: Any, *, rngs: nnx.Rngs | None = None, **options: Any
+    ) -> Self:
+        """A layer with these parameters, such as `prnn_jax.init` gives.
+
+        Args:
+          params: arguments of the function by name; for the IndRNN also `Params`. A
+            leading axis of 2 makes a bidirectional layer. What else they tell, need not
+            be said: sizes, use_bias, peepholes, the width of a QRNN.
+          rngs: for the layer's zoneout.
+          **options: other arguments of the layer.
+
+        Raises:
+          ValueError: shapes do not fit the cell or the options; says what was expected.
+        """
+        name = f"{cls.__name__}.from_params"
+        given = Given.of(name, cls._cell, params, options)
+        make: Any = cls
+        layer = make(
+            given.input_size,
+            given.hidden_size,
+            **{
+                **cls._quick,
+                "param_dtype": given.dtype,
+                **given.options,
+                **options,
+                "rngs": rngs_with_params(rngs),
+            },
+        )
+        for of_layer, array in layer._options().kept(name, given.arrays).items():
+            getattr(layer, of_layer)[...] = array
+        return layer
+
     @property
     def params(self) -> dict[str, Any]:
         """The parameters, as arguments of the function."""
-        return self._cell.bind(**self._arrays())
+        return self._cell.bind(self._arrays())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        refuse_params(self, name)
+        super().__setattr__(name, value)
 
     def __call__(
         self,
@@ -118,29 +158,18 @@ class LinearLayer(nnx.Module):
         Raises:
           ValueError: shapes, dtypes or options do not fit; says what was expected.
         """
-        spec = self._spec(reverse=reverse)
-        is_off = self.deterministic if deterministic is None else deterministic
-        key = None
-        if spec.has_noise and not is_off:
-            stream: Any = self.dropout_rngs if rngs is None else rngs.dropout
-            check(
-                stream is not None,
-                f"{spec.name}: zoneout needs random numbers, but the layer was made "
-                "without and keeps none; pass rngs=nnx.Rngs(...).",
-            )
-            key = stream()
-
-        return shared_linear.run(
-            self,
-            spec,
-            inputs,
-            self._arrays(),
-            key,
+        options = self._options(
             return_carry=return_carry,
             time_major=time_major,
+            reverse=reverse,
             keep_order=keep_order,
-            **bent,
         )
+        is_off = self.deterministic if deterministic is None else deterministic
+        key = None
+        if options.noise and not is_off:
+            stream = self.dropout_rngs if rngs is None else rngs.dropout
+            key = stream_for(self, "zoneout", stream)()
+        return options.call(inputs, self._arrays(), key, **bent)
 
     def initialize_carry(self, input_shape: tuple[int, ...]) -> Carry:
         """A carry of zeros in param_dtype.
@@ -148,8 +177,7 @@ class LinearLayer(nnx.Module):
         Args:
           input_shape: of one time step, `[*batch, in_features]`.
         """
-        spec = self._spec()
-        return spec.as_carry(spec.zeros(input_shape[:-1], self.param_dtype))
+        return self._options().initial_carry(input_shape)
 
     def set_view(self, deterministic: bool | None = None) -> None:
         """What `nnx.view` may change.
@@ -164,9 +192,21 @@ class LinearLayer(nnx.Module):
         held = {name: getattr(self, name) for name in self._cell.names}
         return {k: None if param is None else param[...] for k, param in held.items()}
 
-    def _spec(self, own: dict | None = None, *, reverse: bool | None = None) -> Spec:
-        sizes, of_x = ("in_features", "hidden_features"), self.in_features
-        return Spec.of(self, self._cell, sizes, of_x, own=own, reverse=reverse)
+    def _options(self, **call: Any) -> shared_linear.Options:
+        """All options, with what a call overrides."""
+        sizes = "in_features", "hidden_features"
+        return shared_linear.Options.of(self, sizes, self.in_features, **call)
+
+    # ---- in a stack ------------------------------------------------------------------
+
+    @classmethod
+    def _alike(cls, op: str, layers: Sequence[Any]) -> dict[str, Any]:
+        """Options that all layers of a stack have, by their parameters."""
+        return alike(op, cls._cell, layers)
+
+    def _told(self) -> dict[str, Any]:
+        """The layer's options that parameters tell."""
+        return self._options().told
 
 
 class MinGRU(LinearLayer):

@@ -1,29 +1,39 @@
 """Several layers for Flax NNX, one on top of the other."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
-import jax
 from flax import nnx
 from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
-from prnn_jax._cells.table import CellName
+from prnn_jax._cells.table import AnyCell
+from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._layers.arrays import any_peepholes, check_alike
 from prnn_jax._layers.flax import shared, shared_stack
 from prnn_jax._layers.flax.carry import CallOptions, Carry
-from prnn_jax._layers.flax.nnx_layer import Layer, Rngs, StackOptions, rngs_with_params
-from prnn_jax._ops import layer_stack
+from prnn_jax._layers.flax.nnx_layer import Layer, layer_of
+from prnn_jax._layers.flax.nnx_linear import LinearLayer
+from prnn_jax._layers.flax.nnx_shared import (
+    Rngs,
+    StackOptions,
+    rngs_with_params,
+    stream_for,
+)
+from prnn_jax._ops import stack_parts
 
 # Arguments of a stack that its layers do not have, or not in it.
 _OWN = (
     *("dropout_rate", "norm", "skip_connections"),
     *("recurrent_dropout_rate", "zoneout_rate", "deterministic"),
 )
+
+
+#: What may be stacked.
+OneCell = AnyCell | LinearCellName | type[Layer | LinearLayer]
 
 
 class _CallOptions(CallOptions, total=False):
@@ -44,7 +54,8 @@ class Stack(nnx.Module):
         norm.
 
     Args:
-      cell: "lstm", "slstm", "gru" or "rnn", or the layer itself, `LSTM` and so on.
+      cell: "lstm", "slstm", "gru", "rnn" or the name of a cell without a product,
+        "min_gru" and so on; what `prnn_jax.define_cell` has made; or the layer itself.
       in_features: size of the input at each step.
       hidden_features: size of each layer's state.
       num_layers: how many.
@@ -66,11 +77,11 @@ class Stack(nnx.Module):
     """
 
     # The layers' classes, by cell; prnn_jax.nnx has them.
-    _layers: ClassVar[dict[CellName, type[Layer]]] = {}
+    _layers: ClassVar[dict[str, type[Layer | LinearLayer]]] = {}
 
     def __init__(
         self,
-        cell: CellName | type[Layer],
+        cell: OneCell,
         in_features: int,
         hidden_features: int,
         num_layers: int,
@@ -84,10 +95,9 @@ class Stack(nnx.Module):
         rngs: nnx.Rngs,
         **options: Unpack[StackOptions],
     ):
-        name = shared_stack.cell_of(cell)
+        make: Any = shared_stack.class_of("Stack", cell, self._layers, layer_of)
         for unfit in ("keep_order", "carry_init"):
             check(unfit not in options, f"Stack: {unfit} is no option of a stack.")
-        make: Any = cell if isinstance(cell, type) else self._layers[name]
         first = make(in_features, hidden_features, rngs=rngs, **options)
         sizes = shared_stack.widths(first._options(), in_features, num_layers)
         rest = [make(n, hidden_features, rngs=rngs, **options) for n in sizes[1:]]
@@ -119,8 +129,8 @@ class Stack(nnx.Module):
     @classmethod
     def from_params(
         cls,
-        cell: CellName | type[Layer],
-        layers: Sequence[Params],
+        cell: OneCell,
+        layers: Sequence[Params | Mapping[str, Any]],
         *,
         rngs: nnx.Rngs | None = None,
         **options: Any,
@@ -140,22 +150,18 @@ class Stack(nnx.Module):
           ValueError: shapes do not fit each other, the cell or the options; says what
             was expected.
         """
-        name = shared_stack.cell_of(cell)
-        make = cell if isinstance(cell, type) else cls._layers[name]
+        make: Any = shared_stack.class_of("Stack", cell, cls._layers, layer_of)
         own = {n: options.pop(n) for n in _OWN if n in options}
-        options = any_peepholes(layers) | options
-        check_alike("Stack.from_params", layers)
+        options = make._alike("Stack.from_params", layers) | options
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0]
-        options |= {
-            n: getattr(first, n) for n in ("bidirectional", "heads", "proj_size")
-        }
-        if name == "gru":
-            options["recurrent_bias"] = any(layer.recurrent_bias for layer in made)
+        options |= first._told()
+        if any(getattr(layer, "recurrent_bias", False) for layer in made):
+            options["recurrent_bias"] = True
         sizes = shared_stack.widths(first._options(), first.in_features, len(made))
         for n, (layer, size) in enumerate(zip(made, sizes, strict=True)):
-            shared_stack.check_width(n, size, layer.w_ih[...])
+            shared_stack.check_width(n, size, layer.in_features)
         make_stack: Any = cls
         stack = make_stack(
             cell,
@@ -164,8 +170,7 @@ class Stack(nnx.Module):
             len(made),
             rngs=rngs_with_params(rngs),
             **{
-                "kernel_init": jax.nn.initializers.zeros,
-                "recurrent_kernel_init": jax.nn.initializers.zeros,
+                **make._quick,
                 "param_dtype": first.param_dtype,
                 **own,
                 **options,
@@ -236,8 +241,8 @@ class Stack(nnx.Module):
         if shared_stack.noise_of(options, self.dropout_rate) and not deterministic:
             stream = rngs if rngs is not None else self.dropout_rngs
             stream = stream.dropout if isinstance(stream, nnx.Rngs) else stream
-            key = self.layers[0]._stream_for("dropout", stream)()
-        norms = [layer_stack.Norm(n["scale"][...], n["bias"][...]) for n in self.norms]
+            key = stream_for(self.layers[0], "dropout", stream)()
+        norms = [stack_parts.Norm(n["scale"][...], n["bias"][...]) for n in self.norms]
         return shared_stack.run(
             options,
             inputs,

@@ -1,13 +1,14 @@
 """What `ScannedRNN` is in both of Flax's libraries; needs no Flax itself."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax._cells.table import NAMES, CellName
+from prnn_jax._cells.table import AnyCell, Defined, check_cell_name
+from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
 from prnn_jax._layers.flax import kinds
@@ -17,7 +18,7 @@ from prnn_jax._layers.flax.carry import Carry, Form
 def initialize_carry(
     batch_size: int | tuple[int, ...],
     hidden_size: int,
-    cell: CellName = "gru",
+    cell: AnyCell | LinearCellName = "gru",
     dtype: Any = jnp.float32,
     proj_size: int | None = None,
 ) -> Carry:
@@ -32,23 +33,35 @@ def initialize_carry(
 
     Returns:
       h `[*batch, hidden_size]` for "gru" and "rnn", `(c, h)` for "lstm", `(h, c, n,
-      m)` for "slstm".
+      m)` for "slstm"; one array, too, for the cells without a product, but "qrnn".
 
     Raises:
-      ValueError: there is no such cell.
+      ValueError: there is no such cell, or it is a "qrnn".
     """
     check_cell(cell)
     batch = batch_size if isinstance(batch_size, (tuple, list)) else (batch_size,)
-    form = Form(kinds.KINDS[cell].carry, bidirectional=False)
+    if isinstance(cell, Defined):
+        kind = kinds.Kind.of_defined(cell)
+    elif cell in get_args(LinearCellName):
+        check(
+            cell != "qrnn",
+            "ScannedRNN: cell must be another than qrnn, whose carry has the last "
+            "inputs, too; its layer's own initialize_carry makes one.",
+        )
+        return jnp.zeros((*batch, hidden_size), dtype)
+    else:
+        product: Any = cell
+        kind = kinds.KINDS[product]
+    form = Form(kind.carry, bidirectional=False, states=kind.cell.state_names)
     of_h = hidden_size if proj_size is None else proj_size
     return form.make(
         lambda s: jnp.zeros((*batch, of_h if s == "h" else hidden_size), dtype)
     )
 
 
-def check_cell(cell: str) -> None:
+def check_cell(cell: Any) -> None:
     """Raises ValueError for a cell that there is not."""
-    checks.one_of("ScannedRNN", "cell", cell, NAMES)
+    check_cell_name("ScannedRNN", cell, get_args(LinearCellName))
 
 
 def hidden_size_of(carry: Carry) -> int:

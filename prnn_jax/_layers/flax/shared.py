@@ -7,12 +7,11 @@ from typing import Any, Self, get_args
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.call import Call
 from prnn_jax._call.choose import GATED, cell_of
-from prnn_jax._call.controls import counted
 from prnn_jax._call.noise import Noise
 from prnn_jax._call.options import (
     Implementation,
@@ -24,12 +23,14 @@ from prnn_jax._call.options import (
 )
 from prnn_jax._call.options import Options as CallOptions
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.table import AnyCell
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, typed
 from prnn_jax._layers.arrays import checked_proj_size
 from prnn_jax._layers.flax.carry import Carry, Form
 from prnn_jax._layers.flax.kinds import Kind
+from prnn_jax._layers.flax.sequences import in_order_of_processing, promoted
 
 Initializer = jax.nn.initializers.Initializer
 
@@ -112,8 +113,9 @@ class Options:
             object.__setattr__(self, option, value)
         features, heads = self.features, self.heads
         of_all = {option: getattr(self, option) for option in GATED}
+        of_all["reserve"] = self.reserve
         of_cell = CallOptions(**of_all | dict(self.cell_options))
-        cell_of(name, self.kind.cell.function, of_cell)
+        cell_of(name, self.kind.named, of_cell)
         checks.one_of(name, "merge", self.merge, get_args(Merge))
         checks.one_of(name, "reserve", self.reserve, get_args(Reserve))
         implementations = (None, *get_args(Implementation))
@@ -244,7 +246,7 @@ class Options:
     @property
     def carries(self) -> Form:
         """What they look like."""
-        return Form(self.kind.carry, self.bidirectional)
+        return Form(self.kind.carry, self.bidirectional, self.kind.cell.state_names)
 
     def initial_carry(
         self, input_shape: tuple[int, ...], key: Callable[[], Array] | None = None
@@ -259,6 +261,10 @@ class Options:
         if init is None or key is None:
             return self.carries.make(lambda s: jnp.zeros(shapes[s], self.param_dtype))
         return self.carries.make(lambda s: init(key(), shapes[s], self.param_dtype))
+
+    def carry_of(self, state: Any) -> Carry:
+        """The inverse of `state_of`."""
+        return self.carries.from_state(state)
 
     def state_of(self, name: str, carry: Carry, batch: tuple[int, ...], dtype) -> Any:
         """A carry as the function takes it; messages begin with the name."""
@@ -337,7 +343,7 @@ class Options:
             time_major=self.time_major,
             bidirectional=self.bidirectional,
         )
-        noise = self.noise.controls(key, 0, call, x, params.w_hh)
+        noise = self.noise.controls(key, 0, call, x, self.output)
         y, state = self.kind.function(
             x,
             params,
@@ -358,26 +364,22 @@ class Options:
         )
         if self.reverse and not self.keep_order:
             y = in_order_of_processing(y, seq_lengths, time_major=self.time_major)
-        return (self.carries.from_state(state), y) if self.return_carry else y
+        return (self.carry_of(state), y) if self.return_carry else y
 
+    # ---- in a stack ------------------------------------------------------------------
 
-def in_order_of_processing(y: Array, lengths: Any, *, time_major: bool) -> Array:
-    """y of a reversed layer, last step first; what is past the end stays there."""
-    axis = 0 if time_major else y.ndim - 2
-    if lengths is None:
-        return jnp.flip(y, axis)
-    time = y.shape[axis]
-    lengths = jnp.asarray(lengths)
-    lengths = jnp.expand_dims(counted(lengths, time), axis)
-    steps = lax.broadcasted_iota(jnp.int32, y.shape[:-1], axis)
-    order = jnp.where(steps < lengths, lengths - 1 - steps, steps)
-    return jnp.take_along_axis(y, order[..., None], axis)
+    def resized(self, input_size: int) -> Self:
+        """The same layer for an input of another width, which it need not know."""
+        del input_size
+        return self
 
+    @property
+    def named(self) -> AnyCell:
+        """The cell as `prnn_jax.stack` takes it."""
+        return self.kind.named
 
-def promoted(arrays: tuple, dtype: Any) -> tuple:
-    """Arrays in one floating dtype, by default that to which JAX promotes them all."""
-    if dtype is None:
-        dtype = jnp.result_type(*[x for x in arrays if x is not None])
-        if not jnp.issubdtype(dtype, jnp.inexact):
-            dtype = jnp.promote_types(jnp.float32, dtype)
-    return tuple(None if x is None else jnp.asarray(x, dtype) for x in arrays)
+    def for_stack(self) -> dict[str, Any]:
+        """Arguments of `prnn_jax.stack` that each layer has."""
+        names = "bidirectional", "merge", "time_major", "reserve", "precision"
+        same = {name: getattr(self, name) for name in (*names, "implementation")}
+        return same | dict(self.cell_options)

@@ -1,89 +1,134 @@
 """What the layers without a product in a step share for NNX and Linen."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
-from prnn_jax._given import checks, statics
+from prnn_jax._given import checks
 from prnn_jax._given.checks import check
 from prnn_jax._layers.flax.carry import Carry
-from prnn_jax._layers.flax.shared import in_order_of_processing, promoted
+from prnn_jax._layers.flax.sequences import in_order_of_processing, promoted
 from prnn_jax._layers.linear import Spec
 
 
-def batch_of(spec: Spec, inputs: Any, *, time_major: bool) -> tuple[int, ...]:
-    """Sizes of the batch axes of inputs, checked."""
-    checks.is_array(spec.name, "inputs", inputs)
-    shape = jnp.shape(inputs)
-    axes = "time, *batch" if time_major else "*batch, time"
-    check(
-        len(shape) >= 2 and shape[-1] == spec.input_size,
-        f"{spec.name}: inputs must be [{axes}, in_features] with in_features="
-        f"{spec.input_size}, got {list(shape)}.",
-    )
-    return shape[1:-1] if time_major else shape[:-2]
+@dataclass(frozen=True)
+class Options(Spec):
+    """A layer's options in either library, and how a call with them runs."""
 
+    time_major: bool
+    return_carry: bool
+    keep_order: bool
+    dtype: Any
+    param_dtype: Any
 
-def run(
-    layer: Any,
-    spec: Spec,
-    inputs: ArrayLike,
-    arrays: Mapping[str, Array | None],
-    key: Array | None,
-    *,
-    return_carry: bool | None,
-    time_major: bool | None,
-    keep_order: bool | None,
-    initial_carry: Carry | None = None,
-    seq_lengths: Lengths | None = None,
-    mask: ArrayLike | None = None,
-    resets: Resets | None = None,
-    reset_carry: Carry | None = None,
-) -> Any:
-    """y, or (carry, y) with return_carry.
+    @staticmethod
+    def _flags() -> tuple[str, ...]:
+        return (*Spec._flags(), "time_major", "return_carry", "keep_order")
 
-    Args:
-      layer: whose own options are those that are not given.
-      spec: of the layer.
-      inputs: as for the layers, and so the last five.
-      arrays: the parameters by name.
-      key: for zoneout; None where a call is deterministic.
-      return_carry: whether the carry is returned, too.
-      time_major: whether time is the first axis.
-      keep_order: of a reversed layer's outputs.
-      initial_carry: see there.
-      seq_lengths: see there.
-      mask: see there.
-      resets: see there.
-      reset_carry: see there.
-    """
-    given = {"return_carry": return_carry, "time_major": time_major}
-    given["keep_order"] = keep_order
-    chosen = {k: getattr(layer, k) if v is None else v for k, v in given.items()}
-    flags = {k: statics.flag(spec.name, k, v or False) for k, v in chosen.items()}
-    time_major = flags["time_major"]
-    batch = batch_of(spec, inputs, time_major=time_major)
-    x, *of_layer = promoted((inputs, *arrays.values()), layer.dtype)
-    check(
-        reset_carry is None or resets is not None,
-        f"{spec.name}: reset_carry is given without resets; give resets, or leave it "
-        "out.",
-    )
-    y, state = spec.run(
-        x,
-        dict(zip(arrays, of_layer, strict=True)),
-        spec.as_state("initial_carry", initial_carry, batch, x.dtype),
-        key,
-        lengths=seq_lengths,
-        mask=mask,
-        resets=resets,
-        reset_to=spec.as_state("reset_carry", reset_carry, batch, x.dtype),
-        time_major=time_major,
-    )
-    if spec.reverse and not flags["keep_order"]:
-        y = in_order_of_processing(y, seq_lengths, time_major=time_major)
-    return (spec.as_carry(state), y) if flags["return_carry"] else y
+    def for_stack(self) -> dict[str, Any]:
+        return super().for_stack() | {"time_major": self.time_major}
+
+    def typed(self, params: Any) -> Any:
+        """Parameters need no type to say what a leading axis is."""
+        return params
+
+    def batch(self, inputs: Any, in_features: int | None = None) -> tuple[int, ...]:
+        """Sizes of the batch axes of inputs, checked."""
+        wanted = self.input_size if in_features is None else in_features
+        checks.is_array(self.name, "inputs", inputs)
+        shape = jnp.shape(inputs)
+        axes = "time, *batch" if self.time_major else "*batch, time"
+        check(
+            len(shape) >= 2 and shape[-1] == wanted,
+            f"{self.name}: inputs must be [{axes}, in_features] with in_features="
+            f"{wanted}, got {list(shape)}.",
+        )
+        return shape[1:-1] if self.time_major else shape[:-2]
+
+    # ---- carries ---------------------------------------------------------------------
+
+    def initial_carry(self, input_shape: tuple[int, ...]) -> Carry:
+        """Zeros in param_dtype; of one time step, `[*batch, in_features]`."""
+        return self.carry_of(self.zeros(input_shape[:-1], self.param_dtype))
+
+    def carry_of(self, state: Any) -> Carry:
+        """A state as Flax has it: of two directions a pair."""
+        if not self.bidirectional:
+            return state
+        return tuple(jax.tree.map(lambda s, n=n: s[n], state) for n in range(2))
+
+    def state_of(
+        self, name: str, carry: Carry, batch: tuple[int, ...], dtype: Any
+    ) -> Any:
+        """The inverse of `carry_of`, checked; None stays."""
+        if carry is None:
+            return None
+        wanted = jax.eval_shape(lambda: self.carry_of(self.zeros(batch, dtype)))
+        shapes = [
+            jax.tree.map(lambda x: list(jnp.shape(x)), c) for c in (wanted, carry)
+        ]
+        check(
+            jax.tree.structure(wanted) == jax.tree.structure(carry)
+            and shapes[0] == shapes[1],
+            f"{name} must have the shapes {shapes[0]}, got {shapes[1]}.",
+        )
+        carry = jax.tree.map(lambda x: jnp.asarray(x, dtype), carry)
+        if not self.bidirectional:
+            return carry
+        return jax.tree.map(lambda *ways: jnp.stack(ways), *carry)
+
+    # ---- a call ----------------------------------------------------------------------
+
+    def call(
+        self,
+        inputs: ArrayLike,
+        arrays: Mapping[str, Array | None],
+        key: Array | None,
+        *,
+        initial_carry: Carry | None = None,
+        seq_lengths: Lengths | None = None,
+        mask: ArrayLike | None = None,
+        resets: Resets | None = None,
+        reset_carry: Carry | None = None,
+    ) -> Any:
+        """y, or (carry, y) with return_carry.
+
+        Args:
+          inputs: as for the layers, and so the last five.
+          arrays: the parameters by name.
+          key: for zoneout; None where a call is deterministic.
+          initial_carry: see there.
+          seq_lengths: see there.
+          mask: see there.
+          resets: see there.
+          reset_carry: see there.
+        """
+        name, batch = self.name, self.batch(inputs)
+        x, *of_layer = promoted((inputs, *arrays.values()), self.dtype)
+        check(
+            reset_carry is None or resets is not None,
+            f"{name}: reset_carry is given without resets; give resets, or leave it "
+            "out.",
+        )
+        y, state = self.run(
+            x,
+            dict(zip(arrays, of_layer, strict=True)),
+            key,
+            state_0=self.state_of(
+                f"{name}: initial_carry", initial_carry, batch, x.dtype
+            ),
+            lengths=seq_lengths,
+            mask=mask,
+            resets=resets,
+            reset_to=self.state_of(f"{name}: reset_carry", reset_carry, batch, x.dtype),
+            time_major=self.time_major,
+        )
+        if self.reverse and not self.keep_order:
+            y = in_order_of_processing(y, seq_lengths, time_major=self.time_major)
+        return (self.carry_of(state), y) if self.return_carry else y

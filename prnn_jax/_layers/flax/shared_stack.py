@@ -1,6 +1,6 @@
 """What `Stack` is in both of Flax's libraries; needs no Flax itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -10,25 +10,37 @@ from jax.typing import ArrayLike
 
 from prnn_jax._call.noise import Noise
 from prnn_jax._call.options import Lengths, Resets
-from prnn_jax._cells.table import NAMES
+from prnn_jax._cells.table import Defined
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
-from prnn_jax._given.params import Params
 from prnn_jax._layers.flax.carry import Carry
-from prnn_jax._layers.flax.shared import Options, promoted
-from prnn_jax._ops import layer_stack
+from prnn_jax._layers.flax.sequences import promoted
+from prnn_jax._layers.flax.shared import Options as WithProduct
+from prnn_jax._layers.flax.shared_linear import Options as WithoutProduct
+from prnn_jax._ops import layer_stack, stack_parts
+
+Options = WithProduct | WithoutProduct
 
 
-def cell_of(cell: Any) -> Any:
-    """A cell's name, from that or from its layer.
+def class_of(op: str, cell: Any, known: Mapping[str, Any], layer_of: Callable) -> Any:
+    """A layer's class, from that, from its cell's name, or from a cell of the user's.
+
+    Args:
+      op: what takes it, for messages.
+      cell: one of these.
+      known: the classes by name.
+      layer_of: makes the class of a cell of the user's.
 
     Raises:
-      ValueError: it is neither.
+      ValueError: it is none of these.
     """
-    kind = getattr(cell, "_kind", None) if isinstance(cell, type) else None
-    name = cell if kind is None else kind.cell.function
-    checks.one_of("Stack", "cell", name, NAMES)
-    return name
+    if isinstance(cell, type) and hasattr(cell, "_alike"):
+        return cell
+    if isinstance(cell, Defined):
+        return layer_of(cell)
+    name: Any = cell
+    checks.one_of(op, "cell", name, tuple(known))
+    return known[name]
 
 
 def check_rate(name: str, rate: Any) -> float:
@@ -58,25 +70,24 @@ def widths(options: Options, in_features: int, num_layers: int) -> list[int]:
     return [in_features] + [(1 + both) * options.output] * (num_layers - 1)
 
 
-def check_width(n: int, size: int, w_ih: Any) -> None:
+def check_width(n: int, size: int, input_size: int) -> None:
     """Layer n of given parameters must fit what comes before it.
 
     Raises:
       ValueError: it does not.
     """
-    shape = list(w_ih.shape)
     check(
-        shape[-2] == size,
+        input_size == size,
         f"Stack.from_params: layer {n} must be for an input of {size} features, got "
-        f"w_ih {shape}.",
+        f"one for {input_size}.",
     )
 
 
 def run(
     options: Options,
     inputs: ArrayLike,
-    layers: Sequence[Params],
-    norms: Sequence[layer_stack.Norm | None],
+    layers: Sequence[Any],
+    norms: Sequence[stack_parts.Norm | None],
     *,
     dropout_rate: float,
     skip_connections: bool,
@@ -90,7 +101,7 @@ def run(
     """y, or (carries, y) with return_carry, as `shared.Options.run` of one layer.
 
     Args:
-      options: of each layer.
+      options: of the first layer, and all but the input's width of the others.
       inputs: as for the layers, and so those that are not named here.
       layers: the parameters of each.
       norms: of each one's input.
@@ -107,6 +118,7 @@ def run(
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
     batch = options.batch(inputs)
+    sizes = widths(options, jnp.shape(inputs)[-1], len(layers))
     leaves, structure = jax.tree.flatten((inputs, list(layers), list(norms)))
     arrays = promoted(tuple(leaves), options.dtype)
     x, layers, norms = jax.tree.unflatten(structure, arrays)
@@ -120,8 +132,8 @@ def run(
             f"{type(carries).__name__} of {len(jax.tree.leaves(carries))} arrays.",
         )
         return [
-            options.state_of(f"Stack: {name}[{n}]", carry, batch, x.dtype)
-            for n, carry in enumerate(carries)
+            options.resized(size).state_of(f"Stack: {name}[{n}]", carry, batch, x.dtype)
+            for n, (size, carry) in enumerate(zip(sizes, carries, strict=True))
         ]
 
     check(
@@ -130,10 +142,10 @@ def run(
     )
     noise = noise_of(options, dropout_rate)
     y, states = layer_stack.stack(
-        options.kind.cell.function,
+        options.named,
         x,
         [
-            layer_stack.Layer(options.typed(params), norm)
+            stack_parts.Layer(options.typed(params), norm)
             for params, norm in zip(layers, norms, strict=True)
         ],
         states_of("initial_carry", initial_carry),
@@ -141,20 +153,14 @@ def run(
         mask=mask,
         resets=resets,
         reset_to=states_of("reset_carry", reset_carry),
-        bidirectional=options.bidirectional,
-        merge=options.merge,
         dropout=noise.dropout,
         recurrent_dropout=noise.recurrent_dropout,
         zoneout=noise.zoneout,
         key=key,
         skip_connections=skip_connections,
-        time_major=options.time_major,
-        reserve=options.reserve,
-        precision=options.precision,
-        implementation=options.implementation,
-        **options.cell_options,
+        **options.for_stack(),
     )
-    carries = tuple(map(options.carries.from_state, states))
+    carries = tuple(map(options.carry_of, states))
     return (carries, y) if options.return_carry else y
 
 
@@ -166,7 +172,9 @@ def noise_of(options: Options, dropout_rate: float) -> Noise:
 
 def initial_carry(options: Options, input_shape: tuple[int, ...], count: int) -> Any:
     """Zeros for each layer, in param_dtype."""
-    return tuple(options.initial_carry(input_shape) for _ in range(count))
+    *batch, in_features = input_shape
+    sizes = widths(options, in_features, count)
+    return tuple(options.resized(n).initial_carry((*batch, n)) for n in sizes)
 
 
 def norm_shapes(dtype: Any, width: int) -> dict[str, Any]:

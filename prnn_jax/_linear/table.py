@@ -1,0 +1,350 @@
+"""The cells without a product in a step: one table, for stacks, layers and `init`."""
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypedDict, get_args
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from prnn_jax._cells.activations import GivenActivation, applied
+from prnn_jax._engine.linear_plan import LinearCellName
+from prnn_jax._given import checks, statics
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params
+from prnn_jax._linear.functions import indrnn, min_gru, min_lstm, rg_lru
+from prnn_jax._linear.qrnn import Pooling, qrnn
+from prnn_jax._linear.sru import sru
+
+Initializer = jax.nn.initializers.Initializer
+#: Of a parameter: how it begins, and its shape.
+Begins = tuple[Callable[..., Array], tuple[int, ...]]
+
+
+class FunctionOptions(TypedDict, total=False):
+    """Arguments of the functions that not all of them have, but activation."""
+
+    pooling: Pooling
+    skip_scale: float
+    c: float
+
+
+class InitOptions(TypedDict, total=False):
+    """Options by which parameters begin, that not all cells have."""
+
+    pooling: Pooling
+    width: int
+    highway_bias: float
+    c: float
+    steps: int | None
+
+
+class OwnOptions(InitOptions, total=False):
+    """Arguments of layers that not all of them have."""
+
+    activation: GivenActivation
+    peepholes: bool
+    zoneout_rate: float
+
+
+class Sized(Protocol):
+    """A layer as the table knows it: two sizes, and options that not all have."""
+
+    @property
+    def input_size(self) -> int: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    @property
+    def own(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class LinearCell:
+    """What a layer must know of its cell.
+
+    Attributes:
+      function: the function of `prnn_jax` that runs it.
+      state: what that calls the initial state.
+      gates: by the options, columns of the first parameter for each unit.
+      begins: of a layer, its parameters by name.
+      own: the layer's options that not all layers have, and their defaults.
+      names: of all parameters that there may be; what multiplies the input is first.
+      axes: of that one.
+      takes: the function's arguments that not all functions have.
+      arguments: of a layer, these.
+      state_shapes: of a layer, shapes of the states without batch axes.
+      in_params: whether the function takes its parameters as `Params`.
+      has_zoneout: whether it has.
+    """
+
+    function: Callable[..., Any]
+    state: str
+    gates: Callable[[Mapping[str, Any]], int]
+    begins: Callable[[Sized], dict[str, Begins]]
+    own: Mapping[str, Any]
+    names: tuple[str, ...] = ("w_ih", "b_ih")
+    axes: int = 2
+    takes: tuple[str, ...] = ("activation",)
+    arguments: Callable[[Sized], dict[str, Any]] = lambda s: {
+        "activation": s.own["activation"]
+    }
+    state_shapes: Callable[[Sized], tuple[tuple[int, ...], ...]] = lambda s: (
+        (s.hidden_size,),
+    )
+    in_params: bool = False
+    has_zoneout: bool = False
+
+    # As noise knows a cell of `_cells.table`.
+    states: ClassVar[int] = 1
+    has_product: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """Of the function."""
+        return self.function.__name__
+
+    @property
+    def described(self) -> str:
+        """What messages call it."""
+        return self.name
+
+    def bind(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        """Parameters by name as arguments of the function."""
+        arrays = {name: arrays.get(name) for name in self.names}
+        return {"params": Params(**arrays)} if self.in_params else arrays
+
+    def arrays(self, op: str, params: Any) -> dict[str, Any]:
+        """The inverse of `bind`: parameters by name, None where there is none.
+
+        Raises:
+          ValueError: they are no arguments of the function; in the words of `op`.
+        """
+        if self.in_params:
+            inner = params.get("params") if isinstance(params, Mapping) else params
+            if isinstance(inner, Params):
+                both = [b for b in (inner.b_ih, inner.b_hh) if b is not None]
+                params = {"w_ih": inner.w_ih, "w_hh": inner.w_hh}
+                params["b_ih"] = sum(both[1:], start=both[0]) if both else None
+        names, came = ", ".join(self.names), type(params).__name__
+        check(
+            isinstance(params, Mapping) and set(params) <= set(self.names),
+            f"{op}: params must be arguments of prnn_jax.{self.name} by name, of "
+            f"{names}, such as prnn_jax.init gives, got "
+            f"{', '.join(params) if isinstance(params, Mapping) else came}.",
+        )
+        first = self.names[0]
+        check(
+            hasattr(params.get(first), "shape"),
+            f"{op}: {first} must be an array, got {type(params.get(first)).__name__}.",
+        )
+        return {name: params.get(name) for name in self.names}
+
+    @staticmethod
+    def role(name: str) -> str:
+        """Of a parameter: "kernel" multiplies the input, "bias", or its own: ""."""
+        if name in ("w_ih", "w_gates", "w_skip"):
+            return "kernel"
+        return "bias" if name.startswith("b_") else ""
+
+    def draws(
+        self,
+        layer: Sized,
+        dtype: Any,
+        *,
+        use_bias: bool,
+        bidirectional: bool,
+        kernel_init: Initializer | None = None,
+        bias_init: Initializer | None = None,
+    ) -> dict[str, Callable[[Array], Array]]:
+        """For each parameter, what draws it from a key.
+
+        Args:
+          layer: its sizes and own options.
+          dtype: of the parameters.
+          use_bias: whether there are biases.
+          bidirectional: whether there are two directions, drawn apart.
+          kernel_init: in place of the cell's own, of what multiplies x.
+          bias_init: in place of the cell's own.
+        """
+        out = {}
+        for name, (init, shape) in self.begins(layer).items():
+            role = self.role(name)
+            if role == "bias" and not use_bias:
+                continue
+            given = {"kernel": kernel_init, "bias": bias_init}.get(role)
+            draw = functools.partial(_drawn, given or init, shape, dtype)
+            out[name] = functools.partial(_of_both, draw) if bidirectional else draw
+        return out
+
+
+def _drawn(init: Any, shape: tuple[int, ...], dtype: Any, key: Array) -> Array:
+    return init(key, shape, dtype)
+
+
+def _of_both(draw: Callable, key: Array) -> Array:
+    return jnp.stack([draw(one) for one in jax.random.split(key)])
+
+
+def check_own(op: str, layer: Sized, sizes: tuple[str, str]) -> None:
+    """A layer's own options must be such; `sizes`: what messages call the two.
+
+    Raises:
+      ValueError: one is not; in the words of `op`.
+    """
+    own = layer.own
+    if "activation" in own:
+        applied(op, "activation", own["activation"])
+    if "c" in own:
+        check(
+            layer.input_size == layer.hidden_size,
+            f"{op}: {sizes[1]} must be {sizes[0]} = {layer.input_size}, for its units "
+            f"are the input's, got {layer.hidden_size}.",
+        )
+        statics.number(op, "c", own["c"])
+    if "pooling" in own:
+        checks.one_of(op, "pooling", own["pooling"], get_args(Pooling))
+        statics.size(op, "width", own["width"])
+        rate = statics.number(op, "zoneout_rate", own["zoneout_rate"])
+        check(
+            0 <= rate <= 1,
+            f"{op}: zoneout_rate must be of numbers from 0 to 1, got {rate!r}.",
+        )
+    if "highway_bias" in own:
+        statics.number(op, "highway_bias", own["highway_bias"])
+    if own.get("steps") is not None:
+        statics.size(op, "steps", own["steps"])
+
+
+# ---- how parameters begin ------------------------------------------------------------
+
+_normal, _uniform = (
+    jax.nn.initializers.lecun_normal(),
+    jax.nn.initializers.lecun_uniform(),
+)
+_zeros = jax.nn.initializers.zeros
+
+
+def _gated(count: int) -> dict[str, Any]:
+    def begins(s: Sized) -> dict[str, Begins]:
+        columns = count * s.hidden_size
+        return {
+            "w_ih": (_normal, (s.input_size, columns)),
+            "b_ih": (_zeros, (columns,)),
+        }
+
+    return {"gates": lambda own: count, "begins": begins}
+
+
+def _of_sru(s: Sized) -> dict[str, Begins]:
+    """Weights uniform with the variance 1/input, as the paper has them."""
+    hidden = s.hidden_size
+
+    def biases(_, shape: tuple[int, ...], dtype: Any) -> Array:
+        of_r = jnp.full(hidden, s.own["highway_bias"], dtype)
+        return jnp.concatenate([jnp.zeros(hidden, dtype), of_r]).reshape(shape)
+
+    out: dict[str, Begins] = {
+        "w_ih": (_uniform, (s.input_size, 3 * hidden)),
+        "b_ih": (biases, (2 * hidden,)),
+    }
+    if s.own["peepholes"]:
+        out["peepholes"] = _zeros, (2 * hidden,)
+    if s.input_size != hidden:
+        out["w_skip"] = _uniform, (s.input_size, hidden)
+    return out
+
+
+def _arguments_of_sru(s: Sized) -> dict[str, Any]:
+    """The highway's scale keeps the variance of x, as in the paper."""
+    scale = math.sqrt(1 + 2 * math.exp(s.own["highway_bias"]))
+    return {"activation": s.own["activation"], "skip_scale": scale}
+
+
+def _gates_of_qrnn(own: Mapping[str, Any]) -> int:
+    return 1 + len(own["pooling"])
+
+
+def _of_qrnn(s: Sized) -> dict[str, Begins]:
+    columns = _gates_of_qrnn(s.own) * s.hidden_size
+    shape = s.own["width"], s.input_size, columns
+    return {"w_ih": (_normal, shape), "b_ih": (_zeros, (columns,))}
+
+
+def _of_rg_lru(s: Sized) -> dict[str, Begins]:
+    hidden = s.hidden_size
+
+    def decay(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        """σ(Λ)^c uniform from 0.9 to 0.999, as the paper has it."""
+        kept = jax.random.uniform(key, shape, minval=0.9, maxval=0.999)
+        log_a = jnp.log(kept) / s.own["c"]
+        return (log_a - jnp.log(-jnp.expm1(log_a))).astype(dtype)
+
+    return {
+        "w_gates": (_normal, (hidden, 2 * hidden)),
+        "b_gates": (_zeros, (2 * hidden,)),
+        "decay": (decay, (hidden,)),
+    }
+
+
+def _of_indrnn(s: Sized) -> dict[str, Begins]:
+    most = 1.0 if s.own["steps"] is None else 2.0 ** (1 / s.own["steps"])
+
+    def own(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return jax.random.uniform(key, shape, maxval=most).astype(dtype)
+
+    return {**_gated(1)["begins"](s), "w_hh": (own, (s.hidden_size,))}
+
+
+CELLS: dict[LinearCellName, LinearCell] = {
+    "min_gru": LinearCell(min_gru, "h_0", **_gated(2), own={"activation": "linear"}),
+    "min_lstm": LinearCell(min_lstm, "h_0", **_gated(3), own={"activation": "linear"}),
+    "sru": LinearCell(
+        sru,
+        "c_0",
+        lambda own: 3,
+        _of_sru,
+        {"activation": "linear", "peepholes": False, "highway_bias": 0.0},
+        names=("w_ih", "b_ih", "peepholes", "w_skip"),
+        takes=("activation", "skip_scale"),
+        arguments=_arguments_of_sru,
+    ),
+    "qrnn": LinearCell(
+        qrnn,
+        "state_0",
+        _gates_of_qrnn,
+        _of_qrnn,
+        {"activation": "tanh", "width": 2, "pooling": "fo", "zoneout_rate": 0.0},
+        axes=3,
+        takes=("activation", "pooling"),
+        arguments=lambda s: {k: s.own[k] for k in ("activation", "pooling")},
+        state_shapes=lambda s: (
+            (s.hidden_size,),
+            (s.own["width"] - 1, s.input_size),
+        ),
+        has_zoneout=True,
+    ),
+    "rg_lru": LinearCell(
+        rg_lru,
+        "h_0",
+        lambda own: 2,
+        _of_rg_lru,
+        {"c": 8.0},
+        names=("w_gates", "b_gates", "decay"),
+        takes=("c",),
+        arguments=lambda s: {"c": s.own["c"]},
+    ),
+    "indrnn": LinearCell(
+        indrnn,
+        "h_0",
+        lambda own: 1,
+        _of_indrnn,
+        {"activation": "relu", "steps": None},
+        names=("w_ih", "b_ih", "w_hh"),
+        in_params=True,
+    ),
+}
