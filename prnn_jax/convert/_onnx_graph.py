@@ -82,6 +82,11 @@ class Scope:
         ]
 
     @property
+    def graph(self) -> Any:
+        """The graph of ONNX itself."""
+        return self._graph
+
+    @property
     def outputs(self) -> list[str]:
         """The names of the graph's results."""
         return [one.name for one in self._graph.output]

@@ -59,11 +59,22 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
       FileNotFoundError: there is no such file.
       ImportError: the package onnx is missing.
     """
-    proto = _loaded(model)
-    scope = Scope(proto.graph, proto.opset_import)
-    found = {node.name: node for node in scope.nodes() if _operator(node) is not None}
-    layers = _chosen(found, name, [node.proto.op_type for node in scope.nodes()])
-    return joined(_OP, [_of_layer(layer) for layer in layers])
+    proto = loaded(model)
+    found = recurrent_nodes(proto)
+    layers = _chosen(
+        found, name, [node.proto.op_type for node in _scope(proto).nodes()]
+    )
+    return joined(_OP, [of_layer(layer) for layer in layers])
+
+
+def _scope(proto: Any) -> Scope:
+    return Scope(proto.graph, proto.opset_import)
+
+
+def recurrent_nodes(proto: Any) -> dict[str, Node]:
+    """The nodes LSTM, GRU and RNN of a model by name, those of subgraphs too."""
+    nodes = _scope(proto).nodes()
+    return {node.name: node for node in nodes if _operator(node) is not None}
 
 
 def _operator(node: Node) -> str | None:
@@ -74,7 +85,8 @@ def _operator(node: Node) -> str | None:
     return kind if kind in _CELLS and domain in ("", "ai.onnx") else None
 
 
-def _loaded(model: Any) -> Any:
+def loaded(model: Any) -> Any:
+    """A model, from what `import_onnx` takes."""
     try:
         import onnx
         from google.protobuf.message import DecodeError
@@ -90,11 +102,11 @@ def _loaded(model: Any) -> Any:
     )
     what = os.fspath(model) if is_path else "the bytes"
     try:
-        loaded = onnx.load(model) if is_path else onnx.load_from_string(model)
+        proto = onnx.load(model) if is_path else onnx.load_from_string(model)
     except DecodeError as error:
         raise ValueError(f"{_OP}: {what} must be a model of ONNX: {error}.") from error
-    check(len(loaded.graph.node) > 0, f"{_OP}: {what} must be a model of ONNX.")
-    return loaded
+    check(len(proto.graph.node) > 0, f"{_OP}: {what} must be a model of ONNX.")
+    return proto
 
 
 # ---- which nodes ---------------------------------------------------------------------
@@ -110,7 +122,7 @@ def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
     )
     if name is None:
         first, *others = found.values()
-        if all(_is_same(first, other) for other in others):  # as in branches of an If
+        if all(is_same(first, other) for other in others):  # as in branches of an If
             return [Layer(first)]
         layers = chain(list(found.values()))
         nodes = [node for layer in layers for node in layer if node is not None]
@@ -125,7 +137,7 @@ def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
     return [Layer(found[one]) for one in names]
 
 
-def _is_same(one: Node, other: Node) -> bool:
+def is_same(one: Node, other: Node) -> bool:
     """Whether two nodes compute the same of an x."""
     options = [sorted(map(str, node.proto.attribute)) for node in (one, other)]
     if one.proto.op_type != other.proto.op_type or options[0] != options[1]:
@@ -142,7 +154,7 @@ def _is_same(one: Node, other: Node) -> bool:
 # ---- a node --------------------------------------------------------------------------
 
 
-def _of_layer(layer: Layer) -> Imported:
+def of_layer(layer: Layer) -> Imported:
     """Of one node, or of two that are its directions."""
     one = _network(layer.forward)
     if layer.backward is None:
@@ -172,6 +184,7 @@ def _of_layer(layer: Layer) -> Imported:
         state_0=state_0,
         bidirectional=True,
         reverse=False,
+        places=(one.name, other.name),
     )
 
 
@@ -200,6 +213,7 @@ def _network(node: Node) -> Imported:
         state_0=_state(node, operator, params, where, directions),
         cell=_CELLS[operator],
         name=node.name,
+        places=(node.name,),
         bidirectional=directions == 2,
         reverse=direction == "reverse",
         time_major=not node.attribute("layout", 0),
