@@ -8,6 +8,7 @@ from onnx_support import (
     BATCH,
     HIDDEN,
     IN,
+    TIME,
     X,
     assert_computes_the_same,
     model_of,
@@ -109,6 +110,29 @@ def test_layers_with_something_else_between_are_not_one_network():
         import_onnx(two_layers([squeeze, turned]))
     right = helper.make_node("Squeeze", ["Y", "axis"], ["X_2"])
     assert len(import_onnx(two_layers([right])).layers) == 2
+
+
+@pytest.mark.parametrize("time_fixed", [TIME, TIME + 1])
+def test_layers_of_sizes_that_are_fixed(time_fixed):
+    """As PyTorch's exporter writes them, where it is not told of dynamic ones."""
+    arrays = weights("LSTM", 2) | {"shape": np.array([time_fixed, BATCH, 2 * HIDDEN])}
+    arrays |= {f"{n}_2": a for n, a in weights("LSTM", 2, 2 * HIDDEN).items()}
+    options = {"hidden_size": HIDDEN, "direction": "bidirectional"}
+    nodes = [
+        node_of("LSTM", direction="bidirectional"),
+        helper.make_node("Transpose", ["Y"], ["Y_t"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["Y_t", "shape"], ["X_2"]),
+        helper.make_node("LSTM", ["X_2", "W_2", "R_2", "B_2"], ["Y_2"], **options),
+    ]
+    model = model_of(nodes, arrays, (), "Y_2")
+    net = import_onnx(model)
+    assert len(net.layers) == 2
+    if time_fixed == TIME:
+        assert_computes_the_same(net, model, X)
+    # Without the change of layout the same shape has other numbers in it.
+    nodes[2].input[0] = "Y"
+    with pytest.raises(ValueError, match="name must say which node is meant"):
+        import_onnx(model_of(nodes, arrays, (), "Y_2"))
 
 
 # ---- directions ----------------------------------------------------------------------

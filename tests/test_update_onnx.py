@@ -34,6 +34,12 @@ def trained(net: Imported) -> Imported:
     return jax.tree.map(lambda array: 1.25 * array + 0.03, net)
 
 
+def with_another_bias(net: Imported) -> Imported:
+    (params,) = net.layers
+    b_ih = np.asarray(params.b_ih) + 1
+    return replace(net, layers=(params._replace(b_ih=b_ih),))
+
+
 def arrays_of(model) -> dict[str, np.ndarray]:
     return {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
 
@@ -166,8 +172,7 @@ def test_what_is_made_of_constants_is_replaced():
     assert set(arrays_of(made)) == {"B", "W_updated", "R_updated"}
     assert_computes_the_same(trained(net), made, X)
     # Of what is not trained nothing changes: the 8 bits stay.
-    (params,) = net.layers
-    biased = replace(net, layers=(params._replace(b_ih=params.b_ih + 1),))
+    biased = with_another_bias(net)
     made = update_onnx(model, biased)
     assert operators(made) == operators(model)
     assert_computes_the_same(biased, made, X)
@@ -183,10 +188,9 @@ def test_weights_in_8_bits_are_refused_where_they_are_new(tmp_path):
     net = import_onnx(model)
     with pytest.raises(ValueError, match=r"W of the node .*, 'W_quantized', must be"):
         update_onnx(model, trained(net))
-    (params,) = net.layers
-    biased = replace(net, layers=(params._replace(b_ih=params.b_ih + 1),))
+    biased = with_another_bias(net)
     made = update_onnx(model, biased)
-    assert_bitwise_equal(import_onnx(made).layers[0].b_ih, params.b_ih + 1)
+    assert_bitwise_equal(import_onnx(made).layers, biased.layers)
 
 
 def branches(*inputs):

@@ -1,6 +1,7 @@
 """Networks back into models of PyTorch, against PyTorch itself."""
 
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -116,7 +117,8 @@ def test_files(kind, tmp_path):
     if kind == "pt":
         torch.save({"model": state}, path)
     elif kind == "npz":
-        np.savez(path, **{n: np.array(a) for n, a in state.items()})
+        arrays: dict[str, Any] = {n: np.array(a) for n, a in state.items()}
+        np.savez(path, **arrays)
     elif kind == "safetensors":
         library("safetensors.torch").save_file(state, path, {"made by": "us"})
     else:

@@ -112,7 +112,8 @@ def _write(file: Any, new: Sequence[tuple[Layer, dict[int, np.ndarray]]]) -> Non
     with h5py.File(file, "r+") as h5:
         for layer, arrays in new:
             for n, array in arrays.items():
-                h5[layer.source[n]][...] = array
+                stored: Any = h5[layer.source[n]]
+                stored[...] = array
 
 
 def _write_keras(

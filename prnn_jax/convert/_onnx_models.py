@@ -16,8 +16,9 @@ from prnn_jax.convert._directions import stack_directions
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx import from_onnx
 from prnn_jax.convert._onnx_activations import options_of
+from prnn_jax.convert._onnx_cells import written_cells
 from prnn_jax.convert._onnx_chain import Layer, chain
-from prnn_jax.convert._onnx_graph import Node, Scope, numpy_of
+from prnn_jax.convert._onnx_graph import MOVE, Node, Scope, numpy_of
 
 _OP = "import_onnx"
 _CELLS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
@@ -40,6 +41,10 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     initializers, or whatever the model makes of constants. Of DynamicQuantizeLSTM
     (ONNX Runtime), `net` has the weights that the 8 bits stand for, and does not round
     x and h to 8 bits, as the node does.
+
+    An LSTM or a GRU may also be written out, one step of it, in products, sums and
+    activations, as PyTorch's exporter does with LSTMCell and GRUCell; its name is that
+    of the node that gives h, and x is `[*batch, time, input]`.
 
     Args:
       model: a path, or an `onnx.ModelProto`, or its bytes.
@@ -72,9 +77,10 @@ def _scope(proto: Any) -> Scope:
 
 
 def recurrent_nodes(proto: Any) -> dict[str, Node]:
-    """The nodes LSTM, GRU and RNN of a model by name, those of subgraphs too."""
-    nodes = _scope(proto).nodes()
-    return {node.name: node for node in nodes if _operator(node) is not None}
+    """LSTM, GRU and RNN of a model by name: nodes, and cells that are written out."""
+    nodes = list(_scope(proto).nodes())
+    found = [node for node in nodes if _operator(node) is not None]
+    return {node.name: node for node in (*found, *written_cells(nodes))}
 
 
 def _operator(node: Node) -> str | None:
@@ -117,7 +123,8 @@ def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
     listed = ", ".join(f"{n!r} ({node.proto.op_type})" for n, node in found.items())
     check(
         len(found) > 0,
-        f"{_OP}: the model must have a node LSTM, GRU or RNN, got "
+        f"{_OP}: the model must have a node LSTM, GRU or RNN, or an LSTM or a GRU "
+        "whose cell is written out as PyTorch's exporter does, got "
         f"{', '.join(sorted(set(operators)))}.",
     )
     if name is None:
@@ -258,13 +265,6 @@ def _check_options(node: Node, where: str) -> None:
     )
 
 
-#: What makes zeros of zeros, and an input of parts of it.
-_MOVE = (
-    *("Cast", "Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split"),
-    *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
-)
-
-
 def _is_known(scope: Scope, name: str) -> bool:
     """Whether a state is constant, zero, or what the caller gives."""
     return scope.constant(name) is not None or _is_zero_or_given(scope, name)
@@ -285,7 +285,7 @@ def _is_zero_or_given(scope: Scope, name: str) -> bool:
         place = list(proto.output).index(name)
         branches = [branch for _, branch in inner.subgraphs(proto)]
         return all(_is_zero_or_given(one, one.outputs[place]) for one in branches)
-    if proto.op_type not in _MOVE:
+    if proto.op_type not in MOVE:
         return False
     given = proto.input if proto.op_type == "Concat" else proto.input[:1]
     return all(_is_zero_or_given(inner, one) for one in given)

@@ -59,8 +59,9 @@ def update_onnx(
 
     Raises:
       ValueError: the model has no such node, or one of another cell, activation, or
-        shape; weights of a DynamicQuantizeLSTM are new; an initial state is new that
-        the model's caller gives; `to` is missing, or given for an object.
+        shape; weights of a DynamicQuantizeLSTM are new, or of a cell that is written
+        out; an initial state is new that the model's caller gives; `to` is missing, or
+        given for an object.
       FileNotFoundError: there is no such file.
       ImportError: the package onnx is missing.
     """
@@ -148,6 +149,12 @@ def _replace(
     model: Any, nodes: Sequence[Node], letter: str, array: np.ndarray
 ) -> set[str]:
     """Gives an input of some nodes another value; names of what they read no more."""
+    check(
+        not any(node.is_written for node in nodes),
+        f"{_OP}: {nodes[0].name!r} must be a node LSTM, GRU or RNN, and is a cell that "
+        "is written out; its weights are initializers like any others, in which "
+        "to_pytorch's arrays can be put.",
+    )
     position, left = _POSITIONS[letter], set()
     for name, node in {node.input(position): node for node in nodes}.items():
         old = node.constant(position)

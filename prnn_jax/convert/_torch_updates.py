@@ -91,15 +91,15 @@ def _updated(model: Any, net: Imported, name: str) -> Any:
     own = {} if module is None else dict(module.named_parameters())
     arrays = _new(import_pytorch(model, name), net)
     for key, array in arrays.items():
-        tensor = own.get(key, own.get(key.removesuffix("_l0")))
+        of_cell = key.removesuffix("_l0")
         check(
-            tensor is not None,
+            key in own or of_cell in own,
             f"{_OP}: {name or 'the model'} must have the parameter {key}, which it "
             "keeps in another form, such as 8 bits; update the module that it was made "
             "of.",
         )
         with torch.no_grad():
-            tensor.copy_(torch.from_numpy(_plain(array)))
+            own[key if key in own else of_cell].copy_(torch.from_numpy(_plain(array)))
     return model
 
 
