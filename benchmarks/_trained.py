@@ -83,7 +83,9 @@ def layers_of_keras(
         getattr(keras.layers, kind)(len(w[1]), return_sequences=True, **options)
         for w in weights
     ]
-    layers = [keras.layers.Bidirectional(one) for one in layers] if both else layers
+    own = {f.__name__: f for f in options.values() if callable(f)}
+    with keras.saving.custom_object_scope(own):  # it makes its two from descriptions
+        layers = [keras.layers.Bidirectional(one) for one in layers] if both else layers
     model = keras.Sequential([keras.Input(shape[1:]), *layers])
     for layer, arrays in zip(layers, weights, strict=True):
         layer.set_weights(arrays)

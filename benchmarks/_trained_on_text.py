@@ -125,10 +125,10 @@ def rnnmorph(folder: Path) -> list[Network]:
     (path,) = folder.rglob("models/ru/eval_model.h5")
     name, told = "bidirectional_1", {**_HARD, "merge_mode": "concat"}
     net = convert.import_keras(path, name, **told)
-    backward, forward = (arrays_of_h5(path, name)[n : n + 3] for n in (3, 0))
-    x = spectra(30, len(forward[0]))[None]
+    weights = arrays_of_h5(path, name)  # forward, then backward
+    x = spectra(30, len(weights[0]))[None]
     options = {"recurrent_activation": hard_sigmoid_of_keras_2, "both": True}
-    run = layers_of_keras(x.shape, "LSTM", [[*forward, *backward]], **options)
+    run = layers_of_keras(x.shape, "LSTM", [weights], **options)
     given = ", ".join(f'{option}="{value}"' for option, value in told.items())
     call = f'import_keras("{path.name}", "{name}", {given})'
     return [Network(path.name, call, net, x, _KERAS, run)]

@@ -224,6 +224,24 @@ def test_steps_that_are_unrolled_are_one_cell():
     np.testing.assert_allclose(np.stack(last), wanted, rtol=0, atol=2e-6)
 
 
+def test_steps_of_two_cells_are_two():
+    graph = Graph()
+    for n in range(2):
+        h, c = "h", "c"
+        for t in range(3):
+            x = graph("Gather", "x", graph.constant(t), axis=1)
+            of_x = graph("Gemm", x, f"w{IN}_{n}", transB=1)
+            of_h = graph("Gemm", h, f"w{HIDDEN}_{n}", transB=1)
+            h, c = lstm(graph, graph("Add", of_x, of_h), c, "ifgo", sliced=False)
+        for size in (IN, HIDDEN):
+            graph.constant(random(28, size, seed=n), f"w{size}_{n}")
+    states = [value(name, None, HIDDEN) for name in "hc"]
+    model = graph.model({"h_n": h}, value("x", None, 3, IN), *states)
+    with pytest.raises(ValueError, match="name must say") as error:
+        import_onnx(model)
+    assert str(error.value).count("(LSTM)") == 2
+
+
 @pytest.mark.parametrize("cell", ORDERS)
 def test_what_computes_something_else_is_no_cell(cell):
     """One operator is another, wherever it is."""
@@ -246,6 +264,14 @@ def test_what_computes_something_else_is_no_cell(cell):
         with pytest.raises(ValueError, match="must have a node LSTM, GRU or RNN, or"):
             import_onnx(one)
     assert tried > 10
+
+
+def test_a_difference_from_something_else_is_no_gru():
+    model = written("GRU", "rzn", "gemm")
+    (difference,) = (n for n in model.graph.node if n.op_type == "Sub")
+    difference.input[1] = "h"
+    with pytest.raises(ValueError, match="must have a node LSTM, GRU or RNN, or"):
+        import_onnx(model)
 
 
 def test_it_is_not_put_back():

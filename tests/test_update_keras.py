@@ -183,11 +183,18 @@ def test_what_does_not_fit_is_an_error(tmp_path):
         update_keras(tmp_path / "absent.h5", net, to=tmp_path / "new.h5")
 
 
-def test_a_file_that_keeps_its_weights_otherwise(monkeypatch, tmp_path):
-    """As Keras 2 does, whose groups have no names."""
+@pytest.mark.parametrize("has_name", [False, True])
+def test_a_file_that_keeps_its_weights_otherwise(has_name, monkeypatch, tmp_path):
+    """As Keras 2 does, whose groups have no names; or under the name of another."""
     model = model_of(layers.LSTM(HIDDEN, name="a"))
     model.save(path := tmp_path / "model.keras")
     net = import_keras(path)
-    monkeypatch.setattr(_keras_updates, "of_weights", lambda *_: [])
-    with pytest.raises(ValueError, match=r"keep the weights of 'a' .LSTM. under"):
+    of_weights = _keras_updates.of_weights
+
+    def others(*given):
+        found = of_weights(*given) if has_name else ()
+        return [replace(one, weights=one.weights[::-1]) for one in found]
+
+    monkeypatch.setattr(_keras_updates, "of_weights", others)
+    with pytest.raises(ValueError, match=r"keep the weights of 'a' \(LSTM\) under"):
         update_keras(path, trained(net), to=tmp_path / "new.keras")
