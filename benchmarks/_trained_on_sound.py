@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import os
 import zipfile
 from pathlib import Path
 
@@ -204,6 +205,7 @@ def sleepecg(folder: Path) -> list[Network]:
     with zipfile.ZipFile(folder / "sleepecg/classifiers/ws-gru-mesa.zip") as archive:
         path = Path(archive.extract("classifier.keras", folder))
     names = ["bidirectional", "bidirectional_1"]
+    os.environ.setdefault("KERAS_BACKEND", "jax")
     net = convert.import_keras(path, names)
     x = spectra(480, net.layers[0].w_ih.shape[-2])[None]
     call = f'import_keras("{path.name}", ["bidirectional", "bidirectional_1"])'

@@ -1,5 +1,7 @@
 """Whole models of Keras as networks, against Keras itself."""
 
+import builtins
+
 import numpy as np
 import pytest
 from keras_support import (
@@ -187,6 +189,25 @@ def test_files_that_do_not_fit(tmp_path):
         file["array"] = np.zeros(3)
     with pytest.raises(ValueError, match="it has none"):
         import_keras(tmp_path / "weights.h5")
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [
+        ("keras", "needs the package keras: pip"),
+        ("tensorflow", "lacks the package tensorflow; .* set KERAS_BACKEND=jax"),
+    ],
+)
+def test_a_file_without_keras_or_its_backend(missing, message, monkeypatch, tmp_path):
+    def without(name, *arguments, real=builtins.__import__):
+        if name == "keras":
+            raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
+        return real(name, *arguments)
+
+    (tmp_path / "model.keras").write_bytes(b"")
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=message):
+        import_keras(tmp_path / "model.keras")
 
 
 # ---- weights alone -------------------------------------------------------------------

@@ -155,6 +155,11 @@ def _of_keras_file(path: Path) -> Iterator[Layer]:
     try:
         import keras
     except ModuleNotFoundError as error:
+        if error.name != "keras":
+            raise ImportError(
+                f"{OP}: {path} needs keras, whose backend lacks the package "
+                f"{error.name}; install it, or set KERAS_BACKEND=jax."
+            ) from error
         message = f"{OP}: {path} needs the package keras: pip install keras."
         raise ImportError(message) from error
     with zipfile.ZipFile(path) as file:
