@@ -4,6 +4,7 @@ What lies between two layers is run, on numbers that tell where each came from: 
 way of writing it is understood, and nothing is that computes.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -119,7 +120,7 @@ def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
     for sizes in (_Sizes(), _Sizes(batch=1), *_fixed(node, layer[0].node)):
         given, parts = {}, []
         for n, user in enumerate(layer):
-            first = n * 2 * np.prod(sizes)
+            first = 2 * n * math.prod(sizes)
             y, sequence = _numbers(user.node, sizes, first)
             given[_y(user.node)] = y
             parts.append(_flip(user.node, sequence) if user.flipped else sequence)
