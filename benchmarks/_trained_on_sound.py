@@ -2,12 +2,21 @@
 
 import ctypes
 import functools
+import os
+import zipfile
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks._onnx_layers import session_of
-from benchmarks._trained import Network, spectra
+from benchmarks._trained import (
+    Network,
+    arrays_of_h5,
+    hard_sigmoid_of_keras_2,
+    layers_of_keras,
+    layers_of_keras_file,
+    spectra,
+)
 from prnn_jax import convert
 
 
@@ -16,18 +25,45 @@ def resemblyzer(folder: Path) -> list[Network]:
     import torch
 
     path = folder / "resemblyzer/pretrained.pt"
-    net = convert.import_pytorch(path)
-    module = torch.nn.LSTM(40, 256, 3, batch_first=True).eval()
     state = torch.load(path, map_location="cpu", weights_only=True)["model_state"]
-    state = {n.removeprefix("lstm."): a for n, a in state.items() if "lstm." in n}
-    module.load_state_dict(state)
+    return [_lstm_of_pytorch(path, state, 160, (40, 256, 3))]
+
+
+def beatnet(folder: Path) -> list[Network]:
+    """Beats of music: two layers of LSTM behind a convolution, a state_dict."""
+    import torch
+
+    path = folder / "BeatNet/models/model_1_weights.pt"
+    state = torch.load(path, map_location="cpu", weights_only=True)
+    return [_lstm_of_pytorch(path, state, 500, (150, 150, 2))]
+
+
+def _lstm_of_pytorch(path: Path, state: dict, steps: int, sizes: tuple) -> Network:
+    """The module "lstm" of a checkpoint, batch-major."""
+    import torch
+
+    module = torch.nn.LSTM(*sizes, batch_first=True).eval()
+    own = {n.removeprefix("lstm."): a for n, a in state.items() if "lstm." in n}
+    module.load_state_dict(own)
 
     def run(x: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             return module(torch.from_numpy(x))[0].numpy()
 
-    call = f'import_pytorch("{path.name}")'
-    return [Network(path.name, call, net, spectra(160, 40)[None], "torch", run)]
+    net, x = convert.import_pytorch(path), spectra(steps, sizes[0])[None]
+    return Network(path.name, f'import_pytorch("{path.name}")', net, x, "torch", run)
+
+
+def crema(folder: Path) -> list[Network]:
+    """Chords of music: GRUs both ways with hard sigmoids, a model of Keras 2."""
+    path, name = folder / "crema/models/chord/model.h5", "bidirectional_1"
+    net = convert.import_keras(path, name)
+    weights = arrays_of_h5(path, name, "model_weights")
+    options = {"reset_after": False, "recurrent_activation": hard_sigmoid_of_keras_2}
+    x = spectra(200, len(weights[0]))[None]
+    run = layers_of_keras(x.shape, "GRU", [weights], both=True, **options)
+    call = f'import_keras("{path.name}", "{name}")'
+    return [Network(path.name, call, net, x, "Keras on JAX", run)]
 
 
 def silero(folder: Path) -> list[Network]:
@@ -53,6 +89,7 @@ def silero(folder: Path) -> list[Network]:
     return [
         Network(path.name, call, net, x, "torch", run),
         _silero_onnx(path.with_name("silero_vad_16k_sequence.onnx"), x[0][:, None]),
+        _silero_cell(path.with_name("silero_vad_op18_ifless.onnx"), x),
     ]
 
 
@@ -79,6 +116,49 @@ def _silero_onnx(path: Path, x: np.ndarray) -> Network:
 
     net = convert.import_onnx(path)
     call = f'import_onnx("{path.name}")'
+    return Network(path.name, call, net, x, "ONNX Runtime", run)
+
+
+def _silero_cell(path: Path, x: np.ndarray) -> Network:
+    """The cell that is written out in products: cut out, and called step by step."""
+    import onnx
+
+    model = onnx.load(path)
+    (choice,) = (n for n in model.graph.node if n.op_type == "If")
+    (branch,) = (a.g for a in choice.attribute if a.name == "then_branch")
+    makers = {output: node for node in branch.node for output in node.output}
+    (first,) = (n.input[0] for n in branch.node if "rnn.weight_ih" in str(n.input))
+    (last,) = (n for n in branch.node if n.op_type == "Concat")
+    needed, todo = set(), [last.output[0]]
+    while todo:
+        node = makers.get(todo.pop())
+        if node is not None and first not in node.output:
+            needed.add(node.output[0])
+            todo += node.input
+    info = functools.partial(onnx.helper.make_tensor_value_info, elem_type=1)
+    graph = onnx.helper.make_graph(
+        [node for node in branch.node if node.output[0] in needed],
+        "cell",
+        [info(first, shape=[None, None]), info("state", shape=[2, None, 128])],
+        [info(last.output[0], shape=[2, None, 128])],
+        list(model.graph.initializer),
+    )
+    alone = onnx.helper.make_model(
+        graph, opset_imports=model.opset_import, ir_version=model.ir_version
+    )
+    session = session_of(alone.SerializeToString())
+
+    def run(x: np.ndarray) -> np.ndarray:
+        state, out = np.zeros((2, 1, 128), np.float32), []
+        for x_t in x[0]:
+            (state,) = session.run(None, {first: x_t[None], "state": state})
+            out.append(state[0])
+        return np.stack(out, 1)
+
+    h = makers[makers[last.input[0]].input[0]]
+    name = f"{choice.name}/then_branch/{h.name}"
+    call = f'import_onnx("{path.name}", "{name}")'
+    net = convert.import_onnx(path, name)
     return Network(path.name, call, net, x, "ONNX Runtime", run)
 
 
@@ -118,6 +198,19 @@ def madmom(folder: Path) -> list[Network]:
         call, x = f'import_onnx("{shown}")', spectra(500, size)[:, None]
         found.append(Network(shown, call, net, x, "ONNX Runtime", run))
     return found
+
+
+def sleepecg(folder: Path) -> list[Network]:
+    """Stages of sleep from heart beats: two layers of GRU both ways, of Keras 3."""
+    with zipfile.ZipFile(folder / "sleepecg/classifiers/ws-gru-mesa.zip") as archive:
+        path = Path(archive.extract("classifier.keras", folder))
+    names = ["bidirectional", "bidirectional_1"]
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    net = convert.import_keras(path, names)
+    x = spectra(480, net.layers[0].w_ih.shape[-2])[None]
+    call = f'import_keras("{path.name}", ["bidirectional", "bidirectional_1"])'
+    run = layers_of_keras_file(path, names, x.shape)
+    return [Network(path.name, call, net, x, "Keras on JAX", run)]
 
 
 def rnnoise(folder: Path) -> list[Network]:

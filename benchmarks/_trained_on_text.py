@@ -3,7 +3,6 @@
 import ast
 import importlib.util
 import json
-import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks._trained import Network
+from benchmarks._trained import (
+    Network,
+    arrays_of_h5,
+    hard_sigmoid_of_keras_2,
+    layers_of_keras,
+    spectra,
+)
 from prnn_jax import convert
 
 _TEXT = "persistent recurrent networks keep their weights on the chip"
+_KERAS = "Keras on JAX"
+_HARD = {"activation": "tanh", "recurrent_activation": "hard_sigmoid"}
 _CHINESE = "\u4eca\u5929\u94f6\u884c\u7684\u957f\u5ea6\u4e0d\u91cd\u8981\u3002"
 
 
@@ -80,31 +87,51 @@ def textgenrnn(folder: Path) -> list[Network]:
         turned = [k.T for k in np.split(recurrent, 4, 1)]
         return [np.hstack(gates), np.hstack(turned), bias.reshape(2, -1).sum(0)]
 
-    weights = [plain(*_of_layer(path, name)) for name in names]
+    weights = [plain(*arrays_of_h5(path, name)) for name in names]
     x = _embedded(path, "textgenrnn_vocab.json")
-    run = _keras(x.shape, "LSTM", weights)
+    run = layers_of_keras(x.shape, "LSTM", weights)
     call = f'import_keras("{path.name}", ["rnn_1", "rnn_2"])'
-    return [Network(path.name, call, net, x, "Keras on JAX", run)]
+    return [Network(path.name, call, net, x, _KERAS, run)]
 
 
 def reactionrnn(folder: Path) -> list[Network]:
     """Reactions to a text: a GRU with hard sigmoids, weights alone of Keras 2."""
     (path,) = folder.rglob("reactionrnn_weights.hdf5")
-    told = {"activation": "tanh", "recurrent_activation": "hard_sigmoid"}
+    told = _HARD
     net = convert.import_keras(path, **told)
     x = _embedded(path, "reactionrnn_vocab.json")
-    weights = [_of_layer(path, "rnn")]
+    weights = [arrays_of_h5(path, "rnn")]
 
-    def hard_sigmoid(a: Any) -> Any:  # of Keras 2
-        import keras
-
-        return keras.ops.clip(0.2 * a + 0.5, 0, 1)
-
-    options = {"reset_after": False, "recurrent_activation": hard_sigmoid}
-    run = _keras(x.shape, "GRU", weights, **options)
+    options = {"reset_after": False, "recurrent_activation": hard_sigmoid_of_keras_2}
+    run = layers_of_keras(x.shape, "GRU", weights, **options)
     given = ", ".join(f'{name}="{value}"' for name, value in told.items())
     call = f'import_keras("{path.name}", {given})'
-    return [Network(path.name, call, net, x, "Keras on JAX", run)]
+    return [Network(path.name, call, net, x, _KERAS, run)]
+
+
+def dgaintel(folder: Path) -> list[Network]:
+    """Names of hosts that programs make: an LSTM behind a convolution, of Keras 2."""
+    (path,) = folder.rglob("domain_classifier_model.h5")
+    net = convert.import_keras(path)
+    weights = arrays_of_h5(path, net.name, "model_weights")
+    # What the convolution gives has no part in how the LSTM computes.
+    x = spectra(40, len(weights[0]))[None]
+    run = layers_of_keras(x.shape, "LSTM", [weights])
+    return [Network(path.name, f'import_keras("{path.name}")', net, x, _KERAS, run)]
+
+
+def rnnmorph(folder: Path) -> list[Network]:
+    """Morphology of Russian: an LSTM both ways, hard sigmoids, weights of Keras 2."""
+    (path,) = folder.rglob("models/ru/eval_model.h5")
+    name, told = "bidirectional_1", {**_HARD, "merge_mode": "concat"}
+    net = convert.import_keras(path, name, **told)
+    weights = arrays_of_h5(path, name)  # forward, then backward
+    x = spectra(30, len(weights[0]))[None]
+    options = {"recurrent_activation": hard_sigmoid_of_keras_2, "both": True}
+    run = layers_of_keras(x.shape, "LSTM", [weights], **options)
+    given = ", ".join(f'{option}="{value}"' for option, value in told.items())
+    call = f'import_keras("{path.name}", "{name}", {given})'
+    return [Network(path.name, call, net, x, _KERAS, run)]
 
 
 def _methods(path: Path, owner: str, names: Sequence[str]) -> Any:
@@ -120,30 +147,8 @@ def _methods(path: Path, owner: str, names: Sequence[str]) -> Any:
     return made[owner]()
 
 
-def _of_layer(path: Path, layer: str) -> list[np.ndarray]:
-    import h5py
-
-    with h5py.File(path) as file:
-        group: Any = file[layer]
-        return [np.asarray(group[name]) for name in group.attrs["weight_names"]]
-
-
 def _embedded(path: Path, vocabulary: str) -> np.ndarray:
     """Our text as the network's embedding gives it."""
-    (table,) = _of_layer(path, "embedding")
+    (table,) = arrays_of_h5(path, "embedding")
     numbers = json.loads((path.parent / vocabulary).read_text())
     return table[[numbers[letter] for letter in _TEXT]][None]
-
-
-def _keras(shape: tuple[int, ...], kind: str, weights: list, **options: Any):
-    os.environ.setdefault("KERAS_BACKEND", "jax")
-    import keras
-
-    layers = [
-        getattr(keras.layers, kind)(len(w[1]), return_sequences=True, **options)
-        for w in weights
-    ]
-    model = keras.Sequential([keras.Input(shape[1:]), *layers])
-    for layer, arrays in zip(layers, weights, strict=True):
-        layer.set_weights(arrays)
-    return model.predict_on_batch

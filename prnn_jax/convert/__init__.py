@@ -9,6 +9,7 @@ Arrays become JAX's, so float64 needs `jax_enable_x64`.
 
 `import_pytorch`, `import_onnx`, `import_keras` and `import_rnnoise` take a whole model
 and find the network in it; what they give is an `Imported`, which can be called.
+`update_pytorch`, `update_onnx` and `update_keras` put it back, e.g. after training;
 `export_onnx` makes a model of layers.
 
 Cells know one direction: `stack_directions` makes a bidirectional layer of two. For an
@@ -23,12 +24,15 @@ from prnn_jax.convert._haiku import from_haiku, to_haiku
 from prnn_jax.convert._imported import Imported
 from prnn_jax.convert._keras import from_keras, to_keras
 from prnn_jax.convert._keras_models import import_keras
+from prnn_jax.convert._keras_updates import update_keras
 from prnn_jax.convert._onnx import from_onnx, to_onnx
 from prnn_jax.convert._onnx_export import export_onnx
 from prnn_jax.convert._onnx_models import import_onnx
+from prnn_jax.convert._onnx_updates import update_onnx
 from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
 from prnn_jax.convert._rnnoise import import_rnnoise
 from prnn_jax.convert._torch_models import import_pytorch
+from prnn_jax.convert._torch_updates import update_pytorch
 
 __all__ = [
     "Imported",
@@ -53,4 +57,7 @@ __all__ = [
     "to_nnx",
     "to_onnx",
     "to_pytorch",
+    "update_keras",
+    "update_onnx",
+    "update_pytorch",
 ]

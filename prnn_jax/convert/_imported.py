@@ -23,6 +23,7 @@ _ARRAYS = ["layers", "state_0"]
 _STATIC = [
     "cell",
     "name",
+    "places",
     "bidirectional",
     "merge",
     "reverse",
@@ -47,6 +48,9 @@ class Imported:
       layers: `Params` of the first layer to the last.
       cell: whose function runs them.
       name: where in the model it was found; empty for the model itself.
+      places: the same of each of its parts, as `update_pytorch` and the others use
+        them: of layers of Keras and of nodes of ONNX, the first layer first, and of a
+        layer whose directions are two nodes the forward one first.
       bidirectional: whether each layer runs both ways.
       merge: of the two directions' y, "concat" or "sum".
       reverse: whether its one layer runs from the last step to the first.
@@ -61,6 +65,7 @@ class Imported:
     layers: tuple[Params, ...]
     cell: CellName
     name: str = ""
+    places: tuple[str, ...] = ()
     bidirectional: bool = False
     merge: Merge = "concat"
     reverse: bool = False
@@ -153,5 +158,6 @@ def joined(op: str, networks: Sequence[Imported]) -> Imported:
     return replace(
         first,
         layers=tuple(layer for one in networks for layer in one.layers),
+        places=tuple(place for one in networks for place in one.places),
         state_0=states if any(state is not None for state in states) else None,
     )

@@ -51,11 +51,14 @@ def _of_config(
         if kind in _MODELS:
             yield from _of_config(one, weights, f"{prefix}{name}/", of_keras_2)
         elif kind in KINDS or kind == "Bidirectional":
-            arrays = _arrays_of(weights, (prefix + name).split("/"))
-            yield from described(prefix + name, kind, config, arrays, of_keras_2)
+            stored = _stored(weights, (prefix + name).split("/"))
+            arrays, places = [np.asarray(a) for a in stored], [a.name for a in stored]
+            yield from described(
+                prefix + name, kind, config, arrays, of_keras_2, places
+            )
 
 
-def _arrays_of(weights: Any, path: list[str]) -> list[np.ndarray]:
+def _stored(weights: Any, path: list[str]) -> list[Any]:
     """A layer's, in Keras' order. Those of a model in the model are in one group."""
     outer, inner = path[0], path[-1]
     if outer not in weights:
@@ -66,4 +69,4 @@ def _arrays_of(weights: Any, path: list[str]) -> list[np.ndarray]:
     ]
     if len(path) > 1:
         names = [n for n in names if inner in n.split("/")]
-    return [np.asarray(group[n]) for n in names]
+    return [group[n] for n in names]

@@ -8,8 +8,9 @@ import numpy as np
 
 from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params
 from prnn_jax.convert._imported import Imported
-from prnn_jax.convert._keras import activations, from_keras
+from prnn_jax.convert._keras import activations, from_keras, to_keras
 
 OP = "import_keras"
 #: By class: the layer that has its arrays in our converter's order, and its cell.
@@ -36,6 +37,7 @@ class Layer:
       of_keras_2: whose functions it has; None where nothing tells.
       merge: of a Bidirectional layer; otherwise empty.
       has_weights_alone: it is of a file that tells nothing of what it computes.
+      source: where the weights are: Keras' layer, or the paths of a file's arrays.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Layer:
     of_keras_2: bool | None
     merge: str = ""
     has_weights_alone: bool = False
+    source: Any = None
 
     def __str__(self) -> str:
         return f"{self.name!r} ({'Bidirectional ' if self.merge else ''}{self.kind})"
@@ -56,16 +59,17 @@ def described(
     config: Mapping,
     weights: Sequence[Any],
     of_keras_2: bool | None,
+    source: Any,
 ) -> Iterator[Layer]:
     """The layer that a configuration describes, if it is a recurrent one."""
     if kind != "Bidirectional":
-        yield Layer(name, kind, config, weights, of_keras_2)
+        yield Layer(name, kind, config, weights, of_keras_2, source=source)
         return
     inner = config["layer"]
     if inner["class_name"] in KINDS:
         merge = str(config.get("merge_mode"))
         kind, config = inner["class_name"], inner["config"]
-        yield Layer(name, kind, config, weights, of_keras_2, merge)
+        yield Layer(name, kind, config, weights, of_keras_2, merge, source=source)
 
 
 def network(layer: Layer) -> Imported:
@@ -83,15 +87,15 @@ def network(layer: Layer) -> Imported:
     chosen = _activations(layer)
     weights = list(layer.weights)
     check(len(weights) > 0, f"{OP}: {layer} must have weights, and has none yet.")
-    reset_after = cell == "gru" and bool(layer.config.get("reset_after", False))
+    reset_after = has_reset_after(layer)
     if layer.kind.startswith("CuDNN"):
-        reset_after = cell == "gru"
         weights = _from_cudnn(layer, weights, converted)
     params = from_keras(converted, weights, reset_after=reset_after)
     return Imported(
         layers=(params,),
         cell=cell,
         name=layer.name,
+        places=(layer.name,),
         bidirectional=bool(layer.merge),
         merge="sum" if layer.merge == "sum" else "concat",
         reverse=bool(layer.config.get("go_backwards", False)),
@@ -99,6 +103,13 @@ def network(layer: Layer) -> Imported:
         reset_after=reset_after or cell != "gru",
         **chosen,
     )
+
+
+def has_reset_after(layer: Layer) -> bool:
+    """Whether it is a GRU with two biases."""
+    if layer.kind == "CuDNNGRU":
+        return True
+    return layer.kind == "GRU" and bool(layer.config.get("reset_after", False))
 
 
 def _activations(layer: Layer) -> dict[str, Any]:
@@ -180,4 +191,25 @@ def _from_cudnn(layer: Layer, weights: list, converted: str) -> list[np.ndarray]
         made.append(np.concatenate([k.T for k in np.split(recurrent, gates, 1)], 1))
         two = bias.reshape(2, -1)
         made.append(two if converted == "GRU" else two.sum(0))
+    return made
+
+
+def weights_of(layer: Layer, params: Params) -> list[np.ndarray]:
+    """The arrays that the layer has for some parameters: the inverse of `network`."""
+    converted, _ = KINDS[layer.kind]
+    arrays = to_keras(converted, params, reset_after=has_reset_after(layer))
+    return _to_cudnn(arrays) if layer.kind.startswith("CuDNN") else arrays
+
+
+def _to_cudnn(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The inverse of `_from_cudnn`; of an LSTM's two biases the second is zero."""
+    made: list[np.ndarray] = []
+    for first in range(0, len(arrays), 3):
+        kernel, recurrent, bias = arrays[first : first + 3]
+        gates = recurrent.shape[1] // len(recurrent)
+        of_gates = np.split(kernel, gates, 1)
+        made.append(np.concatenate([k.T.reshape(k.shape) for k in of_gates], 1))
+        made.append(np.concatenate([k.T for k in np.split(recurrent, gates, 1)], 1))
+        two = bias if bias.ndim == 2 else np.stack([bias, np.zeros_like(bias)])
+        made.append(two.reshape(-1))
     return made

@@ -64,6 +64,11 @@ def import_keras(
       ImportError: keras or h5py is needed to read a file, and missing.
     """
     told = Told(activation, recurrent_activation, merge_mode)
+    return joined(OP, [network(layer) for layer in chosen(model, name, told)])
+
+
+def chosen(model: Any, name: str | Sequence[str] | None, told: Told) -> list[Layer]:
+    """The layers of a network, the first one first."""
     found = {layer.name: layer for layer in _layers(model, told)}
     listed = ", ".join(map(str, found.values()))
     check(
@@ -87,7 +92,7 @@ def import_keras(
             f"for {found[one]}, whose model tells them; they are for files of weights "
             "alone.",
         )
-    return joined(OP, [network(found[one]) for one in names])
+    return [found[one] for one in names]
 
 
 # ---- where layers are ----------------------------------------------------------------
@@ -108,10 +113,8 @@ def _of_object(layer: Any, around: str | None = None) -> Iterator[Layer]:
     """Those of a layer; `around`: the models that it is in, but for the outermost."""
     kind, name = _class_of(layer), f"{around or ''}{layer.name}"
     if kind in KINDS or kind == "Bidirectional":
-        arrays = layer.get_weights()
-        yield from described(
-            name, kind, layer.get_config(), arrays, _is_of_keras_2(layer)
-        )
+        arrays, config = layer.get_weights(), layer.get_config()
+        yield from described(name, kind, config, arrays, _is_of_keras_2(layer), layer)
         return
     inside = "" if around is None else f"{name}/"
     for inner in getattr(layer, "layers", ()):
@@ -152,6 +155,11 @@ def _of_keras_file(path: Path) -> Iterator[Layer]:
     try:
         import keras
     except ModuleNotFoundError as error:
+        if error.name != "keras":
+            raise ImportError(
+                f"{OP}: {path} needs keras, whose backend lacks the package "
+                f"{error.name}; install it, or set KERAS_BACKEND=jax."
+            ) from error
         message = f"{OP}: {path} needs the package keras: pip install keras."
         raise ImportError(message) from error
     with zipfile.ZipFile(path) as file:

@@ -36,14 +36,14 @@ def _of_keras_2(file: Any, told: Told, of_keras_2: bool | None) -> Iterator[Laye
     """One group a layer, of arrays with names; of a model in the model all in one."""
     for layer in map(_text, file.attrs["layer_names"]):
         group = file[layer]
-        found: dict[str, dict[str, dict[str, np.ndarray]]] = {}
+        found: dict[str, dict[str, dict[str, Any]]] = {}
         for array in map(_text, group.attrs["weight_names"]):
             *path, name = array.split("/")
             if len(path) > 1 and re.search(r"_cell(_\d+)?$", path[-1]):
                 path.pop()
             way = path.pop() if path and path[-1].startswith(_DIRECTIONS) else ""
             of_layer = found.setdefault("/".join(path), {}).setdefault(way, {})
-            of_layer[name.partition(":")[0]] = np.asarray(group[array])
+            of_layer[name.partition(":")[0]] = group[array]
         recurrent = {
             path: ways
             for path, ways in found.items()
@@ -60,14 +60,14 @@ def _of_keras_2(file: Any, told: Told, of_keras_2: bool | None) -> Iterator[Laye
 
 def _of_keras_3(file: Any, told: Told) -> Iterator[Layer]:
     """Groups as objects hold one another; arrays are numbered."""
-    cells: dict[str, list[list[np.ndarray]]] = {}
+    cells: dict[str, list[list[Any]]] = {}
 
     def visit(path: str, group: Any) -> None:
         is_cell = path.endswith("cell/vars") and len(group) > 1
         if is_cell and group["1"].ndim == 2:  # or it is of a ConvLSTM
             owner = path.removesuffix("cell/vars").rstrip("/")
             side = re.fullmatch(r"(.*)/(forward|backward)_layer", owner)
-            arrays = [np.asarray(group[str(n)]) for n in range(len(group))]
+            arrays = [group[str(n)] for n in range(len(group))]
             sides = cells.setdefault(side[1] if side else owner, [])
             # In the order of Keras, whatever that of the file.
             is_forward = side is not None and side[2] == "forward"
@@ -82,9 +82,9 @@ def _of_keras_3(file: Any, told: Told) -> Iterator[Layer]:
 
 
 def _layer(
-    name: str, sides: list[list[np.ndarray]], told: Told, of_keras_2: bool | None
+    name: str, sides: list[list[Any]], told: Told, of_keras_2: bool | None
 ) -> Layer:
-    """A layer from the arrays of each direction: what it is, they tell."""
+    """A layer from the file's arrays of each direction: what it is, they tell."""
     _, recurrent, *bias = sides[0]
     hidden = len(recurrent)
     gates, rest = divmod(recurrent.shape[-1], hidden)
@@ -102,9 +102,10 @@ def _layer(
     is_cudnn = bool(bias) and bias[0].shape == (2 * gates * hidden,)
     kind = f"CuDNN{kind}" if is_cudnn else kind
     config = {**told._asdict(), "reset_after": bool(bias) and bias[0].ndim == 2}
-    arrays = [array for side in sides for array in side]
+    stored = [array for side in sides for array in side]
+    arrays, places = [np.asarray(a) for a in stored], [a.name for a in stored]
     merge = str(told.merge_mode) if len(sides) > 1 else ""
-    return Layer(name, kind, config, arrays, of_keras_2, merge, has_weights_alone=True)
+    return Layer(name, kind, config, arrays, of_keras_2, merge, True, places)
 
 
 def _text(given: Any) -> str:

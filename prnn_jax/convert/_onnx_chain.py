@@ -4,6 +4,7 @@ What lies between two layers is run, on numbers that tell where each came from: 
 way of writing it is understood, and nothing is that computes.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,6 +19,14 @@ _BETWEEN = (
     *("Identity", "Dropout", "Slice", "Concat"),
 )
 _TIME, _HIDDEN = 4, 5
+
+
+class _Sizes(NamedTuple):
+    """Of the numbers that are run: none is like another, but for a batch of 1."""
+
+    time: int = _TIME
+    batch: int = 3
+    hidden: int = _HIDDEN
 
 
 class Layer(NamedTuple):
@@ -105,12 +114,14 @@ def _first_layer(
 def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
     """The node as a reader of a layer's y, directions side by side; None if it is not.
 
-    Batches are of 3, or of 1, which a graph may squeeze.
+    Batches are of 3, or of 1, which a graph may squeeze; or all is of the sizes that
+    the graph has fixed.
     """
-    for batch in (3, 1):
+    for sizes in (_Sizes(), _Sizes(batch=1), *_fixed(node, layer[0].node)):
         given, parts = {}, []
         for n, user in enumerate(layer):
-            y, sequence = _numbers(user.node, batch, first=1000 * n)
+            first = 2 * n * math.prod(sizes)
+            y, sequence = _numbers(user.node, sizes, first)
             given[_y(user.node)] = y
             parts.append(_flip(user.node, sequence) if user.flipped else sequence)
         expected = np.concatenate(parts, -1)
@@ -124,13 +135,29 @@ def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
     return None
 
 
-def _numbers(node: Node, batch: int, first: int) -> tuple[np.ndarray, np.ndarray]:
+def _fixed(node: Node, before: Node) -> Iterator[_Sizes]:
+    """Those that a graph writes into a Reshape in front of a node, if it does.
+
+    So does PyTorch's exporter, unless it is told that they are dynamic.
+    """
+    hidden = before.attribute("hidden_size")
+    made = node.scope.maker(node.input(0))
+    while made is not None and made[0].op_type in _BETWEEN:
+        proto, scope = made
+        shape = scope.constant(proto.input[1]) if proto.op_type == "Reshape" else None
+        if hidden and shape is not None and shape.size == 3 and (shape > 0).all():
+            yield _Sizes(int(shape[0]), int(shape[1]), hidden)
+        made = scope.maker(proto.input[0])
+
+
+def _numbers(node: Node, sizes: _Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
     """A y as the node has it, and as a sequence of its directions side by side."""
     directions = 2 if node.attribute("direction") == "bidirectional" else 1
     batch_first = bool(node.attribute("layout", 0))
-    rows = (batch, _TIME) if batch_first else (_TIME, batch)
-    shape = (*rows, directions, _HIDDEN)
-    y = first + np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    time, batch, hidden = sizes
+    rows = (batch, time) if batch_first else (time, batch)
+    shape = (*rows, directions, hidden)
+    y = (first + np.arange(np.prod(shape), dtype=np.float64)).reshape(shape)
     return y if batch_first else np.moveaxis(y, 2, 1), y.reshape(*rows, -1)
 
 

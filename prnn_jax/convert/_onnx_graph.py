@@ -7,6 +7,11 @@ from typing import Any
 import numpy as np
 
 _SINCE = {"DequantizeLinear": 19}
+#: What makes zeros of zeros, and an input of parts of it.
+MOVE = (
+    *("Cast", "Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split"),
+    *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
+)
 
 
 def numpy_of(tensor: Any) -> np.ndarray:
@@ -24,11 +29,13 @@ class Node:
       name: with those of the nodes and branches around it, as "If_0/then_branch/LSTM".
       proto: the node of ONNX.
       scope: where the names of its inputs are looked up.
+      is_written: whether the graph has it in products, sums and activations.
     """
 
     name: str
     proto: Any
     scope: "Scope"
+    is_written: bool = False
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute; strings as such."""
@@ -80,6 +87,16 @@ class Scope:
             for graph in (attribute.g, *attribute.graphs)
             if graph.node or graph.output
         ]
+
+    @property
+    def graph(self) -> Any:
+        """The graph of ONNX itself."""
+        return self._graph
+
+    @property
+    def opsets(self) -> Any:
+        """The versions of the operators."""
+        return self._opsets
 
     @property
     def outputs(self) -> list[str]:

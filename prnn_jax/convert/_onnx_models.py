@@ -16,8 +16,9 @@ from prnn_jax.convert._directions import stack_directions
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx import from_onnx
 from prnn_jax.convert._onnx_activations import options_of
+from prnn_jax.convert._onnx_cells import written_cells
 from prnn_jax.convert._onnx_chain import Layer, chain
-from prnn_jax.convert._onnx_graph import Node, Scope, numpy_of
+from prnn_jax.convert._onnx_graph import MOVE, Node, Scope, numpy_of
 
 _OP = "import_onnx"
 _CELLS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
@@ -41,6 +42,10 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     (ONNX Runtime), `net` has the weights that the 8 bits stand for, and does not round
     x and h to 8 bits, as the node does.
 
+    An LSTM or a GRU may also be written out, one step of it, in products, sums and
+    activations, as PyTorch's exporter does with LSTMCell and GRUCell; its name is that
+    of the node that gives h, and x is `[*batch, time, input]`.
+
     Args:
       model: a path, or an `onnx.ModelProto`, or its bytes.
       name: which node, where there are several that differ: its name, or that of its
@@ -59,11 +64,23 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
       FileNotFoundError: there is no such file.
       ImportError: the package onnx is missing.
     """
-    proto = _loaded(model)
-    scope = Scope(proto.graph, proto.opset_import)
-    found = {node.name: node for node in scope.nodes() if _operator(node) is not None}
-    layers = _chosen(found, name, [node.proto.op_type for node in scope.nodes()])
-    return joined(_OP, [_of_layer(layer) for layer in layers])
+    proto = loaded(model)
+    found = recurrent_nodes(proto)
+    layers = _chosen(
+        found, name, [node.proto.op_type for node in _scope(proto).nodes()]
+    )
+    return joined(_OP, [of_layer(layer) for layer in layers])
+
+
+def _scope(proto: Any) -> Scope:
+    return Scope(proto.graph, proto.opset_import)
+
+
+def recurrent_nodes(proto: Any) -> dict[str, Node]:
+    """LSTM, GRU and RNN of a model by name: nodes, and cells that are written out."""
+    nodes = list(_scope(proto).nodes())
+    found = [node for node in nodes if _operator(node) is not None]
+    return {node.name: node for node in (*found, *written_cells(nodes))}
 
 
 def _operator(node: Node) -> str | None:
@@ -74,7 +91,8 @@ def _operator(node: Node) -> str | None:
     return kind if kind in _CELLS and domain in ("", "ai.onnx") else None
 
 
-def _loaded(model: Any) -> Any:
+def loaded(model: Any) -> Any:
+    """A model, from what `import_onnx` takes."""
     try:
         import onnx
         from google.protobuf.message import DecodeError
@@ -90,11 +108,11 @@ def _loaded(model: Any) -> Any:
     )
     what = os.fspath(model) if is_path else "the bytes"
     try:
-        loaded = onnx.load(model) if is_path else onnx.load_from_string(model)
+        proto = onnx.load(model) if is_path else onnx.load_from_string(model)
     except DecodeError as error:
         raise ValueError(f"{_OP}: {what} must be a model of ONNX: {error}.") from error
-    check(len(loaded.graph.node) > 0, f"{_OP}: {what} must be a model of ONNX.")
-    return loaded
+    check(len(proto.graph.node) > 0, f"{_OP}: {what} must be a model of ONNX.")
+    return proto
 
 
 # ---- which nodes ---------------------------------------------------------------------
@@ -105,12 +123,13 @@ def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
     listed = ", ".join(f"{n!r} ({node.proto.op_type})" for n, node in found.items())
     check(
         len(found) > 0,
-        f"{_OP}: the model must have a node LSTM, GRU or RNN, got "
+        f"{_OP}: the model must have a node LSTM, GRU or RNN, or an LSTM or a GRU "
+        "whose cell is written out as PyTorch's exporter does, got "
         f"{', '.join(sorted(set(operators)))}.",
     )
     if name is None:
         first, *others = found.values()
-        if all(_is_same(first, other) for other in others):  # as in branches of an If
+        if all(is_same(first, other) for other in others):  # as in branches of an If
             return [Layer(first)]
         layers = chain(list(found.values()))
         nodes = [node for layer in layers for node in layer if node is not None]
@@ -125,7 +144,7 @@ def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
     return [Layer(found[one]) for one in names]
 
 
-def _is_same(one: Node, other: Node) -> bool:
+def is_same(one: Node, other: Node) -> bool:
     """Whether two nodes compute the same of an x."""
     options = [sorted(map(str, node.proto.attribute)) for node in (one, other)]
     if one.proto.op_type != other.proto.op_type or options[0] != options[1]:
@@ -142,7 +161,7 @@ def _is_same(one: Node, other: Node) -> bool:
 # ---- a node --------------------------------------------------------------------------
 
 
-def _of_layer(layer: Layer) -> Imported:
+def of_layer(layer: Layer) -> Imported:
     """Of one node, or of two that are its directions."""
     one = _network(layer.forward)
     if layer.backward is None:
@@ -172,6 +191,7 @@ def _of_layer(layer: Layer) -> Imported:
         state_0=state_0,
         bidirectional=True,
         reverse=False,
+        places=(one.name, other.name),
     )
 
 
@@ -200,6 +220,7 @@ def _network(node: Node) -> Imported:
         state_0=_state(node, operator, params, where, directions),
         cell=_CELLS[operator],
         name=node.name,
+        places=(node.name,),
         bidirectional=directions == 2,
         reverse=direction == "reverse",
         time_major=not node.attribute("layout", 0),
@@ -244,13 +265,6 @@ def _check_options(node: Node, where: str) -> None:
     )
 
 
-#: What makes zeros of zeros, and an input of parts of it.
-_MOVE = (
-    *("Cast", "Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split"),
-    *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
-)
-
-
 def _is_known(scope: Scope, name: str) -> bool:
     """Whether a state is constant, zero, or what the caller gives."""
     return scope.constant(name) is not None or _is_zero_or_given(scope, name)
@@ -271,7 +285,7 @@ def _is_zero_or_given(scope: Scope, name: str) -> bool:
         place = list(proto.output).index(name)
         branches = [branch for _, branch in inner.subgraphs(proto)]
         return all(_is_zero_or_given(one, one.outputs[place]) for one in branches)
-    if proto.op_type not in _MOVE:
+    if proto.op_type not in MOVE:
         return False
     given = proto.input if proto.op_type == "Concat" else proto.input[:1]
     return all(_is_zero_or_given(inner, one) for one in given)

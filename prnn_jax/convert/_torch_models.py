@@ -3,7 +3,7 @@
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,7 +79,7 @@ def import_pytorch(
       FileNotFoundError: there is no such file.
     """
     if isinstance(model, (str, Path)):
-        model = _read(Path(model))
+        model = read(Path(model))
     if hasattr(model, "named_modules"):
         return _of_modules(model, name)
     check(
@@ -155,12 +155,10 @@ def _attribute(module: Any, name: str, where: str) -> Any:
 
 
 def _of_arrays(arrays: dict[str, Any], name: str | None, nonlinearity) -> Imported:
-    networks: dict[str, dict[str, Any]] = {}
-    for key, value in arrays.items():
-        match = _ARRAY.fullmatch(key)
-        if match:
-            whole = _WHOLE.get(match[2], match[2]) + match[3]
-            networks.setdefault(match[1] or "", {})[whole] = value
+    networks = {
+        path: {whole: arrays[key] for whole, key in keys.items()}
+        for path, keys in keys_of(arrays).items()
+    }
     kinds = {path: _kind_of(of_path) for path, of_path in networks.items()}
     path = _chosen(name, {path: kind for path, (kind, _) in kinds.items()})
     library_name, cell = kinds[path]
@@ -175,6 +173,17 @@ def _of_arrays(arrays: dict[str, Any], name: str | None, nonlinearity) -> Import
     return _imported(library_name, cell, of_path, path, **options)
 
 
+def keys_of(arrays: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Of each network by its name, the key of each array by PyTorch's name of it."""
+    networks: dict[str, dict[str, str]] = {}
+    for key in arrays:
+        match = _ARRAY.fullmatch(key)
+        if match:
+            whole = _WHOLE.get(match[2], match[2]) + match[3]
+            networks.setdefault(match[1] or "", {})[whole] = key
+    return networks
+
+
 def _kind_of(arrays: Mapping[str, Any]) -> tuple[str, CellName]:
     """Which network it is, by how many gates a weight has."""
     if any(key.startswith("weight_hr") for key in arrays):  # of a projected LSTM alone
@@ -187,7 +196,7 @@ def _kind_of(arrays: Mapping[str, Any]) -> tuple[str, CellName]:
     return _CELLS[gates]
 
 
-def _read(path: Path) -> Any:
+def read(path: Path) -> Any:
     """What a file holds."""
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as file:
@@ -263,4 +272,4 @@ def _imported(
     one = {key: f"{key}_l0" for key in arrays if not re.search(r"_l\d+", key)}
     arrays = {one.get(key, key): value for key, value in arrays.items()}
     layers = from_pytorch(library_name, arrays)
-    return Imported(layers=layers, cell=cell, name=path, **options)
+    return Imported(layers=layers, cell=cell, name=path, places=(path,), **options)

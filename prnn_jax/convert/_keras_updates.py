@@ -1,0 +1,147 @@
+"""Networks back into models of Keras: layers, models, files of these."""
+
+import io
+import shutil
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prnn_jax._given.checks import check
+from prnn_jax._given.params import Params
+from prnn_jax.convert._imported import Imported, joined
+from prnn_jax.convert._keras_layers import Layer, network, weights_of
+from prnn_jax.convert._keras_models import chosen
+from prnn_jax.convert._keras_weights import Told, of_weights
+from prnn_jax.convert._updates import (
+    changed,
+    check_fits,
+    check_network,
+    destination,
+)
+
+_OP = "update_keras"
+_WEIGHTS = "model.weights.h5"
+#: What files of weights alone do not tell.
+_TOLD = "activation", "gate_activation", "reverse"
+
+
+def update_keras(
+    model: Any,
+    net: Imported,
+    name: str | Sequence[str] | None = None,
+    *,
+    to: Any = None,
+) -> Any:
+    """Puts a network back into the Keras model that it came from: import's inverse.
+
+        net = prnn_jax.convert.import_keras("model.keras")
+        net = trained(net)                                   # in JAX
+        prnn_jax.convert.update_keras("model.keras", net, to="trained.keras")
+
+    All else of a model or a file stays as it is, the optimizer too, and so does what
+    was not trained, to the last bit. Of CuDNNLSTM, which has two biases and adds them
+    up, a new one is the first, and the second is zero.
+
+    Args:
+      model: what `import_keras` takes. A layer or a model is changed in place.
+      net: as imported, with other numbers: what optax or `jax.tree.map` make of it, or
+        `dataclasses.replace(net, layers=layers)`.
+      name: the layer, or the layers in the order of `net.places`, where they have other
+        names in this model.
+      to: where the new file is written, if model is a path; of the same kind.
+
+    Returns:
+      The layer or model that was given; of a path `to`, as a Path.
+
+    Raises:
+      ValueError: the model has no such layer (says so as `import_keras`), or one of
+        another cell, activation, or shape; a `.keras` file keeps its weights in another
+        way than Keras 3; `to` is missing, or given for an object.
+      FileNotFoundError: there is no such file.
+      ImportError: keras or h5py is needed to read a file, and missing.
+    """
+    check_network(_OP, net)
+    to = destination(_OP, model, to)
+    layers = chosen(model, (net.places or None) if name is None else name, Told())
+    there = joined(_OP, [_network(layer, net) for layer in layers])
+    check_fits(_OP, net, there)
+    new = [
+        (layer, _new(layer, *params))
+        for layer, *params in zip(layers, net.layers, there.layers, strict=True)
+    ]
+    if to is None:
+        for layer, arrays in new:
+            if arrays:
+                given = layer.source.get_weights()
+                layer.source.set_weights(
+                    [arrays.get(n, a) for n, a in enumerate(given)]
+                )
+        return model
+    if to.suffix == ".keras":
+        _write_keras(Path(model), to, new)
+    else:
+        shutil.copyfile(model, to)
+        _write(to, new)
+    return to
+
+
+def _network(layer: Layer, net: Imported) -> Imported:
+    """What a layer computes; as `net` says, where a file of weights alone does not."""
+    if not layer.has_weights_alone:
+        return network(layer)
+    config = {**layer.config, "activation": "tanh", "recurrent_activation": "sigmoid"}
+    merge = "concat" if layer.merge else ""
+    told = {name: getattr(net, name) for name in _TOLD}
+    return replace(network(replace(layer, config=config, merge=merge)), **told)
+
+
+def _new(layer: Layer, params: Params, there: Params) -> dict[int, np.ndarray]:
+    """Those of a layer's arrays that are not what the model has, by their number."""
+    new, old = (enumerate(weights_of(layer, one)) for one in (params, there))
+    return changed(dict(new), dict(old))
+
+
+def _write(file: Any, new: Sequence[tuple[Layer, dict[int, np.ndarray]]]) -> None:
+    """Puts arrays into a file of HDF5, or into what is open as one."""
+    import h5py
+
+    with h5py.File(file, "r+") as h5:
+        for layer, arrays in new:
+            for n, array in arrays.items():
+                stored: Any = h5[layer.source[n]]
+                stored[...] = array
+
+
+def _write_keras(
+    path: Path, to: Path, new: Sequence[tuple[Layer, dict[int, np.ndarray]]]
+) -> None:
+    """The archive with other arrays in its file of weights."""
+    import h5py
+
+    with zipfile.ZipFile(path) as archive:
+        weights = io.BytesIO(archive.read(_WEIGHTS))
+        with h5py.File(weights) as h5:
+            stored = {layer.name: layer for layer in of_weights(h5, Told())}
+        for layer, _ in new:
+            in_file = stored.get(layer.name)
+            check(
+                in_file is not None and _are_same(in_file.weights, layer.weights),
+                f"{_OP}: {path} must keep the weights of {layer} under this name in "
+                f"{_WEIGHTS}, as Keras 3 does; load the model with Keras, and update "
+                "and save that.",
+            )
+        _write(weights, [(stored[layer.name], arrays) for layer, arrays in new])
+        with zipfile.ZipFile(to, "w") as made:
+            for one in archive.infolist():
+                is_new = one.filename == _WEIGHTS
+                content = weights.getvalue() if is_new else archive.read(one)
+                made.writestr(one, content)
+
+
+def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(np.array_equal(a, b) for a, b in pairs)
