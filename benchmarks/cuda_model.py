@@ -10,7 +10,7 @@ from prnn_jax._engine.modules import native
 CELLS = {
     "rnn_tanh": (256, 1152, 4096),
     "gru": (256, 1024, 2560),
-    "lstm": (256, 1024, 2048),
+    "lstm": (256, 1024, 2048, 4096),
 }
 BATCHES = 1, 8, 16, 64
 TIME = 1000

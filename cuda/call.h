@@ -35,10 +35,12 @@ inline constexpr bool has_few_users =
     C::kStates > 2 || std::is_same_v<C, GeneralLstm> || kHasFewUsers<C>;
 
 // Whether kernels are compiled apart for plain calls: of the cells that many layers are of, and of
-// the exchanges that are fast.
+// the instances that are fast.
 template <class C>
 inline constexpr bool cell_has_plain_kernels = !std::is_same_v<C, GeneralLstm> && !kHasFewUsers<C>;
-constexpr bool has_plain_kernels(Exchange exchange) { return exchange != Exchange::kBlock; }
+constexpr bool has_plain_kernels(const Instance& instance) {
+  return instance.exchange != Exchange::kBlock && !instance.tile.is_streamed();
+}
 
 // Without lengths, resets, mask and zoneout; and no array has an index beyond 31 bits.
 inline bool is_plain(const CudaCall& call) {
@@ -98,7 +100,32 @@ inline Mailbox mailbox_of(const CudaCall& call) {
   return out;
 }
 
+// The weights of a group in the order in which mma.sync takes them, as they are streamed
+// (cuda/streamed.cuh); in the workspace behind the mailbox.
+inline std::int64_t streamed_bytes(const CudaCall& call) {
+  const PassSizes sizes = pass_sizes(call.cell.kind, call.pass);
+  const Tile tile = streamed_tile(sizes.products);
+  const std::int64_t padded = padded_hidden(call.shape.hidden, call.number);
+  // Of no more panels than the layer has: what a block lacks of its last round is not there.
+  return panels_of(tile, sizes.products, padded, call.number) * kWarps *
+         k_blocks(tile, padded * sizes.published, call.number) * SharedLayout::k_block_bytes(tile);
+}
+inline void* streamed_of(const CudaCall& call) {
+  return static_cast<char*>(call.workspace) + mailbox_of(call).bytes;
+}
+
+// So many panels to a block, of which none is in shared memory yet.
+inline Panels panels_in(CellKind cell, const Tile& tile, int units, int count) {
+  return {count, 0, elements_per_thread(tile, units) * kThreads * numbers({cell, 0, 0}).states};
+}
+
+// Layers of which one multiprocessor of any device holds the weights. Larger ones some devices
+// stream, and a call does not know where it will run.
+inline constexpr std::int64_t kAlwaysHeld = 64;  // units
+
 // Bytes of workspace a call needs, whatever its plan.
-inline std::int64_t workspace_bytes(const CudaCall& call) { return mailbox_of(call).bytes; }
+inline std::int64_t workspace_bytes(const CudaCall& call) {
+  return mailbox_of(call).bytes + (call.shape.hidden > kAlwaysHeld ? streamed_bytes(call) : 0);
+}
 
 }  // namespace prnn

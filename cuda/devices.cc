@@ -64,6 +64,7 @@ const std::vector<Device>& devices() {
        .clock_ghz = 1.41,           // [sheet] boost
        .l2_bytes_per_s = 4.0e12,    // [recalled], of a theoretical 7.2
        .dram_bytes_per_s = 2.0e12,  // [sheet]
+       .l2_bytes = 40 << 20,        // [sheet]
        .model = kModel},
       {.name = "NVIDIA GeForce RTX 4090",
        .compute_capability = 89,
@@ -75,6 +76,7 @@ const std::vector<Device>& devices() {
        .clock_ghz = 2.52,            // [sheet] boost
        .l2_bytes_per_s = 5.0e12,     // [recalled]
        .dram_bytes_per_s = 1.01e12,  // [sheet]
+       .l2_bytes = 72 << 20,         // [sheet]
        .model = kModel},
       {.name = "NVIDIA H100 80GB HBM3",
        .compute_capability = 90,
@@ -86,6 +88,7 @@ const std::vector<Device>& devices() {
        .clock_ghz = 1.98,           // [micro]
        .l2_bytes_per_s = 12e12,     // [micro]
        .dram_bytes_per_s = 3.0e12,  // [micro], of 3.35 [sheet]
+       .l2_bytes = 50 << 20,        // [sheet]
        .model = kModel},
       {.name = "NVIDIA H200",
        .compute_capability = 90,
@@ -97,6 +100,7 @@ const std::vector<Device>& devices() {
        .clock_ghz = 1.98,           // [micro]
        .l2_bytes_per_s = 12e12,     // [micro]
        .dram_bytes_per_s = 4.3e12,  // [study]
+       .l2_bytes = 50 << 20,        // [sheet]
        .model = kModel},
       // An eighth of the memory and its cache. Whether cooperative launches are to be had depends
       // on the driver; a machine's own answer is asked for there.
@@ -110,6 +114,7 @@ const std::vector<Device>& devices() {
        .clock_ghz = 1.98,            // [micro]
        .l2_bytes_per_s = 12e12 / 8,  // [micro]
        .dram_bytes_per_s = 4.3e12 / 8,
+       .l2_bytes = (50 << 20) / 8,
        .model = kModel},
       {.name = "NVIDIA B200",
        .compute_capability = 100,
@@ -121,6 +126,7 @@ const std::vector<Device>& devices() {
        .clock_ghz = 1.85,           // [recalled]
        .l2_bytes_per_s = 5.5e12,    // [assumed]: as an H200
        .dram_bytes_per_s = 7.0e12,  // [recalled], of 8 [sheet]
+       .l2_bytes = 126 << 20,       // [recalled]
        .model = kModel},
       {.name = "NVIDIA GeForce RTX 5090",
        .compute_capability = 120,
@@ -132,6 +138,7 @@ const std::vector<Device>& devices() {
        .clock_ghz = 2.41,            // [sheet] boost
        .l2_bytes_per_s = 5.0e12,     // [assumed]: as an RTX 4090
        .dram_bytes_per_s = 1.79e12,  // [sheet]
+       .l2_bytes = 96 << 20,         // [sheet]
        .model = kModel},
   };
   return all;
@@ -173,6 +180,7 @@ Device estimated(Device known) {
   const double share = static_cast<double>(known.sms) / like.sms;
   known.l2_bytes_per_s = like.l2_bytes_per_s * share;
   known.dram_bytes_per_s = like.dram_bytes_per_s * share;
+  known.l2_bytes = static_cast<std::int64_t>(static_cast<double>(like.l2_bytes) * share);
   return known;
 }
 

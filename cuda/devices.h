@@ -50,6 +50,7 @@ struct Device {
   int fma_per_clock;  // of an SM: mma.sync on 16-bit numbers, float sums; TF32 does half as many
   double clock_ghz;
   double l2_bytes_per_s, dram_bytes_per_s;  // read by all SMs at once
+  std::int64_t l2_bytes;
   ModelConstants model;
 };
 

@@ -8,61 +8,14 @@
 //   3  the cell's step, a thread per unit and batch row, which keeps the carry in registers
 //   4  publish
 //
+// A block of a streamed tile does so with one panel of its rows after the other.
+//
 // Steps for which all rows of a job have ended are left out: nothing is multiplied or exchanged.
 #pragma once
 #include "cuda/exchange.cuh"
+#include "cuda/partial_sums.cuh"
 
 namespace prnn {
-
-// The warps' partial sums: [2 parities][warps_k][columns][rows]. A buffer is written again two
-// steps later; the barrier of the step between comes after the last read of it.
-template <Tile kTile>
-class PartialSums {
- public:
-  PRNN_DEVICE explicit PartialSums(const SharedLayout& layout)
-      : sums_(reinterpret_cast<float*>(ptx::shared() + static_cast<int>(layout.sums))) {}
-
-  PRNN_DEVICE void write(int s, const Place& place,
-                         const float (&sums)[kTile.m_tiles][kTile.n_tiles][4]) const {
-#pragma unroll
-    for (int m = 0; m < kTile.m_tiles; ++m)
-#pragma unroll
-      for (int n = 0; n < kTile.n_tiles; ++n) {
-        const int row = 16 * (place.warp_m * kTile.m_tiles + m) + place.row;
-        float* to = at(s, place.warp_k, 8 * n + 2 * place.part) + row;
-        to[0] = sums[m][n][0];
-        to[kPitch] = sums[m][n][1];
-        to[8] = sums[m][n][2];
-        to[kPitch + 8] = sums[m][n][3];
-      }
-  }
-  // start + the sums of a unit's products.
-  template <int kProducts>
-  PRNN_DEVICE Vec<kProducts> read(int s, int column, int unit, const float* start) const {
-    struct alignas(kProducts == 3 ? 4 : 4 * kProducts) Row {
-      float v[kProducts];
-    };
-    Vec<kProducts> out;
-    const Row first = *reinterpret_cast<const Row*>(start + unit * kProducts);
-#pragma unroll
-    for (int p = 0; p < kProducts; ++p) out[p] = first.v[p];
-#pragma unroll
-    for (int w = 0; w < kTile.warps_k(); ++w) {
-      const Row part = *reinterpret_cast<const Row*>(at(s, w, column) + unit * kProducts);
-#pragma unroll
-      for (int p = 0; p < kProducts; ++p) out[p] += part.v[p];
-    }
-    return out;
-  }
-
- private:
-  // Four more than rows: the lanes of a warp write to different banks.
-  static constexpr int kPitch = kTile.rows() + 4;
-  PRNN_DEVICE float* at(int s, int warp_k, int column) const {
-    return sums_ + (((s & 1) * kTile.warps_k() + warp_k) * kTile.columns() + column) * kPitch;
-  }
-  float* sums_;
-};
 
 // Parts of a job, in order: what comes before its first step, and those of a step.
 enum class Segment { kBefore, kArrive, kProduct, kFetch, kReduce, kCell };
@@ -80,11 +33,14 @@ class Engine {
   PRNN_DEVICE explicit Engine(const Task<Pass>& task)
       : task_(task),
         place_(Place::here(kTile)),
-        weights_(place_, layout(task), Pass::kPublished * task.padded),
+        weights_(place_, layout(task), task),
         sums_(layout(task)),
         exchange_(task, layout(task), place_),
         bias_(reinterpret_cast<float*>(ptx::shared() + static_cast<int>(layout(task).bias))),
-        first_unit_(ptx::ctaid() % task.blocks * kUnits) {}
+        first_unit_(first_unit(0)) {
+    if constexpr (kIsStreamed)
+      carries_ = reinterpret_cast<Carry*>(ptx::shared() + static_cast<int>(layout(task).carries));
+  }
 
   template <class Probe = NoProbe>
   PRNN_DEVICE void run(Probe&& probe = {}) {
@@ -99,8 +55,7 @@ class Engine {
       if (job.group != group) {
         group = job.group;
         ptx::bar_sync();  // the bias of the group before is no longer read
-        weights_.load(task_.pass, static_cast<int>(task_.padded), group, first_unit_);
-        load_bias(group);
+        load(group);
       }
       exchange_.begin(job);
       run(job, probe);
@@ -111,7 +66,8 @@ class Engine {
  private:
   using Job = prnn::Job<Pass>;
   static constexpr int kColumns = kTile.columns(), kGranule = granule_units(kNumber);
-  static constexpr int kElements = static_cast<int>(ceil_div(kUnits * kColumns, kThreads));
+  static constexpr int kElements = elements_per_thread(kTile, kUnits);
+  static constexpr bool kIsStreamed = kTile.is_streamed();
   using Io = UnitIo<kNumber>;
   using Carry = typename Pass::Carry;
   using Fetched = typename Pass::Fetched;
@@ -120,8 +76,16 @@ class Engine {
   using ExchangeType = typename ExchangeOf<kExchange, Pass, kNumber, kTile>::Type;
   using Target = typename ExchangeType::Target;
 
+  using WeightsType = std::conditional_t<kIsStreamed, StreamedWeights<kNumber, kTile>,
+                                         Weights<kNumber, kTile, kIsPlain<Pass>>>;
+
   PRNN_DEVICE static SharedLayout layout(const Task<Pass>& task) {
-    return SharedLayout::of(kTile, kExchange, Pass::kPublished * task.padded, kNumber);
+    return SharedLayout::of(kTile, kExchange, Pass::kPublished * task.padded, kNumber,
+                            kIsStreamed ? task.panels : Panels{});
+  }
+  // Of the block's n-th panel.
+  PRNN_DEVICE int first_unit(int panel) const {
+    return (panel * task_.blocks + ptx::ctaid() % task_.blocks) * kUnits;
   }
 
   // The e-th unit and batch row that this thread steps; neighbouring threads, neighbouring units.
@@ -170,6 +134,14 @@ class Engine {
     int here_ = 0, stride_ = 0;
   };
 
+  // What a thread has of its units between steps.
+  struct State {
+    Carry carry[kElements];
+    Fetched fetched[kElements];
+    Target target[kElements];
+    SequenceRow row[kElements];
+  };
+
   // Equal in all blocks of a team.
   PRNN_DEVICE Job job_of(int group, int first_row) const {
     const Pass& pass = task_.pass;
@@ -187,46 +159,103 @@ class Engine {
             static_cast<int>(pass.end_step(longest))};
   }
 
-  PRNN_DEVICE void load_bias(int group) const {
-    for (int row = place_.thread; row < kTile.rows(); row += kThreads) {
-      const int unit = first_unit_ + row / Pass::kProducts;
-      const bool exists = row < kUnits * Pass::kProducts && unit < task_.pass.shape.hidden;
-      bias_[row] = exists ? to_float(task_.pass.bias(group, 0, unit, row % Pass::kProducts)) : 0.0f;
+  PRNN_DEVICE void load(int group) {
+    const int padded = static_cast<int>(task_.padded);
+    if constexpr (kIsStreamed)
+      weights_.load(task_.pass, padded, group, first_unit(0), task_.blocks * kUnits);
+    else
+      weights_.load(task_.pass, padded, group, first_unit_);
+    each_panel([&] {
+      for (int row = place_.thread; row < kTile.rows(); row += kThreads) {
+        const int unit = first_unit_ + row / Pass::kProducts, product = row % Pass::kProducts;
+        const bool exists = row < kUnits * Pass::kProducts && unit < task_.pass.shape.hidden;
+        bias()[row] = exists ? to_float(task_.pass.bias(group, 0, unit, product)) : 0.0f;
+      }
+    });
+  }
+  PRNN_DEVICE float* bias() const { return kIsStreamed ? bias_ + panel_ * kTile.rows() : bias_; }
+
+  // Calls f() for the block's panels, one after the other.
+  template <class F>
+  PRNN_DEVICE void each_panel(F&& f) {
+    if constexpr (!kIsStreamed) {
+      f();
+    } else {
+#pragma unroll 1
+      for (panel_ = 0; panel_ < task_.panels.count; ++panel_) {
+        first_unit_ = first_unit(panel_);
+        if (first_unit_ >= static_cast<int>(task_.padded)) return;
+        f();
+      }
     }
+  }
+  // Where there are panels, what each carries from step to step lies in shared memory.
+  PRNN_DEVICE Carry* carried(int e) const {
+    return carries_ + (panel_ * kElements + e) * kThreads + place_.thread;
+  }
+  PRNN_DEVICE void take(State& state) const {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e)
+      if constexpr (kIsStreamed) state.carry[e] = *carried(e);
+  }
+  PRNN_DEVICE void put(const State& state) const {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e)
+      if constexpr (kIsStreamed) *carried(e) = state.carry[e];
   }
 
   template <class Probe>
   PRNN_DEVICE void run(const Job& job, Probe& probe) {
-    const Pass& pass = task_.pass;
-    Carry carry[kElements];
-    Fetched fetched[kElements] = {};
-    Target target[kElements];
-    SequenceRow row[kElements];
-    skip(job, 0, job.first_step);
-#pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      const Element at = element(job, e);
-      carry[e] = {};
-      target[e] = exchange_.target(spot(at));
-      if (at.exists) {
-        row[e] = SequenceRow(pass, job, at);
-        carry[e] = pass.carried(job.group, 0, at.row, at.unit, Io{});
-        if (job.first_step < job.end_step)
-          fetched[e] = pass.fetch(job.group, job.first_step, at.row, at.unit, Io{});
-      }
-      if constexpr (Pass::kStartsPublished) publish(job, at, -1, {carry[e][0]}, target[e]);
-    }
+    State state;
+    each_panel([&] {
+      begin(job, state);
+      put(state);
+    });
     if (Pass::kStartsPublished) exchange_.leave(-1);
     probe.ended(Segment::kBefore);
 
 #pragma unroll 1
-    for (int s = job.first_step; s < job.end_step; ++s)
-      step(job, s, carry, fetched, target, row, probe);
+    for (int s = job.first_step; s < job.end_step; ++s) {
+      exchange_.arrive(s);
+      each_panel([&] {
+        take(state);
+        step(job, s, state, probe);
+        put(state);
+      });
+      exchange_.leave(s);
+      probe.ended(Segment::kCell);
+    }
+    each_panel([&] {
+      take(state);
+      end(job, state);
+    });
+  }
 
+  PRNN_DEVICE void begin(const Job& job, State& state) {
+    const Pass& pass = task_.pass;
+    skip(job, 0, job.first_step);
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       const Element at = element(job, e);
-      if (at.exists) pass.keep(job.group, job.end_step - 1, at.row, at.unit, carry[e], Io{});
+      state.carry[e] = {};
+      state.fetched[e] = {};
+      state.target[e] = exchange_.target(spot(at));
+      if (at.exists) {
+        state.row[e] = SequenceRow(pass, job, at);
+        state.carry[e] = pass.carried(job.group, 0, at.row, at.unit, Io{});
+        if (!kIsStreamed && job.first_step < job.end_step)
+          state.fetched[e] = pass.fetch(job.group, job.first_step, at.row, at.unit, Io{});
+      }
+      if constexpr (Pass::kStartsPublished)
+        publish(job, at, -1, {state.carry[e][0]}, state.target[e]);
+    }
+  }
+  PRNN_DEVICE void end(const Job& job, const State& state) const {
+    const Pass& pass = task_.pass;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const Element at = element(job, e);
+      if (at.exists) pass.keep(job.group, job.end_step - 1, at.row, at.unit, state.carry[e], Io{});
     }
     skip(job, job.end_step, static_cast<int>(pass.steps()));
   }
@@ -243,27 +272,26 @@ class Engine {
   }
 
   template <class Probe>
-  PRNN_DEVICE void step(const Job& job, int s, Carry (&carry)[kElements],
-                        Fetched (&fetched)[kElements], Target (&target)[kElements],
-                        SequenceRow (&row)[kElements], Probe& probe) {
+  PRNN_DEVICE void step(const Job& job, int s, State& state, Probe& probe) {
     const Pass& pass = task_.pass;
-    float sums[kTile.m_tiles][kTile.n_tiles][4] = {};
-    exchange_.arrive(s);
+    auto& [carry, fetched, target, row] = state;
+    Sums<kTile> sums = {};
     ptx::bar_warp_sync();  // mma wants the warp together
     probe.ended(Segment::kArrive);
-    if (job.reads(s)) weights_.multiply(exchange_, s, sums);
+    if constexpr (kIsStreamed) fetch(job, s, 0, state);
+    if (job.reads(s)) {
+      if constexpr (kIsStreamed)
+        weights_.multiply(exchange_, s, panel_, sums);
+      else
+        weights_.multiply(exchange_, s, sums);
+    }
     probe.ended(Segment::kProduct);
-    // A step ahead, for these come from memory, which takes as long as a step; and after the look
-    // at the team's values, which would wait for them.
     Inputs inputs[kElements];
 #pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      inputs[e] = pass.inputs(fetched[e], Io{});
-      const Element at = element(job, e);
-      if (at.exists && s + 1 < job.end_step)
-        fetched[e] =
-            pass.fetch(row[e].rows(pass, job, at, s, 1), job.group, s + 1, at.row, at.unit, Io{});
-    }
+    for (int e = 0; e < kElements; ++e) inputs[e] = pass.inputs(fetched[e], Io{});
+    // A step ahead, for these come from memory, which takes as long as a step; and after the look
+    // at the team's values, which would wait for them.
+    if (!kIsStreamed) fetch(job, s, 1, state);
     probe.ended(Segment::kFetch);
     sums_.write(s, place_, sums);
     ptx::bar_sync();  // every warp's partial sums are there
@@ -278,7 +306,8 @@ class Engine {
       // branches around them.
       if (kIsPlain<Pass> || at.exists) {
         const int column = at.column < kColumns ? at.column : 0;
-        const auto products = sums_.template read<Pass::kProducts>(s, column, at.local_unit, bias_);
+        const auto products =
+            sums_.template read<Pass::kProducts>(s, column, at.local_unit, bias());
         published =
             pass.advance(job.group, s, at.row, at.unit, products, inputs[e], carry[e], saved, Io{});
       }
@@ -294,8 +323,17 @@ class Engine {
       if (kIsPlain<Pass>) save();
       row[e].go_on();
     }
-    exchange_.leave(s);
-    probe.ended(Segment::kCell);
+  }
+  // What the step that is so many after s takes from memory.
+  PRNN_DEVICE void fetch(const Job& job, int s, int ahead, State& state) const {
+    const Pass& pass = task_.pass;
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const Element at = element(job, e);
+      if (at.exists && s + ahead < job.end_step)
+        state.fetched[e] = pass.fetch(state.row[e].rows(pass, job, at, s, ahead), job.group,
+                                      s + ahead, at.row, at.unit, Io{});
+    }
   }
 
   // To the team, padding included, and to the pass's output. All lanes of a warp at once. What is
@@ -316,11 +354,14 @@ class Engine {
 
   const Task<Pass>& task_;
   Place place_;
-  Weights<kNumber, kTile, kIsPlain<Pass>> weights_;
+  WeightsType weights_;
   PartialSums<kTile> sums_;
   ExchangeType exchange_;
-  float* bias_;  // [rows]
-  int first_unit_;
+  float* bias_;     // [panels][rows]
+  int first_unit_;  // of the panel
+  // Of a streamed tile.
+  int panel_ = 0;
+  Carry* carries_;  // [panels][elements][kThreads]
 };
 
 }  // namespace prnn

@@ -10,7 +10,7 @@
 //            in each of those units' lanes
 //   leave    step s has published
 #pragma once
-#include "cuda/product.cuh"
+#include "cuda/streamed.cuh"
 #include "cuda/wait.cuh"
 
 namespace prnn {
@@ -294,7 +294,7 @@ class GridExchange {
       each_of_lane<kNumber>(granules, spot.within, [&](int n, ptx::Word2) {
         ptx::prefetch_global_l2(first + kStepsAhead * stride_ + n * bytes);
       });
-    to.next += stride_;
+    if constexpr (kIsPlain<Pass>) to.next += stride_;
   }
   PRNN_DEVICE void leave(int) const {}
   PRNN_DEVICE void end() const {}

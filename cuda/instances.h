@@ -47,7 +47,7 @@ template <Number kNumber, std::size_t kIndex, class Pass, class F>
 bool visit_if(const Instance& wanted, const Task<Pass>& task, F&& f) {
   constexpr Instance kInstance = instances_of<Pass>()[kIndex];
   if constexpr (is_compiled(kInstance, kNumber) &&
-                !(kIsPlain<Pass> && !has_plain_kernels(kInstance.exchange))) {
+                !(kIsPlain<Pass> && !has_plain_kernels(kInstance))) {
     if (kInstance == wanted) {
       f.template operator()<kInstance.exchange, kInstance.tile>(task);
       return true;
@@ -65,13 +65,19 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
   return visit_cuda_cell(call.cell, [&](auto cell) {
     using C = decltype(cell);
     const auto with_pass = [&]<class Pass>(const Pass& pass, const void* output) {
-      Task<Pass> task{pass,    plan.blocks, plan.teams, padded_hidden(call.shape.hidden, kNumber),
-                      nullptr, false,       nullptr,    call.watchdog};
       const Mailbox mailbox = mailbox_of(call);
-      task.initial = static_cast<Value*>(mailbox.initial);
-      task.output_is_mailbox = mailbox.separate == nullptr;
-      task.mailbox = static_cast<Value*>(task.output_is_mailbox ? const_cast<void*>(output)
-                                                                : mailbox.separate);
+      const bool is_output = mailbox.separate == nullptr;
+      const Task<Pass> task{
+          .pass = pass,
+          .blocks = plan.blocks,
+          .teams = plan.teams,
+          .padded = padded_hidden(call.shape.hidden, kNumber),
+          .panels = plan.panels,
+          .streamed = streamed_of(call),
+          .mailbox = static_cast<Value*>(is_output ? const_cast<void*>(output) : mailbox.separate),
+          .output_is_mailbox = is_output,
+          .initial = static_cast<Value*>(mailbox.initial),
+          .watchdog = call.watchdog};
       return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
         return (visit_if<kNumber, kIndex>({plan.exchange, plan.tile}, task, f) || ...);
       }(std::make_index_sequence<instances_of<Pass>().size()>{});
@@ -85,7 +91,8 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
       return with_pass(BackwardPass<C, Io, Value, S>{{cell, shape}, at}, at.da_h);
     };
     if constexpr (cell_has_plain_kernels<C>)
-      if (has_plain_kernels(plan.exchange) && is_plain(call)) return with_shape(plain(call.shape));
+      if (has_plain_kernels({plan.exchange, plan.tile}) && is_plain(call))
+        return with_shape(plain(call.shape));
     return with_shape(call.shape);
   });
 }

@@ -68,6 +68,7 @@ Failure read_device(int ordinal, Device& device) {
   device.sms = properties.multiProcessorCount;
   device.shared_bytes = static_cast<std::int64_t>(properties.sharedMemPerBlockOptin);
   device.cooperative = properties.cooperativeLaunch != 0;
+  device.l2_bytes = properties.l2CacheSize;
   return std::nullopt;
 }
 

@@ -40,6 +40,8 @@ def violations(kernel: Kernel, minimum_hmma: int | None = None) -> list[str]:
 
     if inside("local"):
         found.append(f"{inside('local')} accesses to local memory in the loop")
+    if inside("generic"):
+        found.append(f"{inside('generic')} generic loads or stores in the loop")
     if inside("MEMBAR"):
         found.append(f"{inside('MEMBAR')} MEMBAR in the loop")
     # An mbarrier's wait on other blocks drops what is cached; nothing else need do so.
@@ -54,7 +56,8 @@ def violations(kernel: Kernel, minimum_hmma: int | None = None) -> list[str]:
             f"weights from {kernel.multiplied_fragments} registers in the loop, "
             f"{kernel.resident_fragments} expected"
         )
-    if early := kernel.awaited_prefetches:
+    # Streamed weights are split into parts before they are multiplied.
+    if not kernel.is_streamed and (early := kernel.awaited_prefetches):
         found.append(f"{len(early)} prefetched values used at once: {early[0]}")
     needed = {"grid": ("strong LDG", "strong STG"), "cluster": ("STAS",)}
     for what in needed.get(kernel.exchange or "", ()):

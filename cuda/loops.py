@@ -106,10 +106,12 @@ class Graph:
         } & loop
         return min(entries or loop)
 
-    def loop_around(self, wanted: set[int]) -> frozenset[int]:
+    def loop_around(
+        self, wanted: set[int], needed: set[int] | None = None
+    ) -> frozenset[int]:
         """The innermost loop with most of `wanted`, with the subroutines it calls.
 
-        Where no loop has any, the largest.
+        Where no loop has any, the largest. Of `needed` it has at least one.
         """
 
         def rank(loop: set[int]) -> tuple[int, int]:
@@ -126,6 +128,8 @@ class Graph:
             inner = [set(p) for p in _strongly_connected(within) if len(p) > 1]
             best = max(inner, key=rank, default=set())
             if 2 * len(best & wanted) <= len(loop & wanted):
+                break
+            if needed is not None and not best & needed:
                 break
             loop = best
         return frozenset(loop) | self._called_from(loop)

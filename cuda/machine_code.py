@@ -21,6 +21,7 @@ from loops import Graph, Instruction, used_too_soon
 COUNTED = {
     "HMMA": r"HMMA",
     "local": r"LDL|STL",
+    "generic": r"(LD|ST)\.",  # through pointers to any kind of memory
     "MEMBAR": r"MEMBAR|ERRBAR",
     "CCTL": r"CCTL\.(?!E\.PF)",  # without prefetches
     "strong LDG": r"LDG\S*\.STRONG\.GPU",
@@ -71,10 +72,16 @@ class Kernel:
         """Addresses of the instructions in the loop over time; empty if none.
 
         It is the innermost loop with most of the matrix products: loops inside of it
-        have some of them, and one around it takes job after job.
+        have some of them, and one around it takes job after job. Of a streamed tile
+        it is that over panels, around the one over k blocks.
         """
-        matrix = {i.address for i in self.instructions if i.opcode.startswith("HMMA")}
-        return self.graph.loop_around(matrix)
+
+        def of(opcode: str) -> set[int]:
+            return {i.address for i in self.instructions if i.opcode.startswith(opcode)}
+
+        return self.graph.loop_around(
+            of("HMMA"), of("BAR.") if self.is_streamed else None
+        )
 
     @functools.cached_property
     def graph(self) -> Graph:
@@ -126,6 +133,12 @@ class Kernel:
         """Tiles of rows, k blocks in registers, tiles of the batch; or zeros."""
         found = re.search(r"\b(\d+), (\d+), (\d+), \d+(?:, \d+)*[>}]", self.name)
         return tuple(map(int, found.groups())) if found else (0, 0, 0)
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether its tile has no weights in registers."""
+        m_tiles, register_blocks, _ = self.tile
+        return m_tiles > 0 and register_blocks == 0
 
     @property
     def resident_fragments(self) -> int:

@@ -13,6 +13,7 @@ namespace {
 // That which asks least of the device first.
 constexpr Exchange kPreferred[] = {Exchange::kBlock, Exchange::kCluster, Exchange::kGrid};
 constexpr int kLeastComputeCapability = 80;
+constexpr int kMostPanels = 1024;
 // Exchanges whose times differ by less are equal: the model is no better.
 constexpr double kPreference = 1.1;
 
@@ -62,6 +63,31 @@ int usable_sms(const Request& request, const Device& device) {
   return request.max_sms == 0 ? device.sms : request.max_sms;
 }
 
+std::string kilobytes(std::int64_t bytes) {
+  return text("%.0f KB", static_cast<double>(bytes) / 1024);
+}
+
+// Divides the panels of a streamed tile among so many blocks, with as many k blocks in shared
+// memory as it has room for.
+void divide(const Request& request, const Device& device, std::int64_t blocks, Plan& plan) {
+  const StepWork work(request);
+  const std::int64_t all = ceil_div(work.padded, plan.units), count = ceil_div(all, blocks);
+  Panels& panels = plan.panels;
+  panels = panels_in(request.cell, plan.tile, plan.units, static_cast<int>(count));
+  plan.blocks = static_cast<int>(blocks);
+  plan.k_blocks = panels.count * k_blocks(plan.tile, work.depth(), request.number);
+  const auto bytes = [&](std::int64_t held) {
+    panels.held = static_cast<int>(held);
+    return SharedLayout::of(plan.tile, plan.exchange, work.depth(), request.number, panels).bytes;
+  };
+  // What loading passes through is there, even if nothing stays.
+  const std::int64_t room = device.shared_bytes - bytes(1);
+  const std::int64_t of_each = kWarps * SharedLayout::k_block_bytes(plan.tile);
+  plan.shared_bytes =
+      bytes(std::min<std::int64_t>(plan.k_blocks, room < 0 ? 0 : 1 + room / of_each));
+  plan.shared_k_blocks = panels.held;
+}
+
 // Fills in what does not depend on the number of teams; false, with the refusal, where the instance
 // cannot hold the weights.
 bool hold_weights(const Request& request, const Device& device, Candidate& out, Plan& plan) {
@@ -71,7 +97,9 @@ bool hold_weights(const Request& request, const Device& device, Candidate& out, 
   plan.exchange = exchange;
   plan.tile = tile;
   plan.units = units_per_block(tile, work.products, request.number);
-  const std::int64_t blocks = ceil_div(work.padded, plan.units);
+  plan.k_blocks = k_blocks(tile, work.depth(), request.number);
+  plan.panels = {};
+  std::int64_t blocks = ceil_div(work.padded, plan.units);
   const auto refuse = [&](std::string why) {
     out.refusal = std::move(why);
     return false;
@@ -89,47 +117,71 @@ bool hold_weights(const Request& request, const Device& device, Candidate& out, 
   }
   if (exchange == Exchange::kGrid && !device.cooperative)
     return refuse("the device has no cooperative launch");
-  if (blocks > usable_sms(request, device))
-    return refuse(needs(text("an SM for each: there are %d", usable_sms(request, device))));
-
-  plan.blocks = static_cast<int>(blocks);
-  plan.k_blocks = k_blocks(tile, work.depth(), request.number);
-  plan.shared_k_blocks = std::max(0, plan.k_blocks - tile.register_blocks);
-  plan.shared_bytes = SharedLayout::of(tile, exchange, work.depth(), request.number).bytes;
+  const int sms = usable_sms(request, device);
+  if (tile.is_streamed()) {
+    if (request.shape.hidden <= kAlwaysHeld) return refuse("is for larger layers");
+    if (blocks > std::int64_t{kMostPanels} * sms) return refuse(needs("too many for their panels"));
+    divide(request, device, std::min<std::int64_t>(blocks, sms), plan);
+  } else {
+    if (blocks > sms) return refuse(needs(text("an SM for each: there are %d", sms)));
+    plan.blocks = static_cast<int>(blocks);
+    plan.shared_k_blocks = std::max(0, plan.k_blocks - tile.register_blocks);
+    plan.shared_bytes = SharedLayout::of(tile, exchange, work.depth(), request.number).bytes;
+  }
   if (plan.shared_bytes > device.shared_bytes)
-    return refuse(text("needs %.0f KB of shared memory per block, %.0f KB are there",
-                       static_cast<double>(plan.shared_bytes) / 1024,
-                       static_cast<double>(device.shared_bytes) / 1024));
+    return refuse("needs " + kilobytes(plan.shared_bytes) + " of shared memory per block, " +
+                  kilobytes(device.shared_bytes) + " are there");
   plan.jobs = request.shape.groups * ceil_div(request.shape.batch, tile.columns());
   return true;
 }
 
 // ---- what is chosen ----
 
-// The instance's fastest plan: as many teams as there is room for, or fewer where that takes no
-// more rounds, or where the teams would be in each other's way.
-Candidate consider(const Request& request, const Device& device, const Instance& instance) {
-  Candidate out{instance, std::nullopt, ""};
-  Plan plan;
-  if (!hold_weights(request, device, out, plan)) return out;
+// The fastest of plans that have their blocks: as many teams as there is room for, or fewer where
+// that takes no more rounds, or where the teams would be in each other's way.
+void take_fastest(const Request& request, const Device& device, Plan plan,
+                  std::optional<Plan>& best) {
   std::int64_t room = std::min<std::int64_t>(plan.jobs, usable_sms(request, device) / plan.blocks);
   if (plan.exchange == Exchange::kCluster)
     room = std::min<std::int64_t>(room, device.clusters[static_cast<std::size_t>(plan.blocks)]);
+  if (plan.streamed_k_blocks() > 0) room = 1;  // the workspace is for the weights of one
   for (std::int64_t teams = 1; teams <= room; ++teams) {
     plan.rounds = ceil_div(plan.jobs, teams);
     plan.teams = static_cast<int>(teams);
     set_times(request, device, plan);
-    if (!out.plan || plan.call_us < out.plan->call_us) out.plan = plan;
+    if (!best || plan.call_us < best->call_us) best = plan;
+  }
+}
+
+// The instance's fastest plan, or why it has none.
+Candidate consider(const Request& request, const Device& device, const Instance& instance) {
+  Candidate out{instance, std::nullopt, ""};
+  Plan plan;
+  if (!hold_weights(request, device, out, plan)) return out;
+  if (!instance.tile.is_streamed()) {
+    take_fastest(request, device, plan, out.plan);
+    return out;
+  }
+  for (int blocks = plan.blocks; blocks > 0; --blocks) {
+    divide(request, device, blocks, plan);
+    if (plan.panels.count > kMostPanels || plan.shared_bytes > device.shared_bytes) break;
+    take_fastest(request, device, plan, out.plan);
   }
   return out;
 }
 
-// Null where there is none, or none that is `of` this exchange.
+// Of the plans that may be chosen: streamed tiles are for layers that nothing else is for. (By the
+// model, which knows nothing of plain kernels, they would sometimes win elsewhere, too.) Null where
+// there is none, or none that is `of` this exchange.
 const Plan* fastest(const std::vector<Candidate>& candidates,
                     std::optional<Exchange> of = std::nullopt) {
+  const bool streams = std::none_of(candidates.begin(), candidates.end(), [](const Candidate& c) {
+    return c.plan && !c.instance.tile.is_streamed();
+  });
   const Plan* best = nullptr;
   for (const Candidate& candidate : candidates)
     if (candidate.plan && (!of || candidate.plan->exchange == *of) &&
+        (streams || !candidate.instance.tile.is_streamed()) &&
         (best == nullptr || candidate.plan->call_us < best->call_us))
       best = &*candidate.plan;
   return best;
@@ -146,12 +198,14 @@ std::optional<Plan> choose(const std::vector<Candidate>& candidates) {
 
 // ---- why ----
 
-bool fits(const Request& request, const Device& device) {
+// Whether any instance is for it; `on_chip`: any that is not streamed.
+bool fits(const Request& request, const Device& device, bool on_chip = false) {
   const auto all = instances(request.cell, request.pass);
   return std::any_of(all.begin(), all.end(), [&](const Instance& instance) {
     Candidate candidate{instance, std::nullopt, ""};
     Plan plan;
-    return is_compiled(instance, request.number) && hold_weights(request, device, candidate, plan);
+    return is_compiled(instance, request.number) && !(on_chip && instance.tile.is_streamed()) &&
+           hold_weights(request, device, candidate, plan);
   });
 }
 
@@ -193,7 +247,19 @@ std::string unsupported(const Request& request, const Device& device) {
   return "";
 }
 
-// Why nothing that is compiled holds the weights.
+std::int64_t largest_fit(Request request, const Device& device, bool on_chip) {
+  request.shape = {1, 1, 1, 1, false, false, false};
+  if (!invalid(request, device).empty() || !unsupported(request, device).empty()) return 0;
+  // Every instance holds all sizes up to its largest.
+  std::int64_t fit = 0, least_unfit = std::int64_t{1} << 20;
+  while (least_unfit - fit > 1) {
+    request.shape.hidden = (fit + least_unfit) / 2;
+    (fits(request, device, on_chip) ? fit : least_unfit) = request.shape.hidden;
+  }
+  return fit;
+}
+
+// Why nothing that is compiled is for it.
 std::string too_large(const Request& request, const Device& device) {
   const std::string start =
       text("%s: no persistent plan%s on %s: hidden_size=%lld in %s", op(request.cell),
@@ -201,34 +267,18 @@ std::string too_large(const Request& request, const Device& device) {
            place(request, device).c_str(), static_cast<long long>(request.shape.hidden),
            name(request.number));
 
+  const auto largest = static_cast<long long>(largest_fit(request, device, false));
   Device cooperative = device;
   cooperative.cooperative = true;
   if (!device.cooperative && fits(request, cooperative))
     return start + text(
                        " needs a cooperative launch, which this device or process does not have "
                        "(MPS and MIG may take it away); without one hidden_size=%lld fits; %s",
-                       static_cast<long long>(largest_hidden(request, device)), kScan);
-
-  Request all = request;
-  all.max_sms = 0;
-  if (request.max_sms != 0 && fits(all, device)) {
-    all.max_sms = request.max_sms + 1;
-    while (!fits(all, device)) ++all.max_sms;
-    return start +
-           text(" needs %d SMs; raise max_sms to %d, or %s", all.max_sms, all.max_sms, kScan);
-  }
-
-  const std::int64_t largest = largest_hidden(request, device);
-  std::string out = start + text(" needs %s on chip, %s are usable (hidden_size=%lld). ",
-                                 megabytes(weight_bytes(request, request.shape.hidden)).c_str(),
-                                 megabytes(weight_bytes(request, largest)).c_str(),
-                                 static_cast<long long>(largest));
-  Request smaller = request;
-  smaller.number = Number::kBfloat16;
-  if (value_bytes(request.number) > 2 && fits(smaller, device))
-    out += text("bfloat16 fits (%s); ",
-                megabytes(weight_bytes(smaller, request.shape.hidden)).c_str());
-  return out + kScan;
+                       largest, kScan);
+  return start + text(
+                     " needs more shared memory per block, even where the weights are streamed; "
+                     "hidden_size=%lld fits; %s",
+                     largest, kScan);
 }
 
 std::string chosen_because(const Request& request, const Device& device, const Planning& planning) {
@@ -242,6 +292,13 @@ std::string chosen_because(const Request& request, const Device& device, const P
       op(request.cell), place(request, device).c_str(), best.teams,
       best.teams == 1 ? "team" : "teams", best.blocks, best.blocks == 1 ? "block" : "blocks", how,
       best.step_us(), device.model.fitted_on.c_str());
+  if (best.streamed_k_blocks() > 0)
+    out += text("; the chip has no room for all weights (%s): %s are read in each step%s",
+                megabytes(weight_bytes(request, request.shape.hidden)).c_str(),
+                megabytes(std::min(streamed_bytes(request, best),
+                                   weight_bytes(request, request.shape.hidden)))
+                    .c_str(),
+                from_l2(request, device, best) ? ", from L2" : "");
   const Plan& other = *fastest(planning.candidates);
   if (other.exchange != best.exchange)
     out += text("; a %s would be at most a tenth faster and asks more of the device",
@@ -265,22 +322,14 @@ Planning plan(const Request& request, const Device& device) {
   return out;
 }
 
-std::int64_t largest_hidden(Request request, const Device& device) {
-  request.shape = {1, 1, 1, 1, false, false, false};
-  if (!invalid(request, device).empty() || !unsupported(request, device).empty()) return 0;
-  // Every instance holds all sizes up to its largest.
-  std::int64_t fit = 0, least_unfit = std::int64_t{1} << 20;
-  while (least_unfit - fit > 1) {
-    request.shape.hidden = (fit + least_unfit) / 2;
-    (fits(request, device) ? fit : least_unfit) = request.shape.hidden;
-  }
-  return fit;
+std::int64_t largest_hidden(const Request& request, const Device& device) {
+  return largest_fit(request, device, true);
 }
 
 std::string describe(const Planning& planning) {
   std::string out = planning.reason + "\n";
   if (planning.candidates.empty()) return out;
-  // k blocks of a warp: those in registers, and those in shared memory.
+  // k blocks of a warp: those in registers, or streamed, and those in shared memory.
   out += "  exchange  rows x batch  teams x blocks  rounds  k blocks  us/step   us/call\n";
   for (const Candidate& candidate : planning.candidates) {
     const auto& [exchange, tile] = candidate.instance;

@@ -36,13 +36,21 @@ struct Plan {
   int blocks;  // per team
   int teams;
   std::int64_t jobs, rounds;
-  int k_blocks, shared_k_blocks;  // of each warp; the others are in registers
-  std::int64_t shared_bytes;      // of each block
+  // Of each warp: of all k blocks, those in shared memory. The others are in registers, or, of a
+  // streamed tile, whose numbers are those of all panels of a block, streamed.
+  int k_blocks, shared_k_blocks;
+  Panels panels;
+  std::int64_t shared_bytes;  // of each block
   StepTime step;
   double load_us;  // of a group's weights
   double call_us;
 
   int grid() const { return blocks * teams; }
+  int streamed_k_blocks() const { return tile.is_streamed() ? k_blocks - shared_k_blocks : 0; }
+  // How often a step reads what is streamed: for each slice of the batch. A scan reads it once.
+  std::int64_t readings(std::int64_t batch) const {
+    return streamed_k_blocks() > 0 ? ceil_div(batch, tile.columns()) : 0;
+  }
   double step_us() const { return static_cast<double>(rounds) * step.total; }  // of all jobs
 };
 
@@ -60,12 +68,14 @@ struct Planning {
   bool is_valid = true;  // false: no device could take the request; `reason` says why
 };
 
-// Takes the least modelled time of a call, but of two exchanges that differ by less than a tenth
-// the one that asks less of the device: a block before a cluster before a grid.
+// Takes a streamed tile only where nothing else holds the weights, and the least modelled time; but
+// of two exchanges that differ by less than a tenth the one that asks less of the device: a block
+// before a cluster before a grid.
 Planning plan(const Request& request, const Device& device);
 
-// The largest layer that has a plan, everything else as in the request; 0 where none has.
-std::int64_t largest_hidden(Request request, const Device& device);
+// The largest layer that the chip holds, everything else as in the request; 0 where it holds none.
+// Larger ones take a streamed tile.
+std::int64_t largest_hidden(const Request& request, const Device& device);
 
 // All candidates, a line each, the best one marked.
 std::string describe(const Planning& planning);

@@ -8,15 +8,51 @@ namespace prnn {
 PRNN_DEVICE int of_warp(const Tile& tile, int k_blocks, int warp_k) {
   return (k_blocks - warp_k + tile.warps_k() - 1) / tile.warps_k();
 }
+// A warp's part of the sums, in the order of mma.sync.
+template <Tile kTile>
+using Sums = float[kTile.m_tiles][kTile.n_tiles][4];
+
+// Sums of products of a warp, k block after k block. Products that wait for no other: where there
+// are few tiles, the halves of a k block apart.
+template <Number kNumber, Tile kTile, bool kIsPlain>
+class Products {
+ public:
+  // Of the m-th tile of rows with all columns.
+  PRNN_DEVICE void add(int m, const Fragments& weights, const ptx::Word4 (&values)[kTile.n_tiles]) {
+#pragma unroll
+    for (int n = 0; n < kTile.n_tiles; ++n)
+      Format<kNumber>::multiply(chains_[0][m][n], weights.half[0], values[n].x, values[n].y);
+#pragma unroll
+    for (int n = 0; n < kTile.n_tiles; ++n)
+      Format<kNumber>::multiply(chains_[kChains - 1][m][n], weights.half[1], values[n].z,
+                                values[n].w);
+  }
+  PRNN_DEVICE void sum(Sums<kTile>& sums) const {
+#pragma unroll
+    for (int m = 0; m < kTile.m_tiles; ++m)
+#pragma unroll
+      for (int n = 0; n < kTile.n_tiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          sums[m][n][e] = chains_[0][m][n][e];
+          if constexpr (kChains == 2) sums[m][n][e] += chains_[1][m][n][e];
+        }
+  }
+
+ private:
+  static constexpr int kChains = kTile.m_tiles * kTile.n_tiles <= (kIsPlain ? 2 : 1) ? 2 : 1;
+  float chains_[kChains][kTile.m_tiles][kTile.n_tiles][4] = {};
+};
 
 template <Number kNumber, Tile kTile, bool kIsPlain>
 class Weights {
  public:
   using Value = typename Format<kNumber>::Value;
-  using Sums = float[kTile.m_tiles][kTile.n_tiles][4];
 
-  PRNN_DEVICE Weights(const Place& place, const SharedLayout& layout, std::int64_t depth)
+  template <class Pass>
+  PRNN_DEVICE Weights(const Place& place, const SharedLayout& layout, const Task<Pass>& task)
       : place_(place) {
+    const std::int64_t depth = Pass::kPublished * task.padded;
     const int blocks = static_cast<int>(ceil_div(depth * sizeof(Value), kKBlockBytes));
     k_blocks_ = of_warp(kTile, blocks, place.warp_k);
     const int all = k_blocks(kTile, depth, kNumber);
@@ -60,11 +96,11 @@ class Weights {
   // those loaded have arrived, in step s. Blocks of registers' are on their way while those before
   // them are multiplied.
   template <class Values>
-  PRNN_DEVICE void multiply(const Values& values, int s, Sums& sums) const {
+  PRNN_DEVICE void multiply(const Values& values, int s, Sums<kTile>& sums) const {
     ptx::Word4 ahead[kAhead][kTile.n_tiles];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) values.load(ahead[i], i, i < k_blocks_);
-    Chains chains = {};
+    Products<kNumber, kTile, kIsPlain> products;
 #pragma unroll
     for (int first = 0; first < kTile.register_blocks; first += kAhead) {
       if (first >= k_blocks_) break;
@@ -75,9 +111,9 @@ class Weights {
         if (first + i < kTile.register_blocks)
 #pragma unroll
           for (int m = 0; m < kTile.m_tiles; ++m)
-            multiply_tile(m, registers_[m][first + i], ahead[i], chains);
+            products.add(m, registers_[m][first + i], ahead[i]);
         else
-          multiply_shared(first + i, ahead[i], chains);
+          multiply_shared(first + i, ahead[i], products);
         if (first + kAhead < kFirstShared)
           values.load(ahead[i], first + kAhead + i, first + kAhead + i < k_blocks_);
       }
@@ -88,17 +124,9 @@ class Weights {
       for (int i = 0; i < kAhead; ++i) values.load(ahead[i], first + i, first + i < k_blocks_);
       values.wait(ahead, first, s);
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) multiply_shared(first + i, ahead[i], chains);
+      for (int i = 0; i < kAhead; ++i) multiply_shared(first + i, ahead[i], products);
     }
-#pragma unroll
-    for (int m = 0; m < kTile.m_tiles; ++m)
-#pragma unroll
-      for (int n = 0; n < kTile.n_tiles; ++n)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          sums[m][n][e] = chains[0][m][n][e];
-          if constexpr (kChains == 2) sums[m][n][e] += chains[1][m][n][e];
-        }
+    products.sum(sums);
   }
 
  private:
@@ -111,27 +139,14 @@ class Weights {
 
   // The first group of blocks that has none in registers.
   static constexpr int kFirstShared = static_cast<int>(round_up(kTile.register_blocks, kAhead));
-  // Products that wait for no other: where there are few tiles, the halves of a k block apart.
-  static constexpr int kChains = kTile.m_tiles * kTile.n_tiles <= (kIsPlain ? 2 : 1) ? 2 : 1;
-  using Chains = float[kChains][kTile.m_tiles][kTile.n_tiles][4];
 
   PRNN_DEVICE void multiply_shared(int k, const ptx::Word4 (&values)[kTile.n_tiles],
-                                   Chains& chains) const {
+                                   Products<kNumber, kTile, kIsPlain>& products) const {
     if (k >= k_blocks_) return;
     const ptx::Word4* const from = shared_ + (k - kTile.register_blocks) * kFragments;
 #pragma unroll
     for (int m = 0; m < kTile.m_tiles; ++m)
-      multiply_tile(m, {from[fragment(m, 0)], from[fragment(m, 1)]}, values, chains);
-  }
-  PRNN_DEVICE static void multiply_tile(int m, const Fragments& weights,
-                                        const ptx::Word4 (&values)[kTile.n_tiles], Chains& chains) {
-#pragma unroll
-    for (int n = 0; n < kTile.n_tiles; ++n)
-      Format<kNumber>::multiply(chains[0][m][n], weights.half[0], values[n].x, values[n].y);
-#pragma unroll
-    for (int n = 0; n < kTile.n_tiles; ++n)
-      Format<kNumber>::multiply(chains[kChains - 1][m][n], weights.half[1], values[n].z,
-                                values[n].w);
+      products.add(m, {from[fragment(m, 0)], from[fragment(m, 1)]}, values);
   }
 
   Place place_;

@@ -262,7 +262,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kernels = [
             k
             for k in read(options.file)
-            if k.is_recurrence and re.search(options.only, title(k))
+            if k.is_recurrence
+            and not k.is_streamed  # memory's time is theirs
+            and re.search(options.only, title(k))
         ]
     except (CodeError, OSError) as error:
         print(f"step_time: {error}", file=sys.stderr)

@@ -16,6 +16,10 @@ struct Task {
   int blocks, teams;
   std::int64_t padded;  // units per row of exchanged values
 
+  // Of a streamed tile; the weights as mma.sync takes them, of one team (cuda/streamed.cuh).
+  Panels panels;
+  void* streamed;
+
   // Exchange through global memory only (Exchange::kGrid); both filled with kUnwritten before.
   Value* mailbox;  // sequence [kPublished·padded]: the pass's own output, or one beside it
   bool output_is_mailbox;

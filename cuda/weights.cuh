@@ -4,7 +4,7 @@
 // B has the same one: lane t (of the four that share a row) takes the 16 consecutive bytes t of a k
 // block, so that a fragment of B is one aligned 16-byte load from where the values lie.
 #pragma once
-#include "cuda/number.h"
+#include "cuda/task.h"
 
 namespace prnn {
 

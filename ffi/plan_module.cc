@@ -47,6 +47,7 @@ nb::dict to_dict(const Device& device) {
   out["clock_ghz"] = device.clock_ghz;
   out["l2_bytes_per_s"] = device.l2_bytes_per_s;
   out["dram_bytes_per_s"] = device.dram_bytes_per_s;
+  out["l2_bytes"] = device.l2_bytes;
   nb::dict model;
   model["fitted_on"] = device.model.fitted_on;
   for (const auto& [name, constant] : kConstants) model[name] = device.model.*constant;
@@ -75,6 +76,7 @@ Device device_of(nb::handle from) {
   out.clock_ghz = nb::cast<double>(field("clock_ghz"));
   out.l2_bytes_per_s = nb::cast<double>(field("l2_bytes_per_s"));
   out.dram_bytes_per_s = nb::cast<double>(field("dram_bytes_per_s"));
+  out.l2_bytes = nb::cast<std::int64_t>(field("l2_bytes"));
   out.model.fitted_on = nb::cast<std::string>(field("model")["fitted_on"]);
   for (const auto& [name, constant] : kConstants)
     out.model.*constant = nb::cast<double>(field("model")[name]);
@@ -110,7 +112,7 @@ nb::tuple to_tuple(const Tile& tile) {
   return nb::make_tuple(tile.m_tiles, tile.register_blocks, tile.n_tiles, tile.warps_m);
 }
 
-nb::dict to_dict(const Plan& plan) {
+nb::dict to_dict(const Plan& plan, std::int64_t batch) {
   nb::dict out, step;
   out["exchange"] = name(plan.exchange);
   out["rows"] = plan.tile.rows();
@@ -124,6 +126,9 @@ nb::dict to_dict(const Plan& plan) {
   out["grid"] = plan.grid();
   out["k_blocks"] = plan.k_blocks;
   out["shared_k_blocks"] = plan.shared_k_blocks;
+  out["streamed_k_blocks"] = plan.streamed_k_blocks();
+  out["panels"] = plan.panels.count;
+  out["readings"] = plan.readings(batch);
   out["shared_bytes"] = plan.shared_bytes;
   step["exchange"] = plan.step.exchange;
   step["product"] = plan.step.product;
@@ -148,12 +153,12 @@ nb::dict cuda_plan(const std::string& cell, const std::string& pass, const std::
     nb::dict entry;
     entry["exchange"] = name(candidate.instance.exchange);
     entry["tile"] = to_tuple(candidate.instance.tile);
-    entry["plan"] = candidate.plan ? nb::object(to_dict(*candidate.plan)) : nb::none();
+    entry["plan"] = candidate.plan ? nb::object(to_dict(*candidate.plan, batch)) : nb::none();
     entry["refusal"] = candidate.refusal;
     candidates.append(entry);
   }
   nb::dict out;
-  out["best"] = planning.best ? nb::object(to_dict(*planning.best)) : nb::none();
+  out["best"] = planning.best ? nb::object(to_dict(*planning.best, batch)) : nb::none();
   out["candidates"] = candidates;
   out["reason"] = planning.reason;
   out["is_valid"] = planning.is_valid;

@@ -213,7 +213,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch):
     """All native calls run emulated within; programs compiled before do not."""
 
     def by_platform(call, on, results, primals, *rest, backward):
-        able = ffi._platforms(call, primals.w_hh, backward=backward)
+        able = ffi._platforms(call, primals, backward=backward)
         return on("cuda" if "cuda" in able else "default")(call, primals, *rest)
 
     # Not in a context of their own: a test may set the same again, and all must be

@@ -15,6 +15,8 @@ from emulated import EXCHANGES, emulation, results
 from on_cuda import HAS_GPU, NUMBERS, check
 from support import assert_bitwise_equal
 
+import prnn_jax
+
 pytestmark = pytest.mark.skipif(
     not HAS_GPU and shutil.which("c++") is None, reason="needs c++"
 )
@@ -160,18 +162,27 @@ def test_activations_kept_for_the_backward_pass(emulated):
 
 
 def test_without_a_plan_the_scan_runs_and_native_says_why(emulated, monkeypatch):
-    monkeypatch.setenv("PRNN_CUDA_DEVICE", "NVIDIA H200 MIG 1g.18gb")
-    jax.clear_caches()
-    case = Case("lstm", 2, (1,), 1024, 1)
-    emulated.use()
-    arrays = case.inputs("bfloat16")
-    jax.block_until_ready(case.forward()(arrays))
-    assert emulated.ran == []
-    with pytest.raises(ValueError, match=r"implementation=\"native\".* MB on chip"):
-        case.forward("native")(arrays)
     before = Case("gru_reset_before", 2, (1,), 8)
+    emulated.use()
+    arrays = before.inputs("bfloat16")
+    jax.block_until_ready(before.forward()(arrays))
+    assert emulated.ran == []
     with pytest.raises(ValueError, match="reset_after=False"):
-        before.forward("native")(before.inputs("bfloat16"))
+        before.forward("native")(arrays)
+
+
+def test_weights_that_the_chip_does_not_hold(emulated, monkeypatch):
+    monkeypatch.setenv("PRNN_CUDA_MAX_SMS", "2")
+    jax.clear_caches()
+    emulated.use(exchange="grid")
+    case = Case("lstm", 2, (3,), 300, state=True)
+    plan = prnn_jax.explain(
+        "lstm", batch=3, time=2, hidden_size=300, dtype="bfloat16", device="NVIDIA H200"
+    )
+    assert plan.streamed_k_blocks
+    assert "panels of" in str(plan)
+    check(case, "bfloat16")
+    emulated.expect("forward:grid", "backward:grid")
 
 
 def test_what_the_environment_may_ask(emulated, monkeypatch):

@@ -1,5 +1,7 @@
 """What is said of the CUDA engine's plans: refusals, the table, `explain`."""
 
+import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import jax
@@ -8,42 +10,60 @@ from cuda_plans import H200, planned, record
 
 import prnn_jax
 from prnn_jax._call.call import Call
-from prnn_jax._engine import ffi
-from prnn_jax._engine.modules import native
+from prnn_jax._engine import ffi, gpu
 from prnn_jax._engine.plan import engine_for
 
 
-def test_too_large():
+def test_streamed():
     planning = planned("gru", number="float32", hidden=2560, batch=16)
-    largest = native.cuda_largest_hidden("gru", "forward", "float32", H200)
-    assert planning["reason"] == (
-        "gru: no persistent plan on NVIDIA H200 (132 SMs): hidden_size=2560 in float32 "
-        f"needs 79 MB on chip, {3 * largest**2 * 4e-6:.0f} MB are usable "
-        f"(hidden_size={largest}). bfloat16 fits (39 MB); "
-        'implementation="scan" always runs.'
-    )
+    assert planning["best"]["streamed_k_blocks"] > 0
+    reason = planning["reason"]
+    assert reason.startswith("gru on NVIDIA H200 (132 SMs): 1 team of ")
+    assert "the chip has no room for all weights (79 MB): " in reason
+    assert re.search(r": \d\d MB are read in each step\.$", reason), reason
+
+    reason = planned("gru", "backward", hidden=2560, batch=16)["reason"]
+    assert re.search(r": \d\d MB are read in each step, from L2\.$", reason), reason
 
 
-def test_too_large_in_any_format():
-    reason = planned("lstm", "backward", hidden=4096)["reason"]
-    assert "lstm: no persistent plan for the backward pass on NVIDIA H200" in reason
-    assert "hidden_size=4096 in bfloat16 needs 134 MB on chip" in reason
-    assert "fits" not in reason
+@pytest.mark.parametrize(("batch", "readings"), [(1, 1), (16, 1), (17, 2), (64, 4)])
+def test_weights_read_again_for_more_rows_are_the_scans(batch, readings, monkeypatch):
+    monkeypatch.setenv("PRNN_CUDA_DEVICE", H200)
+    plan = explained(hidden_size=4096, batch=batch, dtype="bfloat16")
+    assert plan.streamed_k_blocks
+    assert plan.panels == 2
+    assert "32 units, 2 panels of 64 rows x 16 of the batch" in str(plan)
+    assert plan.engine == ("native" if readings == 1 else "scan")
+    if readings > 1:
+        assert f"does not hold {readings} times a step, 16 rows each" in str(plan)
+    call = Call("lstm", max_sms=0)
+    for asked in (call, replace(call, implementation="native")):
+        refusal = gpu.refusal(asked, "bfloat16", 1, 4096, batch, backward=False)
+        assert bool(refusal) == (readings > 1 and asked.implementation is None)
 
 
-def test_max_sms_too_small():
-    planning = planned(hidden=2048, max_sms=20)
+def test_max_sms_decides_what_is_streamed():
+    def streams(max_sms):
+        planning = planned(hidden=1024, max_sms=max_sms)
+        return "are read in each step" in planning["reason"]
+
+    assert streams(20)
+    assert not streams(64)
+
+
+def test_too_large_for_any_plan():
+    planning = planned(hidden=2**30)
     assert planning["best"] is None
     assert planning["is_valid"]
-    reason = planning["reason"]
-    assert reason.startswith(
-        "lstm: no persistent plan on NVIDIA H200 with max_sms=20: "
-        "hidden_size=2048 in bfloat16 needs "
+    assert re.fullmatch(
+        r"lstm: no persistent plan on NVIDIA H200 \(132 SMs\): hidden_size=1073741824 "
+        r"in bfloat16 needs more shared memory per block, even where the weights are "
+        r'streamed; hidden_size=\d{6,} fits; implementation="scan" always runs\.',
+        planning["reason"],
     )
-    least = int(reason.split(" needs ")[1].split(" SMs")[0])
-    assert f"raise max_sms to {least}, or " in reason
-    assert planned(hidden=2048, max_sms=least)["best"] is not None
-    assert planned(hidden=2048, max_sms=least - 1)["best"] is None
+    largest = int(planning["reason"].split("hidden_size=")[2].split()[0])
+    assert planned(hidden=largest)["best"] is not None
+    assert planned(hidden=largest + 1)["best"] is None
 
 
 @pytest.mark.parametrize("max_sms", [-1, 133, 2**31 - 1])
@@ -163,15 +183,15 @@ def test_explain_keeps_to_max_sms():
     assert plan.blocks * plan.teams <= 70
     assert "max_sms=70" in str(plan)
     plan = explained(hidden_size=2048, max_sms=70, dtype="bfloat16")
-    assert plan.engine == "scan"
-    assert "raise max_sms to" in str(plan)
+    assert plan.blocks <= 70
+    assert plan.streamed_k_blocks
 
 
 def test_explain_tells_why_a_layer_goes_to_the_scan():
-    plan = explained("gru", hidden_size=2560)
+    plan = explained("gru", hidden_size=2**30)
     assert plan.engine == "scan"
     assert plan.exchange is None
-    assert "needs 79 MB on chip" in str(plan)
+    assert "needs more shared memory per block" in str(plan)
     assert "us/step" in str(plan)
     plan = explained("gru", reset_after=False)
     assert plan.engine == "scan"

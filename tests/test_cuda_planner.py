@@ -6,6 +6,7 @@ are, apart from the sizes that must have a plan.
 
 import itertools
 import math
+import re
 
 import hypothesis
 import pytest
@@ -51,9 +52,12 @@ def check(
         assert plan["columns"] == 8 * n_tiles
 
         # Every unit has a block, no block is idle, and a block has its rows.
-        blocks, units = plan["blocks"], plan["units"]
+        blocks, units, panels = plan["blocks"], plan["units"], plan["panels"]
+        is_streamed = register_blocks == 0
         assert 0 < units * products <= plan["rows"]
-        assert (blocks - 1) * units < padded <= blocks * units
+        assert blocks <= -(-padded // units)
+        assert (panels - 1) * blocks * units < padded <= panels * blocks * units
+        assert is_streamed or panels == 1
 
         # Every job has a team, and no team is idle.
         jobs, teams, rounds = plan["jobs"], plan["teams"], plan["rounds"]
@@ -74,9 +78,18 @@ def check(
 
         # The warps' k blocks reach to the last published value, and no k block further.
         depth_bytes, across = published * padded * size, 64 * (8 // warps_m)
-        assert plan["k_blocks"] == -(-depth_bytes // across)
-        assert plan["shared_k_blocks"] == max(0, plan["k_blocks"] - register_blocks)
-        assert plan["shared_bytes"] > plan["shared_k_blocks"] * 8 * 1024 * m_tiles
+        assert plan["k_blocks"] == panels * -(-depth_bytes // across)
+        of_each = 8 * 1024 * m_tiles
+        assert plan["shared_bytes"] > plan["shared_k_blocks"] * of_each
+        if not is_streamed:
+            assert plan["streamed_k_blocks"] == 0
+            assert plan["shared_k_blocks"] == max(0, plan["k_blocks"] - register_blocks)
+        else:  # what is streamed, there is no room for
+            both = plan["shared_k_blocks"] + plan["streamed_k_blocks"]
+            assert both == plan["k_blocks"]
+            if plan["streamed_k_blocks"] > 0 and plan["shared_k_blocks"] > 0:
+                assert plan["shared_bytes"] + of_each > has["shared_bytes"]
+            assert teams == 1 or plan["streamed_k_blocks"] == 0  # the workspace's
 
         # Times: parts are parts.
         parts = plan["parts_us"]
@@ -90,8 +103,11 @@ def check(
     best = planning["best"]
     assert best in plans(planning)
     assert "modelled with constants fitted on an NVIDIA H100" in planning["reason"]
-    # The first of block, cluster, grid that is within a tenth of the fastest.
-    near = [p for p in plans(planning) if p["call_us"] <= 1.1 * fastest(planning)]
+    # What streams is for what nothing else is for. Of the others, the first of block,
+    # cluster, grid that is within a tenth of the fastest.
+    pool = [p for p in plans(planning) if p["tile"][1] > 0] or plans(planning)
+    least = min(plan["call_us"] for plan in pool)
+    near = [plan for plan in pool if plan["call_us"] <= 1.1 * least]
     order = ["block", "cluster", "grid"]
     first = min(order.index(plan["exchange"]) for plan in near)
     assert best["exchange"] == order[first]
@@ -195,10 +211,10 @@ def test_the_largest_hidden_is_the_largest(cell, kind, number, device):
     at = {"device": device, "batch": 1}
     assert planned(cell, kind, number, hidden=largest, **at)["best"] is not None
     for more in (1, 2, 8, 64, 1000):
-        beyond = planned(cell, kind, number, hidden=largest + more, **at)
-        assert beyond["best"] is None
+        beyond = planned(cell, kind, number, hidden=largest + more, **at)["best"]
+        assert beyond["tile"][1] == 0  # streamed
     for hidden in range(1, largest, max(1, largest // 40)):
-        assert planned(cell, kind, number, hidden=hidden, **at)["best"] is not None
+        assert planned(cell, kind, number, hidden=hidden, **at)["best"]["tile"][1] > 0
 
 
 @pytest.mark.parametrize(
@@ -210,6 +226,34 @@ def test_the_largest_layers_we_promise(cell, hidden, batch):
         planning = planned(cell, number=number, hidden=hidden, batch=batch)
         assert planning["best"] is not None, planning["text"]
         assert planning["best"]["exchange"] == "grid"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("cell", "kind", "number"), EVERY)
+def test_larger_layers_are_streamed(cell, kind, number, device):
+    sms = record(device)["sms"]
+    for hidden, max_sms in ((6000, 0), (8000, 0), (4000, sms // 2)):
+        at = {"time": 3, "batch": 40, "groups": 2, "hidden": hidden}
+        where = {"device": device, "max_sms": max_sms}
+        planning = planned(cell, kind, number, **at, **where)
+        assert planning["best"]["tile"][1] == 0, planning["reason"]
+        assert planning["best"]["readings"] == -(-40 // planning["best"]["columns"])
+        check(planning, cell, kind, number, **at, **where)
+
+
+def test_a_streamed_step_takes_as_long_as_reading():
+    """From L2 while half of it has room, else from memory."""
+    device = record(H200)
+    for hidden, rate in ((2200, "l2_bytes_per_s"), (8192, "dram_bytes_per_s")):
+        plan = planned(hidden=hidden, batch=1)["best"]
+        # Some blocks have a panel less.
+        most = plan["blocks"] * 8 * plan["streamed_k_blocks"] * 4096
+        reason = planned(hidden=hidden, batch=1)["reason"]
+        streamed = 1e6 * float(re.search(r": (\S+) MB are read", reason)[1])
+        assert 0 < 0.4 * most < streamed < min(1.01 * most, 8 * hidden**2)
+        assert (streamed <= device["l2_bytes"] / 2) == (rate == "l2_bytes_per_s")
+        assert plan["step_us"] > streamed / device[rate] * 1e6
+        assert plan["parts_us"]["load"] > streamed / device[rate] * 1e6
 
 
 @pytest.mark.parametrize("hidden", [1, 33, 128])

@@ -91,7 +91,7 @@ def _backward_here(call: Call, primals: Primals, kept, cotangents):
 
 
 def _by_platform(call: Call, on, results, primals: Primals, *rest, backward: bool):
-    platforms = _platforms(call, primals.w_hh, backward=backward)
+    platforms = _platforms(call, primals, backward=backward)
     if not platforms:
         return on(DEFAULT)(call, primals, *rest)
     if call.implementation != "native":
@@ -129,15 +129,16 @@ def _backward_on(platform: str):
     return scan_call if platform == DEFAULT else native_call
 
 
-def _platforms(call: Call, w_hh: Array, *, backward: bool) -> list[str]:
+def _platforms(call: Call, primals: Primals, *, backward: bool) -> list[str]:
     """Those whose engine can run the call, and may."""
     if call.implementation == "scan":
         return []
+    w_hh, (state, *_) = primals.w_hh, primals.state_0
     there = [name for name in PLATFORMS if name in call.table.engines]
     able = ["cpu"] if "cpu" in there and w_hh.dtype.name in CPU_DTYPES else []
     groups, hidden = w_hh.shape[0], w_hh.shape[2] // call.table.gates
     if "cuda" in there and not gpu.refusal(
-        call, w_hh.dtype, groups, hidden, backward=backward
+        call, w_hh.dtype, groups, hidden, state.shape[0], backward=backward
     ):
         able.append("cuda")
     return able

@@ -118,8 +118,13 @@ def target(name: str) -> str:
     return name if captured else f"{name}_uncaptured"
 
 
-def refusal(call: Call, dtype, groups: int, hidden: int, *, backward: bool) -> str:
-    """Why there is no plan for such a call on the target GPU; empty where there is."""
+def refusal(
+    call: Call, dtype, groups: int, hidden: int, batch: int, *, backward: bool
+) -> str:
+    """Why no kernel is to run such a call on the target GPU; empty where one is.
+
+    A batch that is not known is taken for a small one.
+    """
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
     device = target_device()
@@ -129,15 +134,36 @@ def refusal(call: Call, dtype, groups: int, hidden: int, *, backward: bool) -> s
         number(call, dtype),
         groups,
         hidden,
-        json.dumps(device),
-        call.max_sms,
+        device=json.dumps(device),
+        max_sms=call.max_sms,
+        batch=batch if isinstance(batch, int) else 1,
+        implementation=call.implementation,
     )
 
 
 @functools.lru_cache(maxsize=1024)
-def _refusal(cell, which, number, groups, hidden, device: str, max_sms) -> str:
-    # Neither time nor batch decides whether there is a plan, only which.
+def _refusal(
+    *of, device: str, max_sms: int, batch: int, implementation: str | None
+) -> str:
+    cell, which, number, groups, hidden = of
     planning = native.cuda_plan(
-        cell, which, number, 1, 1, groups, hidden, json.loads(device), max_sms
+        cell, which, number, 1, batch, groups, hidden, json.loads(device), max_sms
     )
-    return "" if planning["best"] is not None else planning["reason"]
+    if planning["best"] is None:
+        return planning["reason"]
+    return "" if implementation == "native" else prefers_scan(planning, batch)
+
+
+def prefers_scan(planning: dict[str, Any], batch: int) -> str:
+    """Why `lax.scan` runs a call though it has a plan; empty where it does not.
+
+    What a plan streams it reads for each slice of the batch, a scan for all rows once.
+    """
+    best = planning["best"]
+    if best is None or best["readings"] <= 1:
+        return ""
+    return (
+        f"a batch of {batch} rows would have a kernel read the weights that the chip "
+        f"does not hold {best['readings']} times a step, {best['columns']} rows each; "
+        'lax.scan reads them once (implementation="native" has the kernel run)'
+    )

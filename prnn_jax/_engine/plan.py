@@ -21,7 +21,7 @@ def target_platform() -> str:
 
 
 def engine_for(
-    call: Call, dtype, platform: str, groups: int = 1, hidden: int = 1
+    call: Call, dtype, platform: str, groups: int = 1, hidden: int = 1, batch: int = 1
 ) -> tuple[str, str]:
     """("native" or "scan", the reason) for a forward pass."""
     if call.implementation == "scan":
@@ -48,7 +48,7 @@ def engine_for(
     if lowered == "cuda" and lowered not in call.table.engines:
         return "scan", f"{call.table.described} has no CUDA kernel yet"
     if lowered == "cuda":
-        refusal = gpu.refusal(call, dtype, groups, hidden, backward=False)
+        refusal = gpu.refusal(call, dtype, groups, hidden, batch, backward=False)
         if refusal:
             return "scan", refusal.removesuffix(".")
     return "native", f"there is a native engine for {platform} and {jnp.dtype(dtype)}"
@@ -83,8 +83,7 @@ class Plan:
       device: of the CUDA engine, and all that follows: the GPU planned for.
       exchange: how the blocks of a team tell each other h: within one "block", through
         the shared memory of a "cluster", or through global memory in a "grid".
-      tile: rows of the matrix that a block holds, and rows of the batch it multiplies
-        at once.
+      tile: rows of the matrix, and rows of the batch, that a block multiplies at once.
       units_per_block: hidden units, with all their rows.
       blocks: that hold the weights of one group, an SM each: a team.
       teams: that run side by side, each on its own group or slice of the batch.
@@ -92,6 +91,10 @@ class Plan:
       register_k_blocks: of a warp's share of the weights, 64 bytes deep, those in
         registers.
       shared_k_blocks: those in shared memory.
+      streamed_k_blocks: those that are read from global memory in every step, where the
+        chip has no room for them.
+      panels: how many such sets of rows of the matrix a block multiplies one after the
+        other, k blocks being those of all: 1 but where weights may be streamed.
       shared_bytes: shared memory of a block, all told.
       step_us: modelled time of one step of the whole batch.
       step_parts_us: what it consists of, for one round; on a GPU product and load
@@ -123,6 +126,8 @@ class Plan:
     rounds: int | None = None
     register_k_blocks: int | None = None
     shared_k_blocks: int | None = None
+    streamed_k_blocks: int | None = None
+    panels: int | None = None
     shared_bytes: int | None = None
     step_us: float | None = None
     step_parts_us: tuple[tuple[str, float], ...] = ()
@@ -153,14 +158,17 @@ class Plan:
             lines += [f"device: {self.device}"]
         if self.exchange and self.tile:
             rows, columns = self.tile
+            panels = f"{self.panels} panels of " if self.panels != 1 else ""
+            shared, streamed = (self.shared_bytes or 0) / 1024, self.streamed_k_blocks
             parts = ", ".join(f"{name} {us:.2f}" for name, us in self.step_parts_us)
             lines += [
                 f"exchange: {self.exchange}",
                 f"teams x blocks: {self.teams} x {self.blocks}, rounds: {self.rounds}",
-                f"block: {self.units_per_block} units, {rows} rows x {columns} of the "
-                f"batch, {(self.shared_bytes or 0) / 1024:.0f} KiB of shared memory",
+                f"block: {self.units_per_block} units, {panels}{rows} rows x {columns} "
+                f"of the batch, {shared:.0f} KiB of shared memory",
                 f"weights of a warp: {self.register_k_blocks} k blocks in registers, "
-                f"{self.shared_k_blocks} in shared memory",
+                f"{self.shared_k_blocks} in shared memory"
+                + (f", {streamed} streamed" if streamed else ""),
                 f"modelled: {self.step_us:.2f} us per step, "
                 f"{self.call_us:.0f} us in all",
                 f"of a round's step, in us: {parts}",

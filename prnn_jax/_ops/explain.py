@@ -223,6 +223,11 @@ def _on_cuda(
         engine = "scan"
     else:
         reasons.append(_UNPROVEN)
+    if call.implementation != "native" and (
+        why := gpu.prefers_scan(planning, sizes["batch"])
+    ):
+        engine = "scan"
+        reasons.append(why)
     if "cuda" not in ffi.PLATFORMS:
         reasons.append(
             "this build has no CUDA engine: on a GPU its calls take the scan"
@@ -243,9 +248,11 @@ def _fields(best: dict[str, Any] | None) -> dict[str, Any]:
     if best is None:
         return {}
     same = "exchange", "blocks", "teams", "rounds", "shared_k_blocks", "shared_bytes"
-    return {name: best[name] for name in (*same, "step_us", "call_us")} | {
+    same += "streamed_k_blocks", "panels", "step_us", "call_us"
+    elsewhere = best["shared_k_blocks"] + best["streamed_k_blocks"]
+    return {name: best[name] for name in same} | {
         "tile": (best["rows"], best["columns"]),
-        "units_per_block": best["units"],
-        "register_k_blocks": best["k_blocks"] - best["shared_k_blocks"],
+        "units_per_block": best["units"] * best["panels"],
+        "register_k_blocks": best["k_blocks"] - elsewhere,
         "step_parts_us": tuple(best["parts_us"].items()),
     }

@@ -1,5 +1,6 @@
 """The way of every public call: options, checks, the projection, the recurrence."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -207,7 +208,8 @@ def checked(
         zoneout=options.zoneout,
     )
     engine, reason = engine_for(
-        call, x.dtype, target_platform(), layout.groups, layout.hidden
+        *(call, x.dtype, target_platform(), layout.groups, layout.hidden),
+        batch=math.prod(layout.batch),
     )
     check(
         call.implementation != "native" or engine == "native",

@@ -7,7 +7,8 @@
 
 namespace prnn::emulator {
 
-// A plan with the given instance, whatever the planner would say. Teams beyond the jobs idle.
+// A plan with the given instance, whatever the planner would say. Teams beyond the jobs idle; a
+// streamed tile has one.
 inline Plan plan_by_hand(const CudaCall& call, const Instance& instance, int teams) {
   const PassSizes sizes = pass_sizes(call.cell.kind, call.pass);
   const std::int64_t padded = padded_hidden(call.shape.hidden, call.number);
@@ -18,7 +19,15 @@ inline Plan plan_by_hand(const CudaCall& call, const Instance& instance, int tea
   plan.units = units_per_block(instance.tile, sizes.products, call.number);
   plan.blocks = static_cast<int>(ceil_div(padded, plan.units));
   plan.teams = teams;
-  plan.shared_bytes = SharedLayout::of(instance.tile, instance.exchange, depth, call.number).bytes;
+  if (instance.tile
+          .is_streamed()) {  // two panels to a block, of the first one more in shared memory
+    plan.panels = panels_in(call.cell.kind, instance.tile, plan.units, 2);
+    plan.panels.held = k_blocks(instance.tile, depth, call.number) / 2 * 2 + 1;
+    plan.blocks = static_cast<int>(ceil_div(plan.blocks, plan.panels.count));
+    plan.teams = 1;
+  }
+  plan.shared_bytes =
+      SharedLayout::of(instance.tile, instance.exchange, depth, call.number, plan.panels).bytes;
   return plan;
 }
 

@@ -47,7 +47,7 @@ const char* cudaGetErrorString(cudaError_t error);
 struct cudaDeviceProp {
   char name[256];
   std::size_t sharedMemPerBlockOptin;
-  int major, minor, multiProcessorCount, cooperativeLaunch;
+  int major, minor, multiProcessorCount, cooperativeLaunch, l2CacheSize;
 };
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
 cudaError_t cudaGetDevice(int* device);

@@ -142,6 +142,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int ordinal) {
   properties->minor = record.compute_capability % 10;
   properties->multiProcessorCount = record.sms;
   properties->cooperativeLaunch = record.cooperative;
+  properties->l2CacheSize = static_cast<int>(record.l2_bytes);
   return call.end(cudaSuccess);
 }
 

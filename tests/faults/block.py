@@ -19,9 +19,9 @@ FAULTS = [
         "race",
         GRID,
         SMALL,
-        "engine.cuh",
-        "(((s & 1) * kTile.warps_k() + warp_k)",
-        "((0 * s + warp_k)",
+        "partial_sums.cuh",
+        "(s & 1) % kTile.sum_buffers()",
+        "0 * s",
     ),
     edit(
         "job_starts_without_barrier",
@@ -47,8 +47,8 @@ FAULTS = [
         GRID,
         JOBS,
         "engine.cuh",
-        "load_bias(group);",
-        "if (n == 0) load_bias(group);",
+        "task_.pass.bias(group, 0",
+        "task_.pass.bias(0 * group, 0",
     ),
     edit(
         "weights_read_before_they_are_staged",

@@ -1,6 +1,6 @@
 """All mistakes in the CUDA engine that are made on purpose."""
 
-from faults import block, bounds, controls, exchange, rounding
+from faults import block, bounds, controls, exchange, rounding, streamed
 from faults.fault import Fault
 
 FAULTS: list[Fault] = [
@@ -9,4 +9,5 @@ FAULTS: list[Fault] = [
     *bounds.FAULTS,
     *controls.FAULTS,
     *rounding.FAULTS,
+    *streamed.FAULTS,
 ]

@@ -93,7 +93,7 @@ constexpr bool is_selected() {
 // Whether any instance of a number format may be: where none is, nothing of it need be compiled.
 template <Number kNumber>
 constexpr bool is_any_selected() {
-  constexpr int kMostInstances = 5;
+  constexpr int kMostInstances = 7;
   for (const char* cell :
        {"rnn", "general_rnn", "lstm", "general_lstm", "slstm", "gru", "general_gru"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
@@ -113,7 +113,8 @@ struct Case {
   Shape shape;   // time, batch, groups, hidden, time_major, reverse, bidirectional
   int teams;
   const char* controls =
-      "";  // of core/controls.h: "lengths" (and nothing but the states kept), "all"
+      "";           // of core/controls.h: "lengths" (and nothing but the states kept), "all"
+  int max_sms = 0;  // for the planner; 0: all
 };
 
 inline CellSpec cell_spec(const std::string& name) {
@@ -139,7 +140,7 @@ inline Plan plan_of(const Case& c) {
     return emulator::plan_by_hand(call, list[static_cast<std::size_t>(c.instance)], c.teams);
   }
   const Planning planning =
-      plan({cell.kind, c.pass, c.number, c.shape, 0}, *find_device("NVIDIA H200"));
+      plan({cell.kind, c.pass, c.number, c.shape, c.max_sms}, *find_device("NVIDIA H200"));
   return planning.best.value();
 }
 
@@ -195,6 +196,20 @@ inline std::vector<Case> cases() {
     out.push_back({"rnn_tanh", forward, number, 2, {3, 50, 2, 64, true, false, false}, 3});
     out.push_back({"lstm", forward, number, 3, {6, 20, 3, 72, false, false, false}, 2});
   }
+  // Streamed weights: some k blocks of each panel stay in shared memory, others do not.
+  constexpr int kStreamed = 5, kStreamedFloat32 = 6;
+  for (const Number number : {Number::kBfloat16, Number::kTf32}) {
+    out.push_back({"lstm", forward, number, kStreamed, {3, 18, 2, 330, true, {}, true}, 1});
+    out.push_back({"gru", backward, number, kStreamed, {2, 9, 1, 200, false, true, {}}, 1, "all"});
+  }
+  // The same as planned, with blocks that have a panel less than others, and all in shared memory,
+  // of two teams.
+  const auto kBfloat16 = Number::kBfloat16;
+  out.push_back({"lstm", backward, kBfloat16, kPlanned, {2, 3, 1, 300, true, {}, {}}, 1, "", 3});
+  out.push_back({"gru", backward, kBfloat16, kPlanned, {3, 20, 2, 142, true, {}, true}, 1, "", 4});
+  out.push_back({"gru", backward, kBfloat16, kPlanned, {4, 20, 2, 142, {}, true, {}}, 1, "all", 4});
+  out.push_back(
+      {"rnn_tanh", backward, Number::kFloat32, kStreamedFloat32, {3, 9, 1, 400, {}, {}, {}}, 1});
   // Granules that are whole while rows of 16 bytes are not; more teams than jobs.
   out.push_back({"lstm", forward, Number::kBfloat16, 0, {3, 3, 1, 44, false, false, false}, 1});
   out.push_back({"lstm", forward, Number::kBfloat16, 3, {2, 5, 1, 40, false, false, false}, 3});

@@ -204,7 +204,8 @@ struct Data {
           at.dreset_to[n] = sums.emplace_back(state).get();
         }
     }
-    const auto bytes = workspace_bytes(call);
+    // Small layers are streamed, too, by plans that are made by hand.
+    const auto bytes = mailbox_of(call).bytes + streamed_bytes(call);
     call.workspace = workspace.emplace_back(bytes / static_cast<std::int64_t>(sizeof(T))).get();
   }
   void forget() {
