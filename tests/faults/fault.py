@@ -23,7 +23,10 @@ CHECKS = {
     "emulator": Check("plain", r"block \d+ thread \d+ @ "),  # the operation's own
     "alignment": Check("plain", r"\(misaligned\)"),
     "race": Check("thread", r"ThreadSanitizer: data race"),
-    "bounds": Check("address", r"(heap-buffer-overflow|out of bounds)"),
+    # Far beyond an array there may be one that is freed.
+    "bounds": Check(
+        "address", r"(heap-buffer-overflow|heap-use-after-free|out of bounds)"
+    ),
 }
 
 

@@ -128,7 +128,7 @@ FAULTS = [
         "workspace_too_small",
         "bounds",
         STREAMED,
-        ALL,
+        BOTH,
         "call.h",
         "call.number) * kWarps *",
         "call.number) * (kWarps - 1) *",
