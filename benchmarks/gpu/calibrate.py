@@ -55,7 +55,12 @@ def plans_of(call: tuple, device: dict) -> dict[tuple, dict]:
     cell, kind, products, hidden, batch = call
     number = NUMBERS.get(products, products)
     planning = native.cuda_plan(cell, kind, number, TIME, batch, 1, hidden, device)
-    plans = [c["plan"] for c in planning["candidates"] if c["plan"] is not None]
+    # Not those that stream: none is timed yet, and they have the sizes of others.
+    plans = [
+        c["plan"]
+        for c in planning["candidates"]
+        if c["plan"] is not None and c["plan"]["tile"][1] > 0
+    ]
     best = planning["best"]
     return {
         (p["exchange"], p["rows"], p["columns"]): p
