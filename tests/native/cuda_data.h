@@ -204,8 +204,12 @@ struct Data {
           at.dreset_to[n] = sums.emplace_back(state).get();
         }
     }
-    // Small layers are streamed, too, by plans that are made by hand.
-    const auto bytes = mailbox_of(call).bytes + streamed_bytes(call);
+    // No more than is used, so that a sanitizer sees what lies beyond the mailbox. Small layers are
+    // streamed, too, by plans that are made by hand.
+    const auto list = instances(cell.kind, c.pass);
+    const bool may_stream =
+        c.instance == kPlanned || list[static_cast<std::size_t>(c.instance)].tile.is_streamed();
+    const auto bytes = mailbox_of(call).bytes + (may_stream ? streamed_bytes(call) : 0);
     call.workspace = workspace.emplace_back(bytes / static_cast<std::int64_t>(sizeof(T))).get();
   }
   void forget() {
