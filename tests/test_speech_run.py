@@ -37,6 +37,7 @@ from examples.speech.config import (
 )
 from examples.speech.decode import Word
 from examples.speech.errors import SpeechError
+from examples.speech.language_model import LanguageModel
 from examples.speech.model import Recogniser
 from examples.speech.ngram import words_of, write_arpa
 from examples.speech.progress import read
@@ -321,15 +322,19 @@ def test_beam_search_writes_words_that_are_likely(tmp_path):
     for frame, label in enumerate(ALPHABET.encode("one twp")):
         logits[frame, label] = 0
     logits[7:, 0] = 0
-    search = BeamSearch(DecodeConfig(), arpa, ALPHABET)
+    search = BeamSearch(DecodeConfig(), LanguageModel(arpa, ALPHABET))
     assert search(logits) == "one two"
     assert search.words(logits, 0.5) == [Word("one", 0.0, 1.5), Word("two", 2.0, 3.5)]
     assert search(logits[:0]) == ""
     with pytest.raises(SpeechError, match="no such language model"):
-        BeamSearch(DecodeConfig(), tmp_path / "none.arpa", ALPHABET)
+        LanguageModel(tmp_path / "none.arpa", ALPHABET)
     write_arpa(["ÄÖ ÜÄ"], 2, arpa)
     with pytest.raises(SpeechError, match="none of its words"):
-        BeamSearch(DecodeConfig(), arpa, ALPHABET)
+        LanguageModel(arpa, ALPHABET)
+    for content in (b"one two", b"\xff\xfe\x00"):
+        arpa.write_bytes(content)
+        with pytest.raises(SpeechError, match="no language model in the ARPA format"):
+            LanguageModel(arpa, ALPHABET)
 
 
 def test_beam_search_by_command(run, capsys):

@@ -339,10 +339,6 @@ def test_a_run_is_tested_and_timed(run, capsys):
     shown = capsys.readouterr().out
     assert "greedy: CER" in shown
     assert "beam 4: CER" in shown
-    with pytest.raises(SystemExit, match=r"no language model but its own, got --lm-we"):
-        main(["evaluate", "--run", str(run), "--beam", "--lm-weight", "2"])
-    with pytest.raises(SpeechError, match=r"no decode\.arpa for a transducer"):
-        replace(CONFIG, decode=replace(CONFIG.decode, arpa=Path("lm.arpa")))
     arguments = ("--steps", "2", "--chunks", "2", "--chunks-ms", "40")
     main(["bench", "--run", str(run), *arguments])
     shown = capsys.readouterr().out

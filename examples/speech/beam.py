@@ -1,56 +1,24 @@
-"""Prefix beam search with a word n-gram model, by flashlight-text and KenLM."""
+"""Prefix beam search of CTC with a word n-gram model, by flashlight-text and KenLM."""
 
-from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from .config import DecodeConfig
 from .decode import Word
-from .errors import SpeechError
-from .ngram import words_of
-from .text import BLANK, Alphabet
-
-
-def is_available() -> bool:
-    """Whether flashlight-text is installed."""
-    return find_spec("flashlight") is not None
+from .language_model import LanguageModel
+from .text import BLANK
 
 
 class BeamSearch:
     """Finds the likeliest text of words that the language model knows."""
 
-    def __init__(self, config: DecodeConfig, arpa: Path, alphabet: Alphabet):
-        try:
-            from flashlight.lib.text import decoder, dictionary
-            from flashlight.lib.text.decoder.kenlm import KenLM
-        except ImportError:
-            raise SpeechError(
-                "beam search needs `pip install flashlight-text`, which has wheels for "
-                "Python 3.11 and 3.12 on x86-64"
-            ) from None
-        if not arpa.exists():
-            raise SpeechError(f"{arpa}: there is no such language model")
-        if " " not in alphabet.characters:
-            raise SpeechError("beam search needs a space among model.characters")
-        self._words = [w for w in words_of(arpa) if set(w) <= set(alphabet.characters)]
-        if not self._words:
-            raise SpeechError(f"{arpa}: none of its words is in the model's characters")
-        numbers = dictionary.Dictionary()
-        for word in self._words:
-            numbers.add_entry(word)
-        model = KenLM(str(arpa), numbers)
-        start = model.start(False)
-        self._space = int(alphabet.encode(" ")[0])
-        trie = decoder.Trie(alphabet.labels, self._space)
-        for number, word in enumerate(self._words):
-            _, score = model.score(start, number)
-            trie.insert(alphabet.encode(word).tolist(), number, score)
-        trie.smear(decoder.SmearingMode.MAX)
+    def __init__(self, config: DecodeConfig, model: LanguageModel):
+        from flashlight.lib.text import decoder
+
         options = decoder.LexiconDecoderOptions(
             beam_size=config.beam,
-            beam_size_token=alphabet.labels,
+            beam_size_token=model.alphabet.labels,
             beam_threshold=50.0,
             lm_weight=config.lm_weight,
             word_score=config.word_score,
@@ -59,8 +27,9 @@ class BeamSearch:
             log_add=True,
             criterion_type=decoder.CriterionType.CTC,
         )
+        self._words, self._space = model.words, model.space
         self._decoder = decoder.LexiconDecoder(
-            options, trie, model, self._space, BLANK, -1, [], False
+            options, model.tree, model.kenlm, model.space, BLANK, -1, [], False
         )
 
     def __call__(self, logits: np.ndarray) -> str:

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,8 +13,7 @@ from typing import Annotated
 import numpy as np
 from tyro.conf import Positional, arg
 
-from . import audio, dataset, latency, ngram, runs
-from . import beam as searching
+from . import audio, dataset, language_model, latency, ngram, runs
 from . import evaluate as evaluation
 from . import export as exporting
 from . import stream as streaming
@@ -30,6 +29,8 @@ from .decode import Speller, emitted
 from .errors import SpeechError
 from .evaluate import Way
 from .features import log_mel
+from .fusion import Fusion
+from .language_model import LanguageModel
 from .metrics import error_rates
 from .model import FRAME_STRIDE
 from .progress import TrainingProgress
@@ -48,7 +49,7 @@ class Search:
     """How to decode; what is not given is as the run's settings have it."""
 
     beam: bool = False
-    """Search with the language model."""
+    """Search with the language model: a transducer's own, if none of these is given."""
     arpa: Path | None = None
     """Another language model."""
     lm_weight: float | None = None
@@ -59,22 +60,17 @@ class Search:
         if not self.beam:
             return None
         given = {k: v for k, v in vars(self).items() if k != "beam" and v is not None}
-        if config.model.kind == "transducer":
-            return _search_of_transducer(config, sorted(given))
         options = replace(config.decode, **given)
-        arpa = options.arpa or run / LANGUAGE_MODEL
-        return Way(BeamSearch(options, arpa, Alphabet(config.model.characters)))
-
-
-def _search_of_transducer(config: RunConfig, given: Sequence[str]) -> Way:
-    if given:
-        options = ", ".join("--" + name.replace("_", "-") for name in given)
-        raise SpeechError(
-            f"a transducer's beam search has no language model but its own, got "
-            f"{options}: leave it out, or train with --model.kind ctc"
-        )
-    spell = Speller(Alphabet(config.model.characters), emitted)
-    return Way(spell, Beam(config.decode.symbols, config.decode.beam))
+        alphabet = Alphabet(config.model.characters)
+        spell = Speller(alphabet, emitted)
+        is_transducer = config.model.kind == "transducer"
+        if is_transducer and not given and options.arpa is None:
+            return Way(spell, Beam(options.symbols, options.beam))
+        model = LanguageModel(options.arpa or run / LANGUAGE_MODEL, alphabet)
+        if is_transducer:
+            fusion = Fusion(options, model)
+            return Way(spell, Beam(options.symbols, options.beam, fusion))
+        return Way(BeamSearch(options, model))
 
 
 Searching = Annotated[Search, arg(name="")]
@@ -89,7 +85,7 @@ def demo(config: Settings = RunConfig(), run: Path = _BEST) -> None:  # noqa: B0
     """
     start = time.perf_counter()
     train(config, run)
-    can_search = config.model.kind == "transducer" or searching.is_available()
+    can_search = config.model.kind == "transducer" or language_model.is_available()
     evaluate(run, search=Search(beam=can_search))
     if not can_search:
         print("no beam search: flashlight-text is not installed")
@@ -118,9 +114,8 @@ def train(config: Settings = RunConfig(), run: Path = Path("runs/new")) -> None:
             config, config.data.train, report, run, select
         ).utterances
         dev = load_split(config, config.data.dev, report, run).utterances
-        if config.model.kind == "ctc":
-            texts, order = (u.text for u in utterances), config.decode.order
-            ngram.write_arpa(texts, order, run / LANGUAGE_MODEL)
+        texts, order = (u.text for u in utterances), config.decode.order
+        ngram.write_arpa(texts, order, run / LANGUAGE_MODEL)
         shapes = choose_shapes([*utterances, *dev], config.train.buckets)
         frames = sum(len(utterance.features) for utterance in utterances)
         report.say(

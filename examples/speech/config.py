@@ -158,7 +158,10 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class DecodeConfig:
-    """Beam search. Without a language model, one is made of the training texts."""
+    """Beam search. Without a language model, one is made of the training texts.
+
+    That of a transducer has none but its own, unless one is given or asked for.
+    """
 
     beam: int = 32
     symbols: int = 4
@@ -168,13 +171,14 @@ class DecodeConfig:
     order: int = 3
     """Of the model that is made of the training texts."""
     lm_weight: float = 0.5
+    """Of the model's log-probabilities, which are to the base 10."""
     word_score: float = 0.0
     """Added for each word."""
 
     def __post_init__(self):
         _expect(self.beam > 0, "decode.beam above 0", self.beam)
         _expect(self.symbols > 0, "decode.symbols above 0", self.symbols)
-        _expect(self.order > 0, "decode.order above 0", self.order)
+        _expect(self.order > 1, "decode.order above 1, as KenLM has it", self.order)
 
 
 @dataclass(frozen=True)
@@ -187,13 +191,6 @@ class RunConfig:
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     decode: DecodeConfig = field(default_factory=DecodeConfig)
-
-    def __post_init__(self):
-        _expect(
-            self.model.kind == "ctc" or self.decode.arpa is None,
-            "no decode.arpa for a transducer, which has a language model of its own",
-            self.decode.arpa,
-        )
 
 
 def _expect(holds: bool, expected: str, value: object) -> None:

@@ -4,6 +4,7 @@ For corpora whose texts are at hand; large models are made by KenLM's own `lmplz
 """
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -61,6 +62,18 @@ def write_arpa(texts: Iterable[str], order: int, file: Path) -> None:
     ]
     text = "\n".join(["\\data\\", *head, *body, "", "\\end\\", ""])
     files.write(file, text)
+
+
+def order_of(file: Path) -> int:
+    """Words of the longest n-gram of a model; 0 if it is none."""
+    order = 0
+    with file.open(encoding="utf-8") as lines:
+        for line in lines:
+            if found := re.match(r"ngram (\d+)=", line):
+                order = max(order, int(found[1]))
+            elif line.startswith("\\1-grams:"):
+                break
+    return order
 
 
 def words_of(file: Path) -> list[str]:

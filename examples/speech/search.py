@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from .decode import Speller
+from .fusion import Fusion, Place
 from .text import BLANK
 from .transducer import Transducer, Written
 
@@ -72,12 +73,13 @@ class Greedy:
 class _Texts(NamedTuple):
     """The best texts of each row so far, the best first; BLANK past their ends."""
 
-    score: jax.Array  # [batch, beam], log-probability
+    score: jax.Array  # [batch, beam], log-probability, with that of a language model
     labels: jax.Array  # [batch, beam, time]: no longer than one a frame
     when: jax.Array  # the same, the frame that wrote each
     length: jax.Array  # [batch, beam]
     waits: jax.Array  # [batch, beam]: has had its BLANK of this frame
     written: Written  # [batch, beam, ...]
+    place: Place | None  # [batch, beam, ...], in the language model
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,14 @@ class Beam:
     it waits for the others; the best stay. Equal ones, by other paths, become one. In
     the end the log-probability per label counts, as in Graves 2012: short texts would
     be the likelier ones. With a beam of 1 this is `Greedy`.
+
+    A language model's scores are added, and only its words are written. A text that
+    ends within one is the best only if all do.
     """
 
     symbols: int
     beam: int
+    fusion: Fusion | None = None
 
     def __call__(
         self, transducer: Transducer, heard: jax.Array, frames: jax.Array
@@ -124,6 +130,7 @@ class Beam:
             length=jnp.zeros(shape, jnp.int32),
             waits=jnp.zeros(shape, bool),
             written=_apart(transducer.begin(batch * self.beam), shape),
+            place=self.fusion and self.fusion.begin(shape),
         )
         inputs = heard.swapaxes(0, 1), jnp.arange(time)
         texts, _ = lax.scan(listen, texts, inputs)
@@ -137,6 +144,8 @@ class Beam:
         moves = jnp.where(
             is_blank | has_room[..., None], jax.nn.log_softmax(logits), -jnp.inf
         )
+        if self.fusion:
+            moves += self.fusion.moves(texts.place)
         stays = jnp.where(is_blank, 0.0, -jnp.inf)
         moves = jnp.where(texts.waits[..., None], stays, moves)
         scores = (texts.score[..., None] + moves).reshape(len(heard), -1)
@@ -160,13 +169,19 @@ class Beam:
             texts.length + writes,
             texts.waits | ~writes,
             _apart(written, label.shape),
+            self.fusion and self.fusion.write(texts.place, label),
         )
         return texts._replace(score=_merged(texts))
 
     def _by_frame(self, texts: _Texts) -> jax.Array:
         """The labels of the best text, where they were written."""
         rows = jnp.arange(len(texts.score))
-        best = (texts.score / jnp.maximum(texts.length, 1)).argmax(-1)
+        score = texts.score
+        if self.fusion:
+            ended = score + self.fusion.end(texts.place)
+            # Where none has an end, what there is is better than nothing.
+            score = jnp.where((ended == -jnp.inf).all(-1, keepdims=True), score, ended)
+        best = (score / jnp.maximum(texts.length, 1)).argmax(-1)
         labels, when, length = (
             x[rows, best] for x in (texts.labels, texts.when, texts.length)
         )
