@@ -17,6 +17,7 @@ COMMANDS = {
     "stream": commands.stream,
     "export": commands.export,
     "bench": commands.bench,
+    "memory": commands.memory,
     "synth": commands.synth,
 }
 

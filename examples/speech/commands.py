@@ -31,13 +31,14 @@ from .evaluate import Way
 from .features import log_mel
 from .fusion import Fusion
 from .language_model import LanguageModel
+from .memory import activation_bytes, gradient_bytes, loss_bytes
 from .metrics import error_rates
 from .model import FRAME_STRIDE
 from .progress import TrainingProgress
 from .report import Report, plot_posteriors, plot_stream
 from .search import Beam
 from .text import Alphabet
-from .timing import activation_bytes, loss_bytes, time_steps
+from .timing import time_steps
 
 Settings = Annotated[RunConfig, arg(name="")]
 LANGUAGE_MODEL = "lm.arpa"
@@ -295,6 +296,29 @@ def export(run: Path = _BEST, out: Path | None = None) -> None:
     """
     config, recogniser = runs.load(run)
     print(exporting.write(config, recogniser, out or run))
+
+
+def memory(
+    config: Settings = RunConfig(),  # noqa: B008
+    batch_size: int = 8,
+    frames: int = 1000,
+) -> None:
+    """Says what a training step needs for an utterance; nothing is trained.
+
+    Args:
+        config: settings; --config FILE takes them from a file.
+        batch_size: utterances.
+        frames: of features in each; a second has a hundred.
+    """
+    if batch_size < 2 or frames < 1:
+        raise SpeechError(
+            f"expected --batch-size of 2 at least and --frames of 1, got {batch_size} "
+            f"and {frames}"
+        )
+    seconds = frames * config.features.hop_ms / 1000
+    print(f"a training step needs for each utterance of {seconds:g} s:")
+    for name, size in gradient_bytes(config, batch_size, frames).items():
+        print(f"  {size / 2**20:8.2f} MiB by {name}")
 
 
 def synth(

@@ -79,6 +79,9 @@ class ModelConfig:
     channels: int = 128
     """Of the convolution in front of the recurrent layers."""
     skip_connections: bool = False
+    """Each layer adds to what it is given; a hundred of them can be trained."""
+    reserve: Literal["fast", "lean"] = "fast"
+    """What is kept for the backward pass: "lean" makes the gates again."""
     predictor_size: int = 128
     """Units of the LSTM that reads what a transducer has written."""
     predictor_projection: int = 64

@@ -58,13 +58,19 @@ class FrontEnd(nnx.Module):
     WIDTH = 11
     BEFORE = WIDTH - FRAME_STRIDE  # frames needed of what came earlier
 
-    def __init__(self, mel_bins: int, channels: int, rngs: nnx.Rngs):
+    def __init__(
+        self, mel_bins: int, channels: int, rngs: nnx.Rngs, *, is_deep: bool = False
+    ):
+        # Of frames that augmentation has hidden nothing would be left but zeros, in all
+        # layers; and a layer norm of zeros multiplies gradients by 300 in each.
+        bias = nnx.initializers.normal(0.1) if is_deep else nnx.initializers.zeros
         self.conv = nnx.Conv(
             mel_bins,
             channels,
             (self.WIDTH,),
             strides=(FRAME_STRIDE,),
             padding="VALID",
+            bias_init=bias,
             rngs=rngs,
         )
         self.norm = nnx.LayerNorm(channels, rngs=rngs)
@@ -100,7 +106,9 @@ class Recogniser(nnx.Module):
     def __init__(self, model: ModelConfig, features: FeatureConfig, rngs: nnx.Rngs):
         both = model.direction == "both"
         self.normalise = Normalise(features.mel_bins)
-        self.front_end = FrontEnd(features.mel_bins, model.channels, rngs)
+        self.front_end = FrontEnd(
+            features.mel_bins, model.channels, rngs, is_deep=model.skip_connections
+        )
         self.recurrent = prnn.Stack(
             model.cell,
             model.channels,
@@ -110,6 +118,7 @@ class Recogniser(nnx.Module):
             dropout_rate=model.dropout,
             norm=True,
             skip_connections=model.skip_connections,
+            reserve=model.reserve,
             implementation=model.implementation,
             deterministic=True,
             rngs=rngs,

@@ -1,4 +1,4 @@
-"""What the recurrent layers' engine is worth in training: time and memory of a step."""
+"""What the recurrent layers' engine is worth in training: the time of a step."""
 
 import dataclasses
 import time
@@ -6,19 +6,17 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
 import prnn_jax
 
-from . import in_torch, lattice
+from . import in_torch
 from .batches import Batch
 from .config import RunConfig
 from .model import Recogniser, output_frames
 from .optimizer import make_optimizer
 from .train import prepare
-from .transducer import Transducer
 
 
 class StepTime(NamedTuple):
@@ -63,75 +61,6 @@ def milliseconds(
             way()
             times[repeat, column] = 1e3 * (time.perf_counter() - start)
     return dict(zip(ways, times.T, strict=True))
-
-
-def activation_bytes(config: RunConfig, batch: Batch) -> dict[str, int]:
-    """Bytes that the recurrent layers keep of an utterance for their backward pass.
-
-    Of the arrays that the compiled forward pass hands over (what `jax.vjp`'s function
-    holds): what they grow by from half the batch to all of it, so without parameters.
-    """
-    size, frames = len(batch.rows), output_frames(batch.features.shape[1])
-    stack = Recogniser(config.model, config.features, nnx.Rngs(0)).recurrent
-    params = [layer.params for layer in stack.layers]
-    found = {}
-    for name, options in {
-        "prnn_jax": {},
-        "prnn_jax, reserve=lean": {"reserve": "lean"},
-        "lax.scan": {"implementation": "scan"},
-    }.items():
-
-        @jax.jit
-        def kept(x, params, options=options):
-            def run(x, params):
-                both = config.model.direction == "both"
-                return prnn_jax.stack(
-                    config.model.cell, x, params, bidirectional=both, **options
-                )[0]
-
-            return jax.vjp(run, x, params)[1]
-
-        half, whole = (
-            sum(leaf.nbytes for leaf in jax.tree.leaves(kept(x, params)))
-            for x in (
-                jnp.zeros((rows, frames, config.model.channels))
-                for rows in (size - size // 2, size)
-            )
-        )
-        found[name] = (whole - half) // max(1, size // 2)
-    return found
-
-
-def loss_bytes(config: RunConfig, batch: Batch) -> dict[int, int]:
-    """Bytes that a transducer's loss needs, with its gradient, beside what it is of.
-
-    By how many frames' logits are there at once: some, and all. What the compiler says.
-    """
-    rows, frames = batch.features.shape[:2]
-    frames = output_frames(frames)
-    transducer = Transducer(config.model, nnx.Rngs(0))
-    graph, weights = nnx.split(transducer)
-    heard = jnp.zeros((rows, frames, config.model.joint_size))
-    written = jnp.zeros((rows, batch.labels.shape[1] + 1, config.model.joint_size))
-    found = {}
-    for at_once in (lattice.FRAMES, frames):
-
-        def loss(weights, heard, written, at_once=at_once):
-            losses = lattice.loss(
-                nnx.merge(graph, weights).joint,
-                heard,
-                written,
-                batch.labels,
-                output_frames(batch.frames),
-                batch.label_lengths,
-                at_once,
-            )
-            return losses.sum()
-
-        step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))
-        compiled = step.lower(weights, heard, written).compile()
-        found[at_once] = compiled.memory_analysis().temp_size_in_bytes
-    return found
 
 
 def _jax_way(config: RunConfig, batch: Batch, implementation) -> Callable[[], object]:

@@ -101,12 +101,8 @@ def _per_character(losses: jax.Array, batch: Batch, used: jax.Array) -> jax.Arra
     return jnp.sum(jnp.where(used, of_each, 0)) / jnp.maximum(used.sum(), 1)
 
 
-def prepare(
-    config: RunConfig, optimizer: optax.GradientTransformation, recogniser: Recogniser
-) -> Training:
-    """The recogniser's training step, and its state before the first."""
-    graph, params, statistics = nnx.split(recogniser, nnx.Param, ...)
-    root = jax.random.key(config.train.seed)
+def make_loss(config: RunConfig, graph: nnx.GraphDef) -> Callable[..., jax.Array]:
+    """The loss of a batch, augmented: `(params, statistics, batch, key) -> loss`."""
 
     def loss_of(params, statistics, batch: Batch, key):
         recogniser = nnx.merge(graph, params, statistics)
@@ -118,6 +114,17 @@ def prepare(
         if recogniser.transducer is not None:
             return transducer_loss(recogniser.transducer, output, batch, dropout)
         return ctc_loss(output, batch)
+
+    return loss_of
+
+
+def prepare(
+    config: RunConfig, optimizer: optax.GradientTransformation, recogniser: Recogniser
+) -> Training:
+    """The recogniser's training step, and its state before the first."""
+    graph, params, statistics = nnx.split(recogniser, nnx.Param, ...)
+    root = jax.random.key(config.train.seed)
+    loss_of = make_loss(config, graph)
 
     @jax.jit
     def step(state: TrainState, batch: Batch, number) -> tuple[TrainState, jax.Array]:
