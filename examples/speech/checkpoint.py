@@ -67,16 +67,20 @@ class Checkpoints:
         self._written(lambda: self._manager.save(step, args=arguments, metrics=metrics))
 
     def restore(self, step: int | None, like: Any) -> Any:
-        """The state after a step, or what `like` has of it, in its shapes."""
+        """The state after a step, or what `like` has of it: its shapes, its devices."""
         if step is None:
             raise SpeechError(f"{self._run}: no checkpoint is there; train first")
         self._wait()  # for what is being written
-        device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        leaves = _named(like)
+        devices = {name: leaf.sharding for name, leaf in leaves.items()}
+        one = next(iter(devices.values()))  # where what is not wanted goes
         saved = {
-            name: jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=device)
+            name: jax.ShapeDtypeStruct(
+                array.shape, array.dtype, sharding=devices.get(name, one)
+            )
             for name, array in self._manager.item_metadata(step).items()
         }
-        wanted = {name: leaf.shape for name, leaf in _named(like).items()}
+        wanted = {name: leaf.shape for name, leaf in leaves.items()}
         shapes = {name: array.shape for name, array in saved.items()}
         if unfit := [name for name in wanted if wanted[name] != shapes.get(name)]:
             raise SpeechError(

@@ -26,6 +26,7 @@ from .config import RunConfig
 from .corpora import Clip
 from .dataset import Dataset, Utterance
 from .decode import Speller, emitted
+from .devices import Cluster
 from .errors import SpeechError
 from .evaluate import Way
 from .features import log_mel
@@ -101,15 +102,23 @@ def demo(config: Settings = RunConfig(), run: Path = _BEST) -> None:  # noqa: B0
     print(f"\n{time.perf_counter() - start:.0f} s in all; {run} has pictures and model")
 
 
-def train(config: Settings = RunConfig(), run: Path = Path("runs/new")) -> None:  # noqa: B008
+def train(
+    config: Settings = RunConfig(),  # noqa: B008
+    run: Path = Path("runs/new"),
+    cluster: Annotated[Cluster, arg(name="")] = Cluster(),  # noqa: B008
+) -> None:
     """Trains a model, or goes on with it where the training ended.
 
     Args:
         config: settings; --config FILE takes them from a file.
         run: folder for the model and all that is measured.
+        cluster: other processes that train the same model.
     """
-    report = Report()
-    with runs.training_in(run, config), opened(run) as checkpoints:
+    cluster.join()
+    report, of_all = Report(), run
+    if cluster.process:  # the checkpoints are of all, the rest is of each
+        run = run / f"process-{cluster.process}"
+    with runs.training_in(run, config), opened(of_all) as checkpoints:
         select = partial(training.usable, kind=config.model.kind)
         utterances = load_split(
             config, config.data.train, report, run, select

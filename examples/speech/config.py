@@ -132,6 +132,8 @@ class TrainConfig:
 
     epochs: int = 14
     batch_size: int = 32
+    devices: int = 1
+    """That share each batch, of all processes; losses differ by rounding only."""
     accumulate: int = 1
     """Batches whose gradients are averaged for one update."""
     learning_rate: float = 3e-3
@@ -152,9 +154,17 @@ class TrainConfig:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("epochs", "batch_size", "accumulate", "buckets", "save_every"):
+        for name in (
+            *("epochs", "batch_size", "devices"),
+            *("accumulate", "buckets", "save_every"),
+        ):
             value = getattr(self, name)
             _expect(value > 0, f"train.{name} above 0", value)
+        _expect(
+            self.batch_size % self.devices == 0,
+            f"train.batch_size that {self.devices} devices share evenly",
+            self.batch_size,
+        )
         _expect(0 <= self.warmup <= 1, "train.warmup from 0 to 1", self.warmup)
         _expect(0 <= self.average < 1, "train.average from 0 to 1", self.average)
 

@@ -8,6 +8,7 @@ that was not.
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -22,6 +23,7 @@ from .batches import Batch, Shapes, pad, plan_batches
 from .checkpoint import Checkpoints
 from .config import Kind, RunConfig
 from .dataset import Dataset, Skipped, Utterance, fits
+from .devices import Devices
 from .errors import SpeechError
 from .evaluate import transcribe
 from .metrics import character_error_rate
@@ -119,14 +121,20 @@ def make_loss(config: RunConfig, graph: nnx.GraphDef) -> Callable[..., jax.Array
 
 
 def prepare(
-    config: RunConfig, optimizer: optax.GradientTransformation, recogniser: Recogniser
+    config: RunConfig,
+    optimizer: optax.GradientTransformation,
+    recogniser: Recogniser,
+    results: jax.sharding.Sharding | None = None,
 ) -> Training:
-    """The recogniser's training step, and its state before the first."""
+    """The recogniser's training step, and its state before the first.
+
+    results: on which devices a step's are to be.
+    """
     graph, params, statistics = nnx.split(recogniser, nnx.Param, ...)
     root = jax.random.key(config.train.seed)
     loss_of = make_loss(config, graph)
 
-    @jax.jit
+    @partial(jax.jit, out_shardings=results)
     def step(state: TrainState, batch: Batch, number) -> tuple[TrainState, jax.Array]:
         loss, gradients = jax.value_and_grad(loss_of)(
             state.params, state.statistics, batch, jax.random.fold_in(root, number)
@@ -154,14 +162,14 @@ def train(
     progress: Progress,
 ) -> Recogniser:
     """Trains a recogniser, from the last checkpoint on; returns the best one."""
-    options = config.train
+    options, devices = config.train, Devices(config.train.devices)
     recogniser = Recogniser(config.model, config.features, nnx.Rngs(options.seed))
     some = utterances[:: max(1, len(utterances) // 2000)]  # of all speakers
     recogniser.normalise.measure([u.features for u in some])
     steps = len(_plan(config, utterances, shapes, epoch=1))
     optimizer = make_optimizer(options, options.epochs * steps)
-    training = prepare(config, optimizer, recogniser)
-    state, done = training.state, checkpoints.last or 0
+    training = prepare(config, optimizer, recogniser, devices.whole)
+    state, done = devices.copy(training.state), checkpoints.last or 0
     if done:
         state = checkpoints.restore(done, state)
     progress.begin(done, options.epochs * steps)
@@ -175,19 +183,21 @@ def train(
         for rows, frames in plan[done % steps :]:
             shape = Shapes((frames,), shapes.labels)
             batch = pad(utterances, rows, shape, options.batch_size)
-            state, loss = training.step(state, batch, done)
+            state, loss = training.step(state, devices.share(batch), done)
             done += 1
             if not np.isfinite(loss):
                 raise _not_finite(done, [utterances[row] for row in rows], checkpoints)
             progress.step(done, epoch, float(loss))
             if done % options.save_every == 0 and done % steps:
                 checkpoints.save(done, state)
-        texts = transcribe(config, training.recogniser(state), dev, shapes)
+        recogniser = training.recogniser(devices.local(state))
+        texts = transcribe(config, recogniser, dev, shapes)
         dev_cer = character_error_rate([u.text for u in dev], texts)
         seconds = time.perf_counter() - start
         progress.epoch(epoch=epoch, step=done, dev_cer=dev_cer, seconds=seconds)
         checkpoints.save(done, state, dev_cer)
-    return training.recogniser(checkpoints.restore(checkpoints.best, state))
+    best_state = checkpoints.restore(checkpoints.best, state)
+    return training.recogniser(devices.local(best_state))
 
 
 def usable(loaded: Dataset, kind: Kind = "ctc") -> Dataset:
