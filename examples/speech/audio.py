@@ -22,7 +22,7 @@ def read(file: Path, sample_rate: int) -> np.ndarray:
     return resample(samples.mean(1), rate, sample_rate)
 
 
-def resample(samples: np.ndarray, rate: int, to: int) -> np.ndarray:
+def resample(samples: np.ndarray, rate: float, to: float) -> np.ndarray:
     """The same sound at another rate."""
     if rate == to or not len(samples):
         return samples

@@ -27,7 +27,7 @@ class Shapes(NamedTuple):
 
 def choose_shapes(utterances: Sequence[Utterance], buckets: int) -> Shapes:
     """The bucket sizes, in multiples of 16 frames, that pad these utterances least."""
-    frames = np.array([len(utterance.features) for utterance in utterances])
+    frames = np.array([max(utterance.lengths) for utterance in utterances])
     labels = max(len(utterance.labels) for utterance in utterances)
     sizes, counts = np.unique(round_up(frames, 16), return_counts=True)
     below = np.concatenate([[0], np.cumsum(counts)])
@@ -53,7 +53,7 @@ def plan_batches(
 
     Every utterance once; with an `rng` in random order, else by length.
     """
-    frames = np.array([len(utterance.features) for utterance in utterances])
+    frames = np.array([max(utterance.lengths) for utterance in utterances])
     if frames.max() > shapes.frames[-1]:
         raise ValueError(
             f"an utterance of {frames.max()} frames is longer than the largest "
@@ -86,8 +86,12 @@ def pad(
     rows: np.ndarray,
     shape: Shapes,
     batch_size: int,
+    versions: np.ndarray | None = None,
 ) -> Batch:
-    """These utterances as a batch of one shape."""
+    """These utterances as a batch of one shape.
+
+    versions: which one of each of all utterances; as they are, if not given.
+    """
     mel_bins = utterances[0].features.shape[1]
     batch = Batch(
         features=np.zeros((batch_size, shape.frames[-1], mel_bins), np.float32),
@@ -99,8 +103,11 @@ def pad(
     for i, row in enumerate(rows):
         utterance = utterances[row]
         batch.rows[i] = row
-        batch.frames[i] = len(utterance.features)
-        batch.features[i, : batch.frames[i]] = utterance.features
+        features = utterance.features
+        if versions is not None:
+            features = utterance.versions[versions[row]]
+        batch.frames[i] = len(features)
+        batch.features[i, : batch.frames[i]] = features
         batch.label_lengths[i] = len(utterance.labels)
         batch.labels[i, : batch.label_lengths[i]] = utterance.labels
     return batch

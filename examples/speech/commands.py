@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -120,8 +120,9 @@ def train(
         run = run / f"process-{cluster.process}"
     with runs.training_in(run, config), opened(of_all) as checkpoints:
         select = partial(training.usable, kind=config.model.kind)
+        speeds = config.augment.speeds
         utterances = load_split(
-            config, config.data.train, report, run, select
+            config, config.data.train, report, run, select, speeds
         ).utterances
         dev = load_split(config, config.data.dev, report, run).utterances
         texts, order = (u.text for u in utterances), config.decode.order
@@ -351,10 +352,13 @@ def load_split(
     report: Report,
     run: Path,
     select: Callable[[Dataset], Dataset] = lambda loaded: loaded,
+    speeds: Sequence[float] = (1.0,),
 ) -> Dataset:
     """What can be used of a corpus; what is left out is said."""
     alphabet = Alphabet(config.model.characters)
-    loaded = select(dataset.load(source, config.data, config.features, alphabet))
+    loaded = select(
+        dataset.load(source, config.data, config.features, alphabet, speeds)
+    )
     skipped = run / f"skipped-{source.stem}.txt"
     report.skipped(source, loaded.skipped, skipped)
     if not loaded.utterances:

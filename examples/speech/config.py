@@ -120,10 +120,19 @@ class AugmentConfig:
     """A band of up to so many, as in SpecAugment."""
     frames_hidden: int = 10
     """A span of up to so many."""
+    speeds: tuple[float, ...] = (1.0,)
+    """In each epoch an utterance is as fast as one of these says, e.g. 0.9 1.0 1.1."""
 
     def __post_init__(self):
-        for name, value in vars(self).items():
+        for name in ("bins_shifted", "bins_hidden", "frames_hidden"):
+            value = getattr(self, name)
             _expect(value >= 0, f"augment.{name} of 0 or more", value)
+        _expect(
+            len(set(self.speeds)) == len(self.speeds) > 0
+            and all(0.5 <= speed <= 2 for speed in self.speeds),
+            "augment.speeds from 0.5 to 2, each once, 1.0 for speech as it is",
+            self.speeds,
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +31,13 @@ class Utterance:
     text: str  # normalised
     features: np.ndarray
     labels: np.ndarray
+    versions: tuple[np.ndarray, ...] = ()
+    """Features at other speeds, of which training takes one; none: as it is."""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Frames of each of what training may take."""
+        return tuple(len(features) for features in self.versions or (self.features,))
 
 
 class Skipped(NamedTuple):
@@ -48,17 +55,42 @@ class Dataset(NamedTuple):
 
 
 def load(
-    source: Path, data: DataConfig, features: FeatureConfig, alphabet: text.Alphabet
+    source: Path,
+    data: DataConfig,
+    features: FeatureConfig,
+    alphabet: text.Alphabet,
+    speeds: Sequence[float] = (1.0,),
 ) -> Dataset:
-    """All of a corpus that can be used, in its order.
+    """All of a corpus that can be used, in its order; with versions at some speeds.
 
     The features are a file that is mapped into memory, not read: they may be more than
     the memory holds.
     """
     clips = find_clips(source)
-    folder = data.cache / _fingerprint(clips, data, features)
+    loaded = _at_speed(clips, data, features, alphabet, 1.0)
+    if set(speeds) == {1.0}:
+        return loaded
+    versions = [
+        [u.features for u in _at_speed(clips, data, features, alphabet, s).utterances]
+        for s in speeds
+    ]
+    utterances = [
+        replace(utterance, versions=tuple(of_it))
+        for utterance, *of_it in zip(loaded.utterances, *versions, strict=True)
+    ]
+    return Dataset(utterances, loaded.skipped)
+
+
+def _at_speed(
+    clips: Sequence[Clip],
+    data: DataConfig,
+    features: FeatureConfig,
+    alphabet: text.Alphabet,
+    speed: float,
+) -> Dataset:
+    folder = data.cache / _fingerprint(clips, data, features, speed)
     if not folder.exists():
-        _make(clips, data, features, folder)
+        _make(clips, data, features, speed, folder)
     shape = (-1, features.mel_bins)
     frames = _mapped(folder / "features.f32").reshape(shape)
     entries = json.loads((folder / "clips.json").read_text())
@@ -90,7 +122,11 @@ def fits(labels: np.ndarray, output_frames: int) -> bool:
 
 
 def _make(
-    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig, folder: Path
+    clips: Sequence[Clip],
+    data: DataConfig,
+    features: FeatureConfig,
+    speed: float,
+    folder: Path,
 ) -> None:
     """Writes the features of all clips, and how many frames each has or why none.
 
@@ -102,7 +138,7 @@ def _make(
         making = Path(name) / "made"
         making.mkdir()
         with (making / "features.f32").open("wb") as file:
-            for made in _features(clips, data, features):
+            for made in _features(clips, data, features, speed):
                 if isinstance(made, str):
                     entries.append({"skipped": made})
                 else:
@@ -117,7 +153,7 @@ def _make(
 
 
 def _features(
-    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig
+    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig, speed: float
 ) -> Iterator[np.ndarray | str]:
     """Features of each clip, or what is wrong with it."""
 
@@ -126,7 +162,7 @@ def _features(
             recording = audio.read(group[0].audio, features.sample_rate)
         except ValueError as error:
             return [str(error)] * len(group)
-        return [_features_of(clip, recording, data, features) for clip in group]
+        return [_features_of(clip, recording, data, features, speed) for clip in group]
 
     # Decoding and FFTs run outside of Python's lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -138,7 +174,11 @@ def _features(
 
 
 def _features_of(
-    clip: Clip, recording: np.ndarray, data: DataConfig, features: FeatureConfig
+    clip: Clip,
+    recording: np.ndarray,
+    data: DataConfig,
+    features: FeatureConfig,
+    speed: float,
 ) -> np.ndarray | str:
     rate = features.sample_rate
     start = round(clip.offset * rate)
@@ -155,16 +195,19 @@ def _features_of(
         return (
             f"lasts {seconds:.2f} s, not {data.min_seconds:g} to {data.max_seconds:g} s"
         )
-    return log_mel(recording[start:end], features)
+    # As if it had been recorded at another rate: the voice is higher or lower, too.
+    samples = audio.resample(recording[start:end], speed * rate, rate)
+    return log_mel(samples, features)
 
 
 def _fingerprint(
-    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig
+    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig, speed: float
 ) -> str:
     """Changes with anything that the features depend on."""
-    digest = hashlib.sha256(
-        f"{features} {data.min_seconds} {data.max_seconds}".encode()
-    )
+    options = f"{features} {data.min_seconds} {data.max_seconds}"
+    if speed != 1:
+        options += f" {speed}"
+    digest = hashlib.sha256(options.encode())
     for file, of_file in itertools.groupby(clips, key=lambda clip: clip.audio):
         stat = file.stat() if file.exists() else None
         times = [(clip.offset, clip.duration) for clip in of_file]

@@ -29,7 +29,7 @@ def save(config: RunConfig, file: Path) -> None:
     sections = []
     for section, values in dataclasses.asdict(config).items():
         lines = [
-            # JSON's strings, numbers and booleans are TOML's.
+            # JSON's strings, numbers, booleans and lists are TOML's.
             f"{key} = {json.dumps(value, default=str, ensure_ascii=False)}"
             for key, value in values.items()
             if value is not None
@@ -85,4 +85,6 @@ def _argument(key: str, value: Any) -> list[str]:
     if isinstance(value, bool):
         section, _, name = key.rpartition(".")
         return [f"--{section}.{name if value else 'no-' + name}"]
+    if isinstance(value, list):
+        return [f"--{key}", *map(str, value)]
     return [f"--{key}={value}"]  # a value may begin with a dash

@@ -180,9 +180,10 @@ def train(
             break
         start = time.perf_counter()
         plan = _plan(config, utterances, shapes, epoch)
+        versions = draw_versions(config, utterances, epoch)
         for rows, frames in plan[done % steps :]:
             shape = Shapes((frames,), shapes.labels)
-            batch = pad(utterances, rows, shape, options.batch_size)
+            batch = pad(utterances, rows, shape, options.batch_size, versions)
             state, loss = training.step(state, devices.share(batch), done)
             done += 1
             if not np.isfinite(loss):
@@ -207,13 +208,22 @@ def usable(loaded: Dataset, kind: Kind = "ctc") -> Dataset:
     """
     skipped, fit = list(loaded.skipped), []
     for utterance in loaded.utterances:
-        frames, labels = output_frames(len(utterance.features)), utterance.labels
+        frames, labels = output_frames(min(utterance.lengths)), utterance.labels
         if frames > 0 if kind == "transducer" else fits(labels, frames):
             fit.append(utterance)
         else:
             reason = f"{frames} output frames are too few for {len(labels)} characters"
             skipped.append(Skipped(utterance.clip, reason))
     return Dataset(fit, skipped)
+
+
+def draw_versions(
+    config: RunConfig, utterances: Sequence[Utterance], epoch: int
+) -> np.ndarray | None:
+    """Which version of each utterance an epoch takes, where there are some."""
+    count = len(utterances[0].versions)
+    rng = np.random.default_rng((config.train.seed, epoch, 1))
+    return rng.integers(count, size=len(utterances)) if count else None
 
 
 def _plan(config: RunConfig, utterances, shapes: Shapes, epoch: int):
