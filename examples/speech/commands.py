@@ -38,6 +38,7 @@ from .model import FRAME_STRIDE
 from .progress import TrainingProgress
 from .report import Report, plot_posteriors, plot_stream
 from .search import Beam
+from .tensorboard import TensorBoard
 from .text import Alphabet
 from .timing import time_steps
 
@@ -105,6 +106,7 @@ def demo(config: Settings = RunConfig(), run: Path = _BEST) -> None:  # noqa: B0
 def train(
     config: Settings = RunConfig(),  # noqa: B008
     run: Path = Path("runs/new"),
+    tensorboard: bool = False,
     cluster: Annotated[Cluster, arg(name="")] = Cluster(),  # noqa: B008
 ) -> None:
     """Trains a model, or goes on with it where the training ended.
@@ -112,12 +114,14 @@ def train(
     Args:
         config: settings; --config FILE takes them from a file.
         run: folder for the model and all that is measured.
+        tensorboard: the curves in the run's folder `tensorboard`, too.
         cluster: other processes that train the same model.
     """
     cluster.join()
     report, of_all = Report(), run
     if cluster.process:  # the checkpoints are of all, the rest is of each
         run = run / f"process-{cluster.process}"
+    board = TensorBoard(run / "tensorboard") if tensorboard else None
     with runs.training_in(run, config), opened(of_all) as checkpoints:
         select = partial(training.usable, kind=config.model.kind)
         speeds = config.augment.speeds
@@ -134,7 +138,7 @@ def train(
             f"{frames * config.features.hop_ms / 60e3:.0f} minutes, padded to "
             f"{', '.join(map(str, shapes.frames))} frames"
         )
-        with TrainingProgress(report, run / runs.METRICS) as progress:
+        with TrainingProgress(report, run / runs.METRICS, board) as progress:
             training.train(config, utterances, dev, shapes, checkpoints, progress)
         progress.plot(run / "learning.png")
 

@@ -17,13 +17,17 @@ from rich.progress import (
 
 from . import files
 from .report import Report
+from .tensorboard import TensorBoard
 
 
 class TrainingProgress:
-    """metrics.jsonl has each step and epoch once, however often we begin."""
+    """metrics.jsonl has each step and epoch once, however often we begin.
 
-    def __init__(self, report: Report, file: Path):
-        self._report, self._file = report, file
+    board: gets the same.
+    """
+
+    def __init__(self, report: Report, file: Path, board: TensorBoard | None = None):
+        self._report, self._file, self._board = report, file, board
         self._records: list[dict] = []
         self._start = time.perf_counter()
         self._bar = Progress(
@@ -43,6 +47,8 @@ class TrainingProgress:
 
     def __exit__(self, *_) -> None:
         self._bar.stop()
+        if self._board:
+            self._board.close()
 
     def begin(self, step: int, steps: int) -> None:
         """Forgets what is recorded of steps after `step`: they will be taken again."""
@@ -50,6 +56,8 @@ class TrainingProgress:
             self._records = [r for r in read(self._file) if r["step"] <= step]
         lines = [json.dumps(record) + "\n" for record in self._records]
         files.write(self._file, "".join(lines))
+        if self._board:
+            self._board.begin(self._records)
         if step:
             self._report.say(f"going on after step {step} of {steps}")
         self._bar.update(self._task, completed=step, total=steps)
@@ -100,6 +108,8 @@ class TrainingProgress:
         self._records.append(values)
         with self._file.open("a") as file:
             file.write(json.dumps(values) + "\n")
+        if self._board:
+            self._board.record(values)
 
 
 def read(file: Path) -> list[dict]:
