@@ -3,13 +3,15 @@
 import json
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from examples.speech import (
-    layouts,
-    text,
-)
+from examples.speech import lattice, layouts, text
 from examples.speech.config import FeatureConfig, RunConfig
+from examples.speech.model import output_frames
+from examples.speech.stream import ChunkModel
+from examples.speech.transducer import Transducer
 
 FEATURES = FeatureConfig()  # 8 kHz: windows of 200 samples, every 80
 ALPHABET = text.Alphabet(RunConfig().model.characters)
@@ -47,3 +49,33 @@ def written_config(folder: Path) -> Path:
     file = folder / "config.toml"
     file.write_text("\n".join(["[data]", *data]) + SETTINGS)
     return file
+
+
+def streamed(model: ChunkModel, features: np.ndarray) -> np.ndarray:
+    """What a model of chunks makes of a whole recording's features."""
+    state, pieces = model.start, []
+    for start in range(
+        0, len(features) + 2 * model.lookahead + model.chunk, model.chunk
+    ):
+        part = features[start : start + model.chunk]
+        padded = np.zeros((model.chunk, features.shape[1]), np.float32)
+        padded[: len(part)] = part
+        state, logits = model.advance(state, padded, len(part))
+        pieces.append(logits)
+    return np.concatenate(pieces)[model.lookahead :][: output_frames(len(features))]
+
+
+def losses_of_texts(
+    transducer: Transducer, heard: jax.Array, texts: list[np.ndarray]
+) -> jax.Array:
+    """-log P of each of these labels after one recording, [1, time, joint]."""
+    time = heard.shape[1]
+    labels = np.stack([np.pad(labels, (0, time - len(labels))) for labels in texts])
+    return lattice.loss(
+        transducer.joint,
+        jnp.broadcast_to(heard, (len(texts), *heard.shape[1:])),
+        transducer.predict(labels),
+        labels,
+        np.full(len(texts), time),
+        np.array([len(labels) for labels in texts]),
+    )

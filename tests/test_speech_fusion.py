@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import soundfile
 from flax import nnx
-from speech_support import noise, written_config
+from speech_support import losses_of_texts, noise, written_config
 
-from examples.speech import commands, decode, lattice
+from examples.speech import commands, decode
 from examples.speech.__main__ import main
 from examples.speech.config import DecodeConfig, ModelConfig
 from examples.speech.errors import SpeechError
@@ -105,9 +105,7 @@ def test_a_wide_beam_finds_the_best_of_all_texts_with_the_models_score(arpa):
         if is_writable("".join(letters))
     ]
     lengths = np.array([len(text) for text in texts])
-    labels = np.stack(
-        [np.pad(LETTERS.encode(text), (0, time - len(text))) for text in texts]
-    )
+    labels = [LETTERS.encode(text) for text in texts]
     scores = np.array([log10(arpa, text) for text in texts])
     scores = 0.8 * scores + 0.3 * np.array([len(text.split()) for text in texts])
     fusion = Fusion(options, LanguageModel(arpa, LETTERS))
@@ -116,14 +114,7 @@ def test_a_wide_beam_finds_the_best_of_all_texts_with_the_models_score(arpa):
     @jax.jit
     def both(weights, heard):
         transducer = nnx.merge(graph, weights)
-        losses = lattice.loss(
-            transducer.joint,
-            jnp.broadcast_to(heard, (len(texts), time, 12)),
-            transducer.predict(labels),
-            labels,
-            np.full(len(texts), time),
-            lengths,
-        )
+        losses = losses_of_texts(transducer, heard, labels)
         # As wide as there are beginnings of texts, twice.
         beam = Beam(time, 256, fusion)
         return losses, beam(transducer, heard, np.array([time]))

@@ -317,7 +317,7 @@ def memory(
     batch_size: int = 8,
     frames: int = 1000,
 ) -> None:
-    """Says what a training step needs for an utterance; nothing is trained.
+    """Says what loss and gradient need for an utterance; nothing is trained.
 
     Args:
         config: settings; --config FILE takes them from a file.
@@ -330,7 +330,7 @@ def memory(
             f"and {frames}"
         )
     seconds = frames * config.features.hop_ms / 1000
-    print(f"a training step needs for each utterance of {seconds:g} s:")
+    print(f"loss and gradient need for each utterance of {seconds:g} s:")
     for name, size in gradient_bytes(config, batch_size, frames).items():
         print(f"  {size / 2**20:8.2f} MiB by {name}")
 

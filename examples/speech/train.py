@@ -221,9 +221,10 @@ def draw_versions(
     config: RunConfig, utterances: Sequence[Utterance], epoch: int
 ) -> np.ndarray | None:
     """Which version of each utterance an epoch takes, where there are some."""
-    count = len(utterances[0].versions)
+    if not utterances[0].versions:
+        return None
     rng = np.random.default_rng((config.train.seed, epoch, 1))
-    return rng.integers(count, size=len(utterances)) if count else None
+    return rng.integers(len(utterances[0].versions), size=len(utterances))
 
 
 def _plan(config: RunConfig, utterances, shapes: Shapes, epoch: int):
