@@ -50,20 +50,20 @@ def call_of(row: Row) -> tuple:
     return tuple(row[k] for k in ("cell", "pass", "products", "hidden", "batch"))
 
 
+def kernel_of(plan: Row, is_streamed: bool) -> tuple:
+    """The kernel that runs a plan: its exchange, and its tile."""
+    return plan["exchange"], plan["rows"], plan["columns"], is_streamed
+
+
 def plans_of(call: tuple, device: dict) -> dict[tuple, dict]:
-    """The planner's plans for a call, by exchange and tile."""
+    """The planner's plans for a call, by kernel."""
     cell, kind, products, hidden, batch = call
     number = NUMBERS.get(products, products)
     planning = native.cuda_plan(cell, kind, number, TIME, batch, 1, hidden, device)
-    # Not those that stream: none is timed yet, and they have the sizes of others.
-    plans = [
-        c["plan"]
-        for c in planning["candidates"]
-        if c["plan"] is not None and c["plan"]["tile"][1] > 0
-    ]
+    plans = [c["plan"] for c in planning["candidates"] if c["plan"] is not None]
     best = planning["best"]
     return {
-        (p["exchange"], p["rows"], p["columns"]): p
+        kernel_of(p, p["tile"][1] == 0): p
         | {"is_chosen": best is not None and p["tile"] == best["tile"]}
         for p in plans
     }
@@ -86,7 +86,9 @@ class Measured:
         found = []
         for call, rows in self._calls.items():
             plans = plans_of(call, device)
-            pairs = [(r, plans[r["exchange"], r["rows"], r["columns"]]) for r in rows]
+            pairs = [
+                (r, plans[kernel_of(r, r.get("is_streamed", False))]) for r in rows
+            ]
             found.append(
                 [(r, p if p["teams"] == r["teams"] else None) for r, p in pairs]
             )

@@ -97,13 +97,15 @@ int run(double seconds, const Sizes& sizes) {
       std::printf(
           "{\"part\": \"plans\", \"cell\": \"%s\", \"pass\": \"%s\", \"products\": \"%s\", "
           "\"hidden\": %d, \"batch\": %d, \"exchange\": \"%s\", \"rows\": %d, \"columns\": %d, "
-          "\"k_blocks\": %d, \"shared_k_blocks\": %d, \"teams\": %d, \"blocks\": %d, "
-          "\"rounds\": %d, \"step_us\": %.4f, \"modelled_us\": %.4f, \"call_us\": %.2f, "
+          "\"k_blocks\": %d, \"shared_k_blocks\": %d, \"is_streamed\": %s, "
+          "\"teams\": %d, \"blocks\": %d, \"rounds\": %d, \"step_us\": %.4f, \"modelled_us\": "
+          "%.4f, \"call_us\": %.2f, "
           "\"modelled_call_us\": %.2f, \"is_chosen\": %s}\n",
           p.cell, p.pass == PassKind::kForward ? "forward" : "backward", products(p.number),
           static_cast<int>(p.hidden), static_cast<int>(p.batch), name(plan.exchange),
-          plan.tile.rows(), plan.tile.columns(), plan.k_blocks, plan.shared_k_blocks, plan.teams,
-          plan.blocks, static_cast<int>(plan.rounds), step_us, plan.step_us(),
+          plan.tile.rows(), plan.tile.columns(), plan.k_blocks, plan.shared_k_blocks,
+          plan.tile.is_streamed() ? "true" : "false", plan.teams, plan.blocks,
+          static_cast<int>(plan.rounds), step_us, plan.step_us(),
           long_us - step_us * static_cast<double>(sizes.long_time),
           plan.call_us - plan.step_us() * static_cast<double>(sizes.long_time),
           is_best ? "true" : "false");
@@ -123,7 +125,7 @@ int main(int argc, char** argv) {
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 77;
   const bool is_smoke = argc > 2 && std::string_view(argv[2]) == "smoke";
-  const prnn::Sizes full{128, 640, 5, {256, 512, 1024, 128, 768, 1536, 2048}, {16, 1, 64, 8}};
+  const prnn::Sizes full{128, 640, 5, {256, 512, 1024, 128, 768, 1536, 2048, 4096}, {16, 1, 64, 8}};
   const prnn::Sizes tiny{2, 4, 1, {40}, {3}};
   return prnn::run(argc > 1 ? std::atof(argv[1]) : 1e9, is_smoke ? tiny : full);
 }
