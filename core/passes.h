@@ -26,7 +26,7 @@
 // registers what a unit carries from step to step, read ahead, or publish in their own way:
 //
 //   rows       where a step, and the one that the loop takes after it, lie in arrays by time, for
-//              engines that go from row to row; fetch and save may be told
+//              engines that go from row to row; fetch, save, publish are told
 //   fetch      what a step reads that no earlier step of the loop has written, as it lies: nothing
 //              is computed from it yet, so that nothing waits for it
 //   inputs     that as numbers
@@ -63,7 +63,7 @@ PRNN_HD void step_by_parts(const Pass& pass, std::int64_t g, std::int64_t s, std
   typename Pass::Saved saved;
   const auto published = pass.advance(g, s, b, unit, products, inputs, carry, saved, io);
   pass.save(rows, g, s, b, unit, saved, io);
-  pass.publish(g, s, b, unit, published, io);
+  pass.publish(rows, g, s, b, unit, published, io);
   pass.keep(g, s, b, unit, carry, io);
 }
 
@@ -177,8 +177,9 @@ struct ForwardPass : PassBase<C, Io, T, S> {
                           at.saves_non_temporal, io);
     if constexpr (saved_values<C> > 0) save_step(rows.here, unit, saved.out, io);
   }
-  PRNN_HD void publish(Index g, Index s, Index b, Index unit, const Vec<1, F>& h, Io io) const {
-    io.store(at.y + published_at(shape, g, s, b) + unit, h[0]);
+  PRNN_HD void publish(const SequenceRows& rows, Index g, Index s, Index b, Index unit,
+                       const Vec<1, F>& h, Io io) const {
+    io.store(at.y + Base::in_sequence(rows.here, kPublished) + unit, h[0]);
     if (at.multiplied != nullptr)
       io.store(Base::slot(at.multiplied, g, s + 1, b, 1) + unit,
                exchanged(g, s, b, unit, h, io)[0]);
@@ -358,10 +359,10 @@ struct BackwardPass : PassBase<C, Io, T, S> {
       if (s < shape.time)
         Base::store_values(at.da_x + Base::in_sequence(rows.here, kPublished) + unit, da_x, io);
   }
-  PRNN_HD void publish(Index g, Index s, Index b, Index unit, const Gates<C, F>& da_h,
-                       Io io) const {
+  PRNN_HD void publish(const SequenceRows& rows, Index g, Index s, Index b, Index unit,
+                       const Gates<C, F>& da_h, Io io) const {
     if (s == shape.time) return;
-    Base::store_values(at.da_h + published_at(shape, g, s, b) + unit, da_h, io);
+    Base::store_values(at.da_h + Base::in_sequence(rows.here, kPublished) + unit, da_h, io);
     if (at.multiplied != nullptr) {
       Gates<C, F> stored;
       for (int n = 0; n < C::kGates; ++n) stored[n] = io.stored(da_h[n]);

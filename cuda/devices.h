@@ -7,9 +7,9 @@
 #include <string>
 #include <string_view>
 
-namespace prnn {
+#include "cuda/tile.h"
 
-inline constexpr int kMaxCluster = 16;  // 8 is portable; more, a kernel must be allowed to
+namespace prnn {
 
 // Of clusters of n blocks, each block with an SM to itself, how many run at once: [n]. Zero where
 // the device runs none; n = 1 is not asked for.

@@ -72,6 +72,7 @@ class Engine {
   using Carry = typename Pass::Carry;
   using Fetched = typename Pass::Fetched;
   using Inputs = typename Pass::Inputs;
+  using SequenceRows = typename Pass::SequenceRows;
   using Published = Vec<Pass::kPublished>;
   using ExchangeType = typename ExchangeOf<kExchange, Pass, kNumber, kTile>::Type;
   using Target = typename ExchangeType::Target;
@@ -121,8 +122,8 @@ class Engine {
       }
     }
     // Of the step that is so many after s.
-    PRNN_DEVICE typename Pass::SequenceRows rows(const Pass& pass, const Job& job,
-                                                 const Element& at, int s, int ahead) const {
+    PRNN_DEVICE SequenceRows rows(const Pass& pass, const Job& job, const Element& at, int s,
+                                  int ahead) const {
       if constexpr (kIsPlain<Pass>)
         return {here_ + ahead * stride_, here_ + (ahead + 1) * stride_};
       else
@@ -133,6 +134,22 @@ class Engine {
    private:
     int here_ = 0, stride_ = 0;
   };
+
+  // Whether any lane of this warp has an e-th unit. Warps that have none would only be in the way.
+  PRNN_DEVICE bool has_elements(int e) const {
+    constexpr int kCount = kUnits * kColumns;
+    return (e + 1) * kThreads <= kCount || place_.thread / 32 * 32 + e * kThreads < kCount;
+  }
+  static constexpr bool kHasIdleWarps = kUnits * kColumns <= kThreads - 32;
+  // Those look for the next step's values no earlier than the others, who have just published.
+  PRNN_DEVICE void pace_idle_warps() const {
+    if constexpr (kHasIdleWarps && kExchange == Exchange::kGrid && !kIsStreamed) {
+      if (has_elements(0))
+        ptx::bar_arrive(1, kThreads);
+      else
+        ptx::bar_sync(1, kThreads);
+    }
+  }
 
   // What a thread has of its units between steps.
   struct State {
@@ -222,6 +239,7 @@ class Engine {
         step(job, s, state, probe);
         put(state);
       });
+      pace_idle_warps();
       exchange_.leave(s);
       probe.ended(Segment::kCell);
     }
@@ -247,7 +265,7 @@ class Engine {
           state.fetched[e] = pass.fetch(job.group, job.first_step, at.row, at.unit, Io{});
       }
       if constexpr (Pass::kStartsPublished)
-        publish(job, at, -1, {state.carry[e][0]}, state.target[e]);
+        publish(job, at, -1, {}, {state.carry[e][0]}, state.target[e]);
     }
   }
   PRNN_DEVICE void end(const Job& job, const State& state) const {
@@ -299,6 +317,7 @@ class Engine {
 
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
+      if (!has_elements(e)) continue;
       const Element at = element(job, e);
       Published published{};
       typename Pass::Saved saved;
@@ -313,13 +332,14 @@ class Engine {
       }
 #pragma unroll
       for (int p = 0; p < Pass::kPublished; ++p) published[p] = at.exists ? published[p] : 0.0f;
+      const auto rows = row[e].rows(pass, job, at, s, 0);
       // What others wait for comes first, where there are registers for what does not.
       const auto save = [&] {
-        if (at.exists)
-          pass.save(row[e].rows(pass, job, at, s, 0), job.group, s, at.row, at.unit, saved, Io{});
+        if (at.exists) pass.save(rows, job.group, s, at.row, at.unit, saved, Io{});
       };
       if (!kIsPlain<Pass>) save();
-      if (Pass::kStartsPublished || s < pass.shape.time) publish(job, at, s, published, target[e]);
+      if (Pass::kStartsPublished || s < pass.shape.time)
+        publish(job, at, s, rows, published, target[e]);
       if (kIsPlain<Pass>) save();
       row[e].go_on();
     }
@@ -338,8 +358,8 @@ class Engine {
 
   // To the team, padding included, and to the pass's output. All lanes of a warp at once. What is
   // beyond the layer's units, or has no row, is zero; a grid publishes nothing of what has no row.
-  PRNN_DEVICE void publish(const Job& job, const Element& at, int s, const Published& values,
-                           Target& target) const {
+  PRNN_DEVICE void publish(const Job& job, const Element& at, int s, const SequenceRows& rows,
+                           const Published& values, Target& target) const {
     Published exchanged = values;
     if (at.exists) exchanged = task_.pass.exchanged(job.group, s, at.row, at.unit, values, Io{});
     Granules<Pass> granules;
@@ -349,7 +369,7 @@ class Engine {
     exchange_.publish(s, spot(at), target, granules);
     const bool is_output = kExchange == Exchange::kGrid && task_.output_is_mailbox;
     if (s >= 0 && at.exists && !is_output)
-      task_.pass.publish(job.group, s, at.row, at.unit, values, Io{});
+      task_.pass.publish(rows, job.group, s, at.row, at.unit, values, Io{});
   }
 
   const Task<Pass>& task_;

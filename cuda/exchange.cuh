@@ -187,9 +187,11 @@ class ClusterExchange : public SharedValues<Pass, kNumber, kTile> {
     ptx::MBarrier* barrier = barriers_ + ((s + 1) & 1);
 #pragma unroll
     for (int p = 0; p < Pass::kPublished; ++p)
-      for (int rank = (spot.within - p) & (kLanes - 1); rank < blocks_; rank += kLanes)
-        ptx::st_async_v2_b32(ptx::mapa(first + p * Values::value_bytes(), rank), granules[p],
-                             ptx::mapa(barrier, rank));
+#pragma unroll
+      for (int n = 0; n < kMaxCluster; n += kLanes)
+        if (const int rank = ((spot.within - p) & (kLanes - 1)) + n; rank < blocks_)
+          ptx::st_async_v2_b32(ptx::mapa(first + p * Values::value_bytes(), rank), granules[p],
+                               ptx::mapa(barrier, rank));
   }
   PRNN_DEVICE void leave(int) const {}
   // A block's shared memory must outlive what others store there.
@@ -239,6 +241,7 @@ class GridExchange {
   }
   PRNN_DEVICE void arrive(int s) {
     if (!job_.reads(s)) return;
+    if constexpr (kDelays) delay_.pass();
     // Short, for this is on the way from one step to the next; two tiles have no registers for it.
     // Opaque, or nvcc makes a table of jumps.
     const bool is_next = kTile.n_tiles == 1 && ptx::opaque(s) > job_.first_step + 1;
@@ -257,13 +260,16 @@ class GridExchange {
   template <int kAheadHere>
   PRNN_DEVICE void wait(ptx::Word4 (&v)[kAheadHere][kTile.n_tiles], int first, int s) const {
     Wait wait;
-    while (true) {
+    for (bool is_first = true;; is_first = false) {
       bool all = true;
 #pragma unroll
       for (int i = 0; i < kAheadHere; ++i)
 #pragma unroll
         for (int n = 0; n < kTile.n_tiles; ++n) all = all & arrived(v[i][n]);
-      if (ptx::vote_all(all)) return;
+      if (ptx::vote_all(all)) {
+        if (kDelays && first == 0) delay_.learn(is_first);
+        return;
+      }
       wait.turn(task_.watchdog, Exchange::kGrid, job_, s);
 #pragma unroll
       for (int i = 0; i < kAheadHere; ++i)
@@ -301,6 +307,8 @@ class GridExchange {
 
  private:
   using Value = typename Pass::Value;
+  // Two tiles' values take so long that delays are no gain (and have no register to spare).
+  static constexpr bool kDelays = kTile.n_tiles == 1 && !kTile.is_streamed();
 
   // One word tells of each half, which is written by one store.
   PRNN_DEVICE static bool arrived(const ptx::Word4& v) {
@@ -339,6 +347,7 @@ class GridExchange {
   Job<Pass> job_;
   int k_blocks_;  // of this warp, of which this lane has a part
   const char* from_[kTile.n_tiles];
+  mutable Delay delay_;
   std::int64_t stride_;  // bytes from a step's values to the next one's
 };
 

@@ -50,6 +50,14 @@ PRNN_PTX float opaque(float v) {
 
 // ---- within a block ----
 PRNN_PTX void bar_sync() { __syncthreads(); }
+// A second barrier of the block, for `threads` of its threads: some wait there for those that go
+// on.
+PRNN_PTX void bar_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(id), "r"(threads) : "memory");
+}
+PRNN_PTX void bar_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" : : "r"(id), "r"(threads) : "memory");
+}
 PRNN_PTX void bar_warp_sync() { __syncwarp(); }
 // shfl.sync.bfly: the value of the lane whose number differs by `mask`.
 PRNN_PTX std::uint32_t shfl_bfly(std::uint32_t v, int mask) {
@@ -132,6 +140,12 @@ PRNN_PTX void prefetch_global_l2(const void* p) {
 PRNN_PTX void spin() {}
 // How many turns there are to a look at the clock: some 10 us, on a grid's exchange.
 inline constexpr std::uint32_t kTurnsPerLook = 64;
+// %clock: cycles of this multiprocessor.
+PRNN_PTX std::uint32_t clock() {
+  std::uint32_t cycles;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(cycles) : : "memory");
+  return cycles;
+}
 // %globaltimer in units of 2^20 ns (1.05 ms), of the whole device.
 PRNN_PTX std::uint32_t globaltimer() {
   std::uint64_t ns;

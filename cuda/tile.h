@@ -25,6 +25,7 @@ enum class Number { kBfloat16, kFloat16, kTf32, kFloat32 };
 inline constexpr int kWarps = 8, kThreads = 32 * kWarps;
 inline constexpr int kKBlockBytes = 64;
 inline constexpr int kGranuleBytes = 8;  // what is published by one store
+inline constexpr int kMaxCluster = 16;   // blocks; 8 are portable, more a kernel must be allowed to
 
 // Compile-time shape of a block's work.
 struct Tile {

@@ -43,4 +43,28 @@ class Wait {
   std::uint32_t turns_ = 0, began_ = 0;
 };
 
+// How long a warp waits before it looks for what others publish. Who looks too early looks once
+// more, and has lost the time of a load, and been in the way of others' loads: so longer after a
+// look in vain, and a little shorter after one that found all. Few looks are in vain then, on any
+// device and in any layer.
+class Delay {
+ public:
+  PRNN_DEVICE void pass() const {
+    const std::uint32_t began = ptx::clock();
+    while (ptx::clock() - began < cycles_) {
+    }
+  }
+  PRNN_DEVICE void learn(bool found_all) {
+    if (found_all)
+      cycles_ -= cycles_ < kShorter ? cycles_ : kShorter;
+    else
+      cycles_ += cycles_ < kMost ? kLonger : 0;
+  }
+
+ private:
+  // One in 17 looks is in vain; who waits for a team that is late does not wait much longer.
+  static constexpr std::uint32_t kLonger = 32, kShorter = 2, kMost = 1024;
+  std::uint32_t cycles_ = 0;
+};
+
 }  // namespace prnn

@@ -78,6 +78,14 @@ struct MBarrierState {
   char order[2] = {};   // ThreadSanitizer's objects, by parity of the phase
 };
 
+// Of a barrier for which not all who arrive wait.
+struct SecondBarrier {
+  int arrived = 0;
+  std::uint64_t generation = 0;
+  std::vector<Thread*> waiting;
+  char order[2] = {};  // ThreadSanitizer's objects
+};
+
 struct Block {
   Block(int index, int rank, Cluster* cluster, int threads, std::size_t shared_bytes);
   ~Block();
@@ -95,6 +103,7 @@ struct Block {
   int ended = 0, at_barrier = 0;
   std::uint64_t barrier_generation = 0;
   char order[2] = {};  // ThreadSanitizer's objects for bar.sync
+  SecondBarrier second;
 
   bool exited() const { return ended == static_cast<int>(threads.size()); }
   bool holds(const char* p, std::size_t bytes) const {

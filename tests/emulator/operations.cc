@@ -72,6 +72,28 @@ void block_barrier(Where where) {
   sanitizers::acquire(order);
 }
 
+void second_barrier(int threads, bool waits, Where where) {
+  const Ignore ignore;
+  Machine& m = machine();
+  if (m.fault == Fault::kSkipBarSync) return;
+  Thread& thread = m.current();
+  Block& block = *thread.block;
+  const Place place{waits ? "bar.sync 1" : "bar.arrive", where};
+  char* order = &block.second.order[block.second.generation % 2];
+  sanitizers::release(order);
+  if (++block.second.arrived == threads) {
+    block.second.arrived = 0;
+    ++block.second.generation;
+    for (Thread* other : block.second.waiting) m.wake(*other);
+    block.second.waiting.clear();
+  } else if (waits) {
+    block.second.waiting.push_back(&thread);
+    thread.place = place;
+    m.block(place);
+  }
+  if (waits) sanitizers::acquire(order);
+}
+
 namespace {
 
 // Waits for all lanes of the warp; the last one to come computes for all.

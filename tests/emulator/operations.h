@@ -30,6 +30,8 @@ std::size_t shared_bytes();
 // Ends the launch: the thread has done what no device could.
 [[noreturn]] void fail(const char* operation, const std::string& what, Where where);
 void block_barrier(Where where);
+// The block's second barrier: of `threads` threads, some of which only arrive.
+void second_barrier(int threads, bool waits, Where where);
 void warp_barrier(Where where);
 std::uint32_t shuffle(std::uint32_t v, int mask, Where where);
 bool vote(bool v, Where where);

@@ -24,6 +24,12 @@ inline float opaque(float v) { return v; }
 
 // ---- within a block ----
 inline void bar_sync(Where where = Where::current()) { emulator::block_barrier(where); }
+inline void bar_sync(int, int threads, Where where = Where::current()) {
+  emulator::second_barrier(threads, true, where);
+}
+inline void bar_arrive(int, int threads, Where where = Where::current()) {
+  emulator::second_barrier(threads, false, where);
+}
 inline void bar_warp_sync(Where where = Where::current()) { emulator::warp_barrier(where); }
 inline std::uint32_t shfl_bfly(std::uint32_t v, int mask, Where where = Where::current()) {
   return emulator::shuffle(v, mask, where);
@@ -88,6 +94,10 @@ inline void prefetch_global_l2(const void*) {}
 // ---- waiting ----
 inline void spin(Where where = Where::current()) { emulator::spin(where); }
 inline constexpr std::uint32_t kTurnsPerLook = 1;
+inline std::uint32_t clock() {  // later with each look
+  static thread_local std::uint32_t cycles = 0;
+  return cycles += 1 << 16;
+}
 inline std::uint32_t globaltimer() { return emulator::clock(); }
 inline std::uint32_t atom_cas(std::uint32_t* p, std::uint32_t expected, std::uint32_t v) {
   return emulator::compare_and_swap(p, expected, v);

@@ -114,8 +114,9 @@ class NaiveRun {
     }
     typename Pass::Saved saved;
     const auto published = pass_.advance(g, s, b, unit, products, inputs, carry, saved, io_);
-    pass_.save(pass_.rows(g, s, b), g, s, b, unit, saved, io_);
-    pass_.publish(g, s, b, unit, published, io_);
+    const auto rows = pass_.rows(g, s, b);
+    pass_.save(rows, g, s, b, unit, saved, io_);
+    pass_.publish(rows, g, s, b, unit, published, io_);
     if (s + 1 == pass_.steps()) pass_.keep(g, s, b, unit, carry, io_);
   }
 
