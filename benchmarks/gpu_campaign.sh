@@ -200,9 +200,11 @@ tests() {
     tail -n 3 "$out/tests.txt"
     return "$status"
   fi
+  local workers=()  # most of the time goes into compiling
+  "$python" -c "import xdist" 2>/dev/null && workers=(-n 8)
   # No tuning of XLA's own products: a second for each program.
   (cd "$work" && PRNN_REQUIRE_GPU=1 XLA_FLAGS="${XLA_FLAGS:-} --xla_gpu_autotune_level=0" \
-    "$python" -m pytest -m "gpu or cuda" -p no:cacheprovider \
+    "$python" -m pytest -m "gpu or cuda" -p no:cacheprovider "${workers[@]}" \
     --rootdir "$root" -c "$root/pyproject.toml" "${files[@]}") >"$out/tests.txt" 2>&1
   status=$?
   tail -n 30 "$out/tests.txt"

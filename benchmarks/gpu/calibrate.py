@@ -61,12 +61,10 @@ def plans_of(call: tuple, device: dict) -> dict[tuple, dict]:
     number = NUMBERS.get(products, products)
     planning = native.cuda_plan(cell, kind, number, TIME, batch, 1, hidden, device)
     plans = [c["plan"] for c in planning["candidates"] if c["plan"] is not None]
-    best = planning["best"]
-    return {
-        kernel_of(p, p["tile"][1] == 0): p
-        | {"is_chosen": best is not None and p["tile"] == best["tile"]}
-        for p in plans
-    }
+    found = {kernel_of(p, p["tile"][1] == 0): p | {"is_chosen": False} for p in plans}
+    if (best := planning["best"]) is not None:
+        found[kernel_of(best, best["tile"][1] == 0)]["is_chosen"] = True
+    return found
 
 
 class Measured:

@@ -2,8 +2,9 @@
 
 Run as `python -m benchmarks.gpu.peers`. A row for each point and contender, the most
 telling points first, until the budget is spent. A step's time includes the input
-projection, and in training all gradients; a contender that fails costs its own row, and
-the part says so at its end. That ours has no plan for a point is no failure.
+projection, and in training all gradients. Calls are queued, as a program's are, and
+waited for together. A contender that fails costs its own row, and the part says so at
+its end. That ours has no plan for a point is no failure.
 """
 
 import dataclasses
@@ -151,18 +152,20 @@ def torch_contenders(point: Point) -> dict[str, Callable[[], object]]:
 
     run = forward if point.mode == "forward" else train
 
-    def waited(function):
-        function()
-        if device == "cuda":
-            torch.cuda.synchronize()
-
-    runs = {"torch": functools.partial(waited, run)}
+    runs = {"torch": run}
     if device == "cuda":
-        runs["torch graph"] = functools.partial(_first_captured, run, waited, [])
+        runs["torch graph"] = functools.partial(_first_captured, run, [])
     return runs
 
 
-def _first_captured(run, waited, graphs) -> None:
+def _wait_for_torch(_) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _first_captured(run, graphs) -> None:
     """Captures `run` when first called, and replays it from then on."""
     import torch
 
@@ -177,13 +180,24 @@ def _first_captured(run, waited, graphs) -> None:
         with torch.cuda.graph(graph):
             kept = run()
         graphs.append((graph, kept))
-    waited(graphs[0][0].replay)
+    graphs[0][0].replay()
 
 
 # ---- one library ---------------------------------------------------------------------
 
 
-def measure(rows, point: Point, contenders: dict[str, Callable]) -> None:
+def _queued(run: Callable[[], object], wait: Callable, calls: int) -> float:
+    """Seconds for one of several calls, all waited for at the end."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        result = run()
+    wait(result)
+    return (time.perf_counter() - start) / calls
+
+
+def measure(
+    rows, point: Point, contenders: dict[str, Callable], wait: Callable
+) -> None:
     """Checks what can be compared, then times all that run, in turn."""
     from benchmarks import _harness as harness
 
@@ -211,7 +225,8 @@ def measure(rows, point: Point, contenders: dict[str, Callable]) -> None:
             rows.write(**known, who="native", ok=False, error=str(error)[:300])
             del running["native"]  # its time would mean nothing
     budget_s = SAMPLING_S if point.time == TIME else 0
-    timings = harness.measure(running, budget_s=budget_s) if running else {}
+    samplers = {n: functools.partial(_queued, r, wait) for n, r in running.items()}
+    timings = harness.measure_samplers(samplers, budget_s=budget_s) if running else {}
     for name, timing in timings.items():
         spread = harness.Spread.of(timing.seconds, 1e6 / point.time)
         rows.write(
@@ -234,14 +249,15 @@ def run_library(library: str, options) -> int:
         import jax
 
         _rows.require_gpu(options.smoke)
-        contenders, device = jax_contenders, jax.devices()[0].device_kind
+        contenders, wait = jax_contenders, jax.block_until_ready
+        device = jax.devices()[0].device_kind
     else:
         import torch
 
         gpu = torch.cuda.is_available()
         if not gpu and not options.smoke:
             raise SystemExit(77)
-        contenders = torch_contenders
+        contenders, wait = torch_contenders, _wait_for_torch
         device = torch.cuda.get_device_name() if gpu else "cpu"
     rows = _rows.Rows("peers", options.out)
     module = sys.modules[library]
@@ -255,7 +271,7 @@ def run_library(library: str, options) -> int:
             break
         began = time.monotonic()
         print(f"# {n} {point}", flush=True)
-        measure(rows, point, contenders(point))
+        measure(rows, point, contenders(point), wait)
         longest = max(longest, time.monotonic() - began)
         if library == "jax":
             sys.modules["jax"].clear_caches()
