@@ -235,12 +235,12 @@ def forward(case: Case, dtype: str = "bfloat16"):
     return lambda: jax.block_until_ready(compiled(arrays))
 
 
-def results(case: Case, dtype: str):
-    """(y and states, gradients) of a case by the native engine."""
+def results(case: Case, dtype: str, implementation: str = "native"):
+    """(y and states, gradients) of a case, jitted, where JAX computes by default."""
 
     @jax.jit
     def run(arrays, cotangents):
-        out, vjp = jax.vjp(lambda a: case.run(a, "native"), arrays)
+        out, vjp = jax.vjp(lambda a: case.run(a, implementation), arrays)
         return named(*out), vjp(cotangents)[0]
 
     return jax.block_until_ready(run(case.inputs(dtype), case.cotangents(dtype)))

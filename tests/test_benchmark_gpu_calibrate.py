@@ -24,11 +24,12 @@ def rows_of(model: dict, hiddens=(128, 256, 512, 1024), batches=(1, 8)) -> list[
                     call = cell, kind, "bfloat16", hidden, batch
                     names = "cell", "pass", "products", "hidden", "batch"
                     for key, plan in calibrate.plans_of(call, device).items():
-                        exchange, rows_, columns = key
+                        exchange, rows_, columns, is_streamed = key
                         rows.append(
                             dict(zip(names, call, strict=True))
                             | {"exchange": exchange, "rows": rows_, "columns": columns}
-                            | {"teams": plan["teams"], "step_us": plan["step_us"]}
+                            | {"is_streamed": is_streamed, "teams": plan["teams"]}
+                            | {"step_us": plan["step_us"]}
                         )
     return rows
 

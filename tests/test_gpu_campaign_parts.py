@@ -54,7 +54,7 @@ def test_a_contender_that_raises_is_not_ok(capsys):
         (RuntimeError("the launch failed: invalid argument"), 1),
     ):
         rows = _rows.Rows("peers", None)
-        peers.measure(rows, point, {"native": contender(error)})
+        peers.measure(rows, point, {"native": contender(error)}, lambda _: None)
         assert str(error) in capsys.readouterr().out
         assert rows.status == status
 
