@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import jax
 import numpy as np
 
 from prnn_jax import convert
@@ -13,6 +14,11 @@ from .model import FRAME_STRIDE, FrontEnd, Recogniser
 
 if TYPE_CHECKING:
     import torch
+
+
+def label() -> str:
+    """For tables: it computes on the CPU, wherever JAX does."""
+    return "PyTorch" if jax.default_backend() == "cpu" else "PyTorch, on the CPU"
 
 
 def network(config: ModelConfig, recogniser: Recogniser):

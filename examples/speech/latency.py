@@ -45,7 +45,7 @@ def measure(
             ),
         }
         if torch_way := _torch_way(config, recogniser, chunk_ms):
-            ways["PyTorch"] = torch_way
+            ways[in_torch.label()] = torch_way
         for what, ms in milliseconds(ways, repeats, warm_up=10).items():
             p50, p99 = np.percentile(ms, [50, 99])
             yield Latency(what, chunk_ms, float(p50), float(p99))

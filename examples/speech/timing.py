@@ -39,7 +39,7 @@ def time_steps(config: RunConfig, batch: Batch, repeats: int) -> list[StepTime]:
         "lax.scan": _jax_way(config, batch, "scan"),
     }
     if torch_way := _torch_way(config, batch):
-        ways["PyTorch"] = torch_way
+        ways[in_torch.label()] = torch_way
     times = []
     for what, ms in milliseconds(ways, repeats, warm_up=1).items():
         p10, p50, p90 = np.percentile(ms, [10, 50, 90]).tolist()
