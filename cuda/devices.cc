@@ -16,29 +16,29 @@ namespace {
 //   [recalled] from memory, not looked up; [assumed] a guess that fits what is known
 constexpr std::int64_t kShared80 = 163 * 1024, kShared89 = 99 * 1024, kShared90 = 227 * 1024;
 
-// Fitted to 342 plans of 116 calls in bfloat16 (benchmarks/results/gpu/h100.json) by
-// python -m benchmarks.gpu.calibrate, but for l2_latency, conversions and launch_us (micro.cu), and
-// stage_latency (segments.cu), l2_port_bytes [study] and shared_bytes [guide]. What is fitted
-// describes the whole: none by itself is a fact of the device. Nothing better is known of the
-// others.
+// Fitted to 100 plans of 28 calls in bfloat16 of 256 units (benchmarks/results/gpu/h200-paced.json)
+// by python -m benchmarks.gpu.calibrate, but for l2_latency, conversions and launch_us (micro.cu on
+// an H100), and stage_latency (segments.cu there), l2_port_bytes [study] and shared_bytes [guide].
+// What is fitted describes the whole: none by itself is a fact of the device. Nothing better is
+// known of the others.
 const ModelConstants kModel = {
-    .fitted_on = "NVIDIA H100 80GB HBM3",
+    .fitted_on = "NVIDIA H200",
     .block_exchange = 1150,
     .cluster_exchange = 250,
-    .cluster_bytes = 82,
-    .grid_exchange = 1370,
+    .cluster_bytes = 17.3,
+    .grid_exchange = 1320,
     .l2_latency = 296,
     .l2_port_bytes = 64,
-    .polled_again = 2.95,
+    .polled_again = 1,
     .shared_bytes = 128,
     .conversions = 28.9,
-    .reduce = 175,
-    .pointwise = 650,
-    .per_value = 115,
-    .further_unit = 1.15,
-    .issue = 370,
-    .issue_per_product = 0.67,
-    .overlapped = 1,
+    .reduce = 73.6,
+    .pointwise = 548,
+    .per_value = 41.1,
+    .further_unit = 0.898,
+    .issue = 101,
+    .issue_per_product = 0.392,
+    .overlapped = 0.314,
     .stage_latency = 400,
     .launch_us = 3.0,
 };

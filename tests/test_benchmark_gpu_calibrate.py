@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks.gpu import calibrate
 from prnn_jax._engine.modules import native
 
-RESULTS = Path(__file__).parent.parent / "benchmarks/results/gpu/h100.json"
+RESULTS = Path(__file__).parent.parent / "benchmarks/results/gpu/h200-paced.json"
 
 
 def rows_of(model: dict, hiddens=(128, 256, 512, 1024), batches=(1, 8)) -> list[dict]:
@@ -62,8 +62,8 @@ def test_the_recorded_constants_are_those_of_the_results():
 def test_the_command(capsys):
     assert calibrate.main([str(RESULTS)]) == 0
     now, fitted, *constants = capsys.readouterr().out.splitlines()
-    assert "342 plans: measured / modelled 1.0" in now
-    assert "116 choices" in fitted
+    assert "100 plans: measured / modelled 1.0" in now
+    assert "28 choices" in fitted
     assert [line.split()[0] for line in constants] == [
         f".{name}" for name in calibrate.FITTED
     ]

@@ -161,7 +161,7 @@ def test_explain_tells_the_cuda_engines_plan(cell, training, dtype):
         f"device: {H200}",
         f"exchange: {plan.exchange}",
         f"modelled: {plan.step_us:.2f} us per step",
-        "modelled with constants fitted on an NVIDIA H100",
+        "modelled with constants fitted on an NVIDIA H200",
         "has run on an H100 without JAX",
         *plan.candidates,
     ):

@@ -72,7 +72,12 @@ class Measured:
 
     def __init__(self, rows: Iterable[Row], device: dict):
         self._device = device
-        timed = [row for row in rows if row.get("step_us", 0) > 0]
+        # Streamed tiles are for layers that nothing else is for: no choice needs them.
+        timed = [
+            row
+            for row in rows
+            if row.get("step_us", 0) > 0 and not row.get("is_streamed", False)
+        ]
         self._calls = {
             call: list(group)
             for call, group in itertools.groupby(sorted(timed, key=call_of), call_of)
