@@ -1,5 +1,6 @@
 """The README's table of a GPU is what a campaign has measured there."""
 
+import json
 from pathlib import Path
 
 from benchmarks.gpu import readme
@@ -30,6 +31,11 @@ def test_the_readmes_table_is_what_was_measured(tmp_path, capsys):
     assert lines.count(row) == 1
     assert sum("NVIDIA H200; jax 0.11" in line for line in lines) == 1
     before = page.read_text()
+    kept = tmp_path / "kept.json"
+    rows = [json.loads(line) for line in PEERS.splitlines()]
+    kept.write_text(json.dumps({"device": "NVIDIA H200", "peers": rows}))
+    assert readme.main([str(kept), "--file", str(page)]) == 0
+    assert page.read_text() == before
     on_cpu = PEERS.replace("NVIDIA H200", "cpu")
     (tmp_path / "peers.jsonl").write_text(on_cpu)
     assert readme.main([str(tmp_path), "--file", str(page)]) == 1

@@ -1,7 +1,8 @@
 """The README's table of a GPU, from what a campaign has measured there.
 
-Run as `python -m benchmarks.gpu.readme FOLDER [--file README.md]`, after
-`benchmarks/gpu_campaign.sh --stage 4`. Needs nothing but Python.
+Run as `python -m benchmarks.gpu.readme RESULTS [--file README.md]`: the folder in which
+`benchmarks/gpu_campaign.sh --stage 4` has left them, or a JSON file of
+benchmarks/results/gpu. Needs nothing but Python.
 """
 
 import argparse
@@ -85,12 +86,12 @@ def put(page: str, new: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("folder", type=Path, help="of the campaign's results")
+    parser.add_argument("results", type=Path, help="of a campaign: folder or JSON")
     default = Path(__file__).parents[2] / "README.md"
     parser.add_argument("--file", type=Path, default=default, help="with the two marks")
     options = parser.parse_args(arguments)
     try:
-        new = text(read(options.folder))
+        new = text(read(options.results))
         options.file.write_text(put(options.file.read_text(), new))
     except ValueError as error:
         print(error, file=sys.stderr)

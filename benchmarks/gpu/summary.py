@@ -13,10 +13,13 @@ from pathlib import Path
 Row = dict
 
 
-def read(folder: Path) -> list[Row]:
-    """All rows in the folder, without those that were cut off in the middle."""
+def read(results: Path) -> list[Row]:
+    """The rows of a folder, but those that were cut off, or of a JSON file."""
+    if results.is_file():
+        parts = json.loads(results.read_text()).values()
+        return [row for part in parts if isinstance(part, list) for row in part]
     rows = []
-    for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(results.glob("*.jsonl")):
         for line in path.read_text(errors="replace").splitlines():
             try:
                 row = json.loads(line)
