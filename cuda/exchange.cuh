@@ -307,8 +307,9 @@ class GridExchange {
 
  private:
   using Value = typename Pass::Value;
-  // Two tiles' values take so long that delays are no gain (and have no register to spare).
-  static constexpr bool kDelays = kTile.n_tiles == 1 && !kTile.is_streamed();
+  // Two tiles' values take so long that delays are no gain; float32 with controls has no register.
+  static constexpr bool kDelays =
+      kTile.n_tiles == 1 && !kTile.is_streamed() && (kIsPlain<Pass> || kNumber != Number::kFloat32);
 
   // One word tells of each half, which is written by one store.
   PRNN_DEVICE static bool arrived(const ptx::Word4& v) {
