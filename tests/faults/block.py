@@ -24,6 +24,15 @@ FAULTS = [
         "0 * s",
     ),
     edit(
+        "idle_warps_are_left_waiting",
+        "deadlock",
+        GRID,
+        SMALL,
+        "engine.cuh",
+        "ptx::bar_arrive(1, kThreads);",
+        "(void)0;",
+    ),
+    edit(
         "job_starts_without_barrier",
         "race",
         GRID,

@@ -9,8 +9,8 @@ FAULTS = [
         GRID,
         SMALL,
         "exchange.cuh",
-        "if (ptx::vote_all(all)) return;",
-        "return;",
+        "if (ptx::vote_all(all)) {",
+        "if (true) {",
     ),
     edit(
         "half_of_a_fragment_is_polled",
