@@ -332,7 +332,8 @@ class Engine {
       }
 #pragma unroll
       for (int p = 0; p < Pass::kPublished; ++p) published[p] = at.exists ? published[p] : 0.0f;
-      const auto rows = row[e].rows(pass, job, at, s, 0);
+      SequenceRows rows{};  // of rows that are not there, lengths are not either
+      if (kIsPlain<Pass> || at.exists) rows = row[e].rows(pass, job, at, s, 0);
       // What others wait for comes first, where there are registers for what does not.
       const auto save = [&] {
         if (at.exists) pass.save(rows, job.group, s, at.row, at.unit, saved, Io{});
