@@ -1,6 +1,7 @@
 // What the functions of ptx.h ask of the emulator, for the thread that calls. Those with a `where`
 // may let other threads run, or report an error: it is the place in the kernel.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <source_location>
@@ -48,6 +49,10 @@ void require_aligned(const void* p, int bytes, Where where);
 // ---- waiting ----
 void spin(Where where);
 std::uint32_t clock();
+inline std::uint32_t cycles() {  // more with each look
+  static std::atomic<std::uint32_t> cycles = 0;
+  return cycles.fetch_add(1 << 16, std::memory_order_relaxed);
+}
 std::uint32_t compare_and_swap(std::uint32_t* p, std::uint32_t expected, std::uint32_t v);
 void trap(Where where);
 

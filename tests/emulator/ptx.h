@@ -3,7 +3,6 @@
 // Those that may wait or fail have one argument more, with a default: the place that calls, for
 // the emulator's messages.
 #pragma once
-#include <atomic>
 #include <cstdint>
 #include <source_location>
 
@@ -95,10 +94,7 @@ inline void prefetch_global_l2(const void*) {}
 // ---- waiting ----
 inline void spin(Where where = Where::current()) { emulator::spin(where); }
 inline constexpr std::uint32_t kTurnsPerLook = 1;
-inline std::uint32_t clock() {  // later with each look
-  static std::atomic<std::uint32_t> cycles = 0;
-  return cycles.fetch_add(1 << 16, std::memory_order_relaxed);
-}
+inline std::uint32_t clock() { return emulator::cycles(); }
 inline std::uint32_t globaltimer() { return emulator::clock(); }
 inline std::uint32_t atom_cas(std::uint32_t* p, std::uint32_t expected, std::uint32_t v) {
   return emulator::compare_and_swap(p, expected, v);

@@ -23,9 +23,19 @@ void require_aligned_warp(Frame& frame) { emulator::vote(true, frame.where()); }
 
 // ---- within a block ----
 
+// bar a, of all threads for 0; bar a, n
 void bar_sync(Frame& frame, const Instruction& i) {
-  if (read<Word>(frame, i.operands[0]) != 0) frame.fail("a barrier other than 0");
-  emulator::block_barrier(frame.where());
+  const Word barrier = read<Word>(frame, i.operands[0]);
+  const bool has_count = i.operands.size() == 2;
+  if (barrier != (has_count ? 1 : 0)) frame.fail("a barrier other than 0, and 1 with a count");
+  if (has_count)
+    emulator::second_barrier(read<int>(frame, i.operands[1]), true, frame.where());
+  else
+    emulator::block_barrier(frame.where());
+}
+void bar_arrive(Frame& frame, const Instruction& i) {
+  if (read<Word>(frame, i.operands[0]) != 1) frame.fail("a barrier other than 1");
+  emulator::second_barrier(read<int>(frame, i.operands[1]), false, frame.where());
 }
 
 void require_whole_warp(Frame& frame, const Operand& members) {
@@ -91,6 +101,7 @@ void st_relaxed(Frame& frame, const Instruction& i) {
 void globaltimer(Frame& frame, const Instruction& i) {
   write(frame, i.operands[0], std::uint64_t{emulator::clock()} << 20);
 }
+void clock(Frame& frame, const Instruction& i) { write(frame, i.operands[0], emulator::cycles()); }
 void atom_cas(Frame& frame, const Instruction& i) {
   auto* p = reinterpret_cast<Word*>(read<std::uint64_t>(frame, i.operands[1]));
   write(frame, i.operands[0],
@@ -163,6 +174,7 @@ Opcodes device() {
       {"exit", leave},
       {"trap", trap},
       {"bar.sync", bar_sync},
+      {"bar.arrive", bar_arrive},
       {"bar.warp.sync", bar_warp_sync},
       {"shfl.sync.bfly.b32", shfl},
       {"vote.sync.all.pred", vote},
@@ -173,6 +185,7 @@ Opcodes device() {
       {"st.relaxed.gpu.global.b64", st_relaxed},
       {"prefetch.global.L2", nothing},
       {"mov.u64.globaltimer", globaltimer},
+      {"mov.u32.clock", clock},
       {"atom.relaxed.gpu.global.cas.b32", atom_cas},
       {"fence.acq_rel.sys", nothing},  // threads run one at a time
       {"nanosleep.u32", nanosleep},

@@ -212,10 +212,11 @@ class Decoder {
     if (opcode == "bra" || opcode == "bra.uni") {
       branches_.emplace_back(entry_.code.size(), operands.at(0));
     } else {
-      // Not a register that holds something: it is read anew.
-      if (!operands.empty() && operands.back() == "%globaltimer") opcode += ".globaltimer";
       for (const std::string_view operand : operands)
-        if (operand != "%globaltimer") out.operands.push_back(operand_of(operand));
+        if (operand == "%globaltimer" || operand == "%clock")  // no registers: they are read anew
+          opcode += "." + std::string(operand.substr(1));
+        else
+          out.operands.push_back(operand_of(operand));
     }
     out.execute = find_opcode(opcode);
     if (out.execute == nullptr) fail("the interpreter has no " + opcode);
