@@ -76,6 +76,5 @@ int main(int argc, char** argv) {
   int device = 0;
   if (cudaGetDevice(&device) != cudaSuccess) return 77;
   const bool is_smoke = argc > 1 && std::string_view(argv[1]) == "smoke";
-  return is_smoke ? prnn::run(4, {40}, {3})
-                  : prnn::run(512, {128, 256, 1024}, {1, 16, 64});
+  return is_smoke ? prnn::run(4, {40}, {3}) : prnn::run(512, {128, 256, 1024}, {1, 16, 64});
 }
