@@ -160,7 +160,7 @@ CELLS = {
 }
 
 
-def arrays_of(name: str, bent=(), *, directions: int = 1) -> dict:
+def arrays_of(name: str, controls=(), *, directions: int = 1) -> dict:
     """Arguments of a call: x, weights, state, and what bends it."""
     cell, random = CELLS[name], np.random.default_rng(len(name))
     lead = (2,) * (directions - 1)
@@ -176,14 +176,14 @@ def arrays_of(name: str, bent=(), *, directions: int = 1) -> dict:
         "weights": {k: normal(*shape) for k, shape in cell.shapes.items()},
         "state": states(),
     }
-    if "resets" in bent:
+    if "resets" in controls:
         out["resets"] = random.uniform(size=(BATCH, TIME)) < 0.3
         out["reset_to"] = states()
-    if "lengths" in bent:
+    if "lengths" in controls:
         out["lengths"] = np.array([7, 0, 4], np.int32)
-    if "mask" in bent:
+    if "mask" in controls:
         out["mask"] = np.array([[1] * 7, [0] * 7, [0, 1, 1, 0, 0, 1, 0]])
-    if "zoneout" in bent:
+    if "zoneout" in controls:
         shape = BATCH, TIME, HIDDEN * directions
         out["zoneout"] = (random.uniform(size=shape) < 0.4).astype(np.float32)
     return out
@@ -249,11 +249,11 @@ def both_by_loop(name: str, arrays: dict, *, reverse=False, **options):
 def ours(name: str, arrays: dict, **options):
     """y and the state, as a tuple also where there is but one."""
     cell = CELLS[name]
-    bent = {k: v for k, v in arrays.items() if k not in ("x", "weights", "state")}
-    if "reset_to" in bent and len(cell.states) == 1:
-        (bent["reset_to"],) = bent["reset_to"]
+    controls = {k: v for k, v in arrays.items() if k not in ("x", "weights", "state")}
+    if "reset_to" in controls and len(cell.states) == 1:
+        (controls["reset_to"],) = controls["reset_to"]
     y, state = cell.call(
-        arrays["x"], arrays["weights"], arrays["state"], **bent, **options
+        arrays["x"], arrays["weights"], arrays["state"], **controls, **options
     )
     return y, state if isinstance(state, tuple) else (state,)
 

@@ -162,7 +162,7 @@ def test_rates_come_from_a_file(tmp_path):
     rates = ffi.native.cpu_rates()
     assert rates["packed_own"] >= rates["packed_shared"] >= rates["packed_memory"] > 0
     for pack, weights in ((1e-3, "unpacked"), (1e4, "packed")):
-        changed = {**rates, "pack": pack, "pack_far": pack}
+        changed = {**rates, "pack": pack, "pack_uncached": pack}
         path = write(tmp_path / "rates.txt", changed)
         environment = {"PRNN_CPU_SHARED_CACHE_BYTES": str(64 * MIB)}
         printed = run_python(LOAD, PRNN_CPU_RATES=path, **environment)

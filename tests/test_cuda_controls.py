@@ -52,24 +52,24 @@ def test_all_together(cuda, cell, dtype, exchange):
 
 
 # H of whole granules: whether values go through the output is the controls' affair.
-def bent(cell: str, *controls: str, **options) -> Case:
+def case_of(cell: str, *controls: str, **options) -> Case:
     return Case(cell, 5, (4,), 40, state=True, controls=controls, **options)
 
 
 EACH = [
-    bent("lstm", "lengths"),
-    bent("lstm", "lengths", reverse=True),
-    bent("gru", "lengths", bidirectional=True),
-    bent("rnn_tanh", "lengths", bidirectional=True, reverse=True, time_major=True),
-    bent("lstm", "resets"),
-    bent("gru", "resets", "reset_to", reverse=True),
-    bent("slstm", "resets", "reset_to", time_major=True),
-    bent("lstm", "mask"),
-    bent("gru", "mask", bidirectional=True),
-    bent("lstm", "zoneout"),
-    bent("rnn_tanh", "zoneout", reverse=True),
-    bent("rnn_relu", "zoneout"),
-    bent("rnn_clipped_relu_skip", "zoneout", "mask", reverse=True, lean=True),
+    case_of("lstm", "lengths"),
+    case_of("lstm", "lengths", reverse=True),
+    case_of("gru", "lengths", bidirectional=True),
+    case_of("rnn_tanh", "lengths", bidirectional=True, reverse=True, time_major=True),
+    case_of("lstm", "resets"),
+    case_of("gru", "resets", "reset_to", reverse=True),
+    case_of("slstm", "resets", "reset_to", time_major=True),
+    case_of("lstm", "mask"),
+    case_of("gru", "mask", bidirectional=True),
+    case_of("lstm", "zoneout"),
+    case_of("rnn_tanh", "zoneout", reverse=True),
+    case_of("rnn_relu", "zoneout"),
+    case_of("rnn_clipped_relu_skip", "zoneout", "mask", reverse=True, lean=True),
     # A row's steps more than one tile of rows has.
     Case("lstm", 4, (21,), 40, state=True, controls=WITHOUT_ZONEOUT),
     Case("lstm", 5, (2, 2), 13, heads=3, state=True, controls=CONTROLS),

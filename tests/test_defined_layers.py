@@ -114,7 +114,7 @@ def states_of(name: str, lead=()) -> Any:
     return (drawn(2), drawn(3)) if name == "two" else drawn(2)
 
 
-BENT = {
+CONTROLS = {
     "plain": {},
     "resets-lengths": {"lengths": np.array([7, 0, 3]), "resets": RESETS},
     "mask": {"mask": ~RESETS},
@@ -124,11 +124,11 @@ BENT = {
 }
 
 
-@pytest.mark.parametrize("bent", BENT)
+@pytest.mark.parametrize("controls", CONTROLS)
 @each_host
 @each_cell
-def test_is_the_cell_of_its_params(host, name, bent):
-    given = BENT[bent]
+def test_is_the_cell_of_its_params(host, name, controls):
+    given = CONTROLS[controls]
     shapes = {k: v for k, v in given.items() if k in ("bidirectional", "heads")}
     own = {k: v for k, v in given.items() if k in ("reverse", "merge")}
     of_call = {k: v for k, v in given.items() if k not in {**shapes, **own}}

@@ -20,7 +20,7 @@ from prnn_jax._engine import elementwise
 
 #: (batch, time, width): one step, parts of vectors, more than a piece of a row.
 SIZES = [(1, 1, 3), (3, 7, 45), (2, 5, 2100)]
-BENT = {
+CONTROLS = {
     "plain": (),
     "reverse": ("reverse",),
     "lengths": ("lengths",),
@@ -30,7 +30,7 @@ BENT = {
 }
 
 
-def arrays_of(batch: int, time: int, width: int, bent, *, constant: bool) -> dict:
+def arrays_of(batch: int, time: int, width: int, controls, *, constant: bool) -> dict:
     random = np.random.default_rng(batch + 10 * time + width)
 
     def normal(*shape: int) -> np.ndarray:
@@ -42,10 +42,10 @@ def arrays_of(batch: int, time: int, width: int, bent, *, constant: bool) -> dic
         "b": normal(batch, time, width),
         "h_0": normal(batch, width),
     }
-    if "resets" in bent:
+    if "resets" in controls:
         out["resets"] = random.uniform(size=(batch, time)) < 0.3
         out["reset_to"] = normal(batch, width)
-    if "lengths" in bent:
+    if "lengths" in controls:
         out["lengths"] = np.arange(batch, dtype=np.int32) % (time + 1)
     return out
 
@@ -101,19 +101,19 @@ def check(run, loop, arrays: dict) -> None:
 
 @pytest.mark.parametrize("implementation", ["native", "scan"])
 @pytest.mark.parametrize("constant", [False, True], ids=["gates", "constant"])
-@pytest.mark.parametrize("bent", BENT)
-def test_is_the_loop(bent, constant, implementation):
-    reverse = "reverse" in BENT[bent]
-    arrays = arrays_of(3, 7, 45, BENT[bent], constant=constant)
+@pytest.mark.parametrize("controls", CONTROLS)
+def test_is_the_loop(controls, constant, implementation):
+    reverse = "reverse" in CONTROLS[controls]
+    arrays = arrays_of(3, 7, 45, CONTROLS[controls], constant=constant)
     run = functools.partial(ours, reverse=reverse, implementation=implementation)
     check(run, functools.partial(by_loop, reverse=reverse), arrays)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-@pytest.mark.parametrize("bent", BENT)
-def test_indrnn_is_the_loop(bent, activation):
-    reverse = "reverse" in BENT[bent]
-    arrays = arrays_of(3, 7, 45, BENT[bent], constant=True)
+@pytest.mark.parametrize("controls", CONTROLS)
+def test_indrnn_is_the_loop(controls, activation):
+    reverse = "reverse" in CONTROLS[controls]
+    arrays = arrays_of(3, 7, 45, CONTROLS[controls], constant=True)
     f = {"relu": jax.nn.relu, "tanh": jnp.tanh}[activation]
     run = functools.partial(ours, reverse=reverse, f=activation)
     check(run, functools.partial(by_loop, reverse=reverse, f=f), arrays)
@@ -127,7 +127,7 @@ def test_sizes(sizes):
 
 
 def test_what_other_platforms_run():
-    arrays = arrays_of(3, 7, 45, BENT["all"], constant=False)
+    arrays = arrays_of(3, 7, 45, CONTROLS["all"], constant=False)
     for shifted in (False, True):
         how = elementwise.Elementwise(reverse=True, shifted=shifted)
         a, b, y_0 = (jnp.asarray(arrays[name]) for name in ("a", "b", "h_0"))
@@ -244,9 +244,9 @@ def test_no_steps_leave_the_state():
     assert_bitwise_equal(h, h_0)
 
 
-@pytest.mark.parametrize("bent", [("lengths",), ("lengths", "resets")], ids=str)
-def test_padding_may_be_nan(bent):
-    arrays = arrays_of(3, 7, 5, bent, constant=False)
+@pytest.mark.parametrize("controls", [("lengths",), ("lengths", "resets")], ids=str)
+def test_padding_may_be_nan(controls):
+    arrays = arrays_of(3, 7, 5, controls, constant=False)
     counts = np.arange(7) < arrays["lengths"][:, None]
     nan = {k: np.where(counts[..., None], arrays[k], np.nan) for k in ("a", "b")}
     run = functools.partial(ours, reverse=True)

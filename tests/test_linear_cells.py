@@ -24,7 +24,7 @@ import prnn_jax
 from prnn_jax import Params
 
 #: What bends a call, and its options.
-BENT = {
+CONTROLS = {
     "plain": ((), {}),
     "resets-lengths": (("resets", "lengths"), {}),
     "resets-lengths-reverse": (("resets", "lengths"), {"reverse": True}),
@@ -57,10 +57,10 @@ def check(name: str, arrays: dict, loop=by_loop, *, of_ours=None, **options) -> 
     assert_as_accurate(found, of_loop, (exact, gradients))
 
 
-@pytest.mark.parametrize("bent", BENT)
+@pytest.mark.parametrize("controls", CONTROLS)
 @each_cell
-def test_is_the_loop(name, bent):
-    what, options = BENT[bent]
+def test_is_the_loop(name, controls):
+    what, options = CONTROLS[controls]
     check(name, arrays_of(name, what), **options)
 
 
@@ -196,11 +196,11 @@ def test_the_native_engine_runs_it(name):
 
 
 @pytest.mark.parametrize(
-    ("pooling", "bent"), [("f", "resets"), ("fo", "mask"), ("ifo", "lengths")]
+    ("pooling", "controls"), [("f", "resets"), ("fo", "mask"), ("ifo", "lengths")]
 )
-def test_zoneout_of_a_qrnn(pooling, bent):
+def test_zoneout_of_a_qrnn(pooling, controls):
     name = f"qrnn-{pooling}"
-    check(name, arrays_of(name, (bent, "zoneout")), reverse=True)
+    check(name, arrays_of(name, (controls, "zoneout")), reverse=True)
 
 
 def test_zoneout_of_both_directions_and_its_mean():

@@ -31,12 +31,12 @@ def test_it_is_the_function_of_its_params(where, name):
     layer, x = made(where, name), inputs(name)
     assert_bitwise_equal(layer.run(x), by_function(name, layer.params, x))
     resets = np.arange(BATCH * TIME).reshape(BATCH, TIME) % 4 == 1
-    for bent in (
+    for controls in (
         {"lengths": np.array([6, 0, 3]), "resets": resets, "reset_to": states(name)},
         {"mask": resets},
     ):
-        found = layer.run(x, states(name), **bent)
-        expected = by_function(name, layer.params, x, states(name), **bent)
+        found = layer.run(x, states(name), **controls)
+        expected = by_function(name, layer.params, x, states(name), **controls)
         assert_bitwise_equal(found, expected)
 
 

@@ -12,17 +12,17 @@ from linear_cells import CELLS
 random = np.random.default_rng(0)
 def normal(*shape):
     return random.standard_normal(shape).astype(np.float32)
-BENT = {
+CONTROLS = {
     "plain": {},
-    "bent": {"resets": random.uniform(size=(8, 7)) < 0.3, "lengths": np.arange(8) % 8,
-             "reverse": True},
+    "controls": {"resets": random.uniform(size=(8, 7)) < 0.3,
+                 "lengths": np.arange(8) % 8, "reverse": True},
     "mask": {"mask": random.uniform(size=(8, 7)) < 0.7},
 }
 for name in ("indrnn", "sru-peepholes", "qrnn-fo"):
     cell = CELLS[name]
     weights = {k: normal(*shape) for k, shape in cell.shapes.items()}
     x = normal(8, 7, cell.input)
-    for bent, options in BENT.items():
+    for controls, options in CONTROLS.items():
         def loss(x, weights):
             state = (None,) if len(cell.states) == 1 else None
             y, last = cell.call(x, weights, state, **options)
@@ -37,7 +37,7 @@ for name in ("indrnn", "sru-peepholes", "qrnn-fo"):
                 found = gradient(put, weights)
             pairs = zip(*map(jax.tree.leaves, (found, expected)))
             error = max(float(np.abs(np.asarray(a) - b).max()) for a, b in pairs)
-            print(json.dumps([name, bent, kind.name, error]))
+            print(json.dumps([name, controls, kind.name, error]))
 """
 
 
@@ -45,5 +45,5 @@ def test_a_batch_may_be_on_several_devices():
     flags = "--xla_force_host_platform_device_count=4"
     lines = run_python(PROGRAM, XLA_FLAGS=flags).splitlines()
     assert len(lines) == 3 * 3 * 2
-    for name, bent, kind, error in map(json.loads, lines):
-        assert error < 1e-4, (name, bent, kind)
+    for name, controls, kind, error in map(json.loads, lines):
+        assert error < 1e-4, (name, controls, kind)

@@ -41,7 +41,7 @@ def sequence(values: int, **options) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((*rows, GROUPS, values * HIDDEN), jnp.float32)
 
 
-def calls(name: str, call: Call, bent: bool) -> NativeCall:
+def calls(name: str, call: Call, controlled: bool) -> NativeCall:
     """The one that `_engine.ffi` makes."""
     cell, gates = call.table, call.table.gates
     options = {"time_major": call.time_major}
@@ -54,7 +54,7 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
     if cell.per_unit:
         per_unit = jnp.ones((GROUPS, cell.per_unit * HIDDEN))
     controls = Controls()
-    if bent:
+    if controlled:
         controls = Controls(
             lengths=jnp.ones((BATCH, GROUPS, 1), jnp.int32),
             resets=jnp.ones((*y.shape[:3], 1), bool),
@@ -75,7 +75,7 @@ def calls(name: str, call: Call, bent: bool) -> NativeCall:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax.ffi, "ffi_call", recording)
         if name == "backward":
-            values = call.saved(zoneout=bent)
+            values = call.saved(zoneout=controlled)
             saved = (jnp.ones(sequence(values, **options).shape),) if values else ()
             kept, cotangents = (y, saved), (y, states)
             primals = Primals(y, w_hh, b_hh, states, controls, per_unit)
@@ -216,9 +216,9 @@ CALLS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "call", "bent"), CALLS)
-def test_of_buffers_that_do_not_fit(name, call, bent):
-    whole = calls(name, call, bent)
+@pytest.mark.parametrize(("name", "call", "controlled"), CALLS)
+def test_of_buffers_that_do_not_fit(name, call, controlled):
+    whole = calls(name, call, controlled)
     whole.run()
     for wrong in itertools.chain(damaged(whole), with_attributes(whole)):
         assert_refused(wrong)

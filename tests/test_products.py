@@ -165,8 +165,8 @@ def test_16_bits_are_xlas_where_no_instruction_multiplies_them(dtype):
 def test_the_scan_does_without():
     case = Case("lstm", 5, (2,), 9, 3)
     for controls in ((), ("lean",)):
-        bent = Case("lstm", 5, (2,), 9, 3, lean="lean" in controls)
-        gradient = bent.gradient("scan")
+        case = Case("lstm", 5, (2,), 9, 3, lean="lean" in controls)
+        gradient = case.gradient("scan")
         program = Program.of(gradient, case.inputs(), case.cotangents())
         assert program.count("prnn_products") == 0
 

@@ -72,7 +72,7 @@ inline double pack_us(const Machine& machine, const Amounts& amounts) {
                                static_cast<double>(machine.shared_cache_bytes) * rates.shared_part);
   const double cached = bytes * std::min(1.0, held / std::max(2 * bytes, 1.0));
   const double rate = amounts.is_backward ? rates.pack_backward : rates.pack;
-  return 1e-3 * (cached / rate + (bytes - cached) / rates.pack_far) / of_float(rates, amounts);
+  return 1e-3 * (cached / rate + (bytes - cached) / rates.pack_uncached) / of_float(rates, amounts);
 }
 
 inline Cost cost_of(const Machine& machine, const Amounts& amounts, const Choice& choice) {

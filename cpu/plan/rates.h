@@ -17,9 +17,9 @@ struct Rates {
   double parts_of_lines;  // times as long: parts of each line of unpacked weights, from afar
   double multiply_packed, multiply_unpacked;  // weights that are there: G multiply-adds/s
   double bfloat16, float16;  // packing, pointwise and unpacked products in these, of float's rate
-  double pack, pack_backward, pack_far;  // GB/s; far: more than the shared cache holds
-  double pointwise, pointwise_backward;  // gates of a step: G/s
-  double step_us, barrier_us;            // of each step; of each barrier
+  double pack, pack_backward, pack_uncached;  // GB/s; uncached: more than the shared cache holds
+  double pointwise, pointwise_backward;       // gates of a step: G/s
+  double step_us, barrier_us;                 // of each step; of each barrier
   double uneven;  // waiting at barriers, as a part of the step: threads are not equally fast
   double call_us, join_us;  // of each call; until other threads are there
 };
@@ -43,7 +43,7 @@ void visit_rates(R& r, F&& f) {
   f("float16", r.float16);
   f("pack", r.pack);
   f("pack_backward", r.pack_backward);
-  f("pack_far", r.pack_far);
+  f("pack_uncached", r.pack_uncached);
   f("pointwise", r.pointwise);
   f("pointwise_backward", r.pointwise_backward);
   f("step_us", r.step_us);

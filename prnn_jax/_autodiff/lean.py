@@ -100,18 +100,18 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
     dy, dstate = cotangents
     fast = replace(call, lean=False, save="all")
     after = [y, *(jnp.split(saved[0], len(state_0) - 1, -1) if saved else ())]
-    bent = chunk.controls(controls)
+    of_chunk = chunk.controls(controls)
     begins = tuple(
         chunk.state_before(x, x_0, controls.lengths)
         for x, x_0 in zip(after, state_0, strict=True)
     )
     after = tuple(map(chunk.cut, after))
     befores = tuple(
-        before(call, x, x_0, bent, n)
+        before(call, x, x_0, of_chunk, n)
         for n, (x, x_0) in enumerate(zip(after, begins, strict=True))
     )
-    a_x = chunk.a_x(source, bent)
-    primals = primals._replace(source=a_x, state_0=begins, controls=bent)
+    a_x = chunk.a_x(source, of_chunk)
+    primals = primals._replace(source=a_x, state_0=begins, controls=of_chunk)
     gates = _gates(fast, primals, befores)
     reserve = *gates, *after[1:]
     chunk_saved = (jnp.concatenate(reserve, -1),) if reserve else ()
@@ -123,8 +123,8 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
     )
     of_units = None
     if primals.per_unit is not None:
-        of_units = sum_over_steps(fast, befores, gates, gradients[0], bent)
-    return gradients, chunk_saved, projected(fast, chunk_saved, bent), of_units
+        of_units = sum_over_steps(fast, befores, gates, gradients[0], of_chunk)
+    return gradients, chunk_saved, projected(fast, chunk_saved, of_chunk), of_units
 
 
 def _gates(call: Call, primals: Primals, befores: State):
@@ -250,20 +250,20 @@ class _Chunk:
             halves.append(jnp.where(is_within, there, begins))
         return jnp.concatenate(halves, 1)
 
-    def a_x(self, source: Array | Input, bent: Controls) -> Array:
-        """Of the chunk, whose controls are `bent`."""
+    def a_x(self, source: Array | Input, controls: Controls) -> Array:
+        """Of the chunk, whose controls are these."""
         if not isinstance(source, Input):
             return self.cut(source)
         parts = []
         for n, first in enumerate(self.firsts):
             b, lengths = (
                 None if x is None else self._halves(x, axis)[n]
-                for x, axis in ((source.b, 0), (bent.lengths, 1))
+                for x, axis in ((source.b, 0), (controls.lengths, 1))
             )
             w = self._halves(source.w, 1)[n]
             side = Input(self._slice(source.x, first), w, b)
-            controls = Controls(lengths=lengths)
-            parts.append(pre_activations(self.call, side, controls))
+            given = Controls(lengths=lengths)
+            parts.append(pre_activations(self.call, side, given))
         return jnp.concatenate(parts, 2)
 
     def _slice(self, x: Array, first) -> Array:

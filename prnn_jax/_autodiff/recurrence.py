@@ -148,9 +148,9 @@ def _backward_backward_rule(call: Call, residuals, dd):
 
     def gradients(floats, cotangents):
         def run(floats):
-            bent = controls._replace(reset_to=floats.controls.reset_to)
-            a_x = pre_activations(call, floats.source, bent)
-            return scan.forward(call, a_x, *floats._replace(controls=bent)[1:])[:2]
+            of_floats = controls._replace(reset_to=floats.controls.reset_to)
+            a_x = pre_activations(call, floats.source, of_floats)
+            return scan.forward(call, a_x, *floats._replace(controls=of_floats)[1:])[:2]
 
         _, vjp = jax.vjp(run, floats)
         return vjp(cotangents)[0]

@@ -133,8 +133,8 @@ def backward(
     dy, _ = cotangents
 
     def run(a_x, a_h, state_0, reset_to, h_more):
-        bent = primals.controls._replace(reset_to=reset_to)
-        given = primals._replace(state_0=state_0, controls=bent)
+        controls = primals.controls._replace(reset_to=reset_to)
+        given = primals._replace(state_0=state_0, controls=controls)
         y, state_n, _ = forward(call, a_x, *given[1:], a_h=a_h, h_more=h_more)
         return y, state_n
 

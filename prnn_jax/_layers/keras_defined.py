@@ -46,11 +46,11 @@ class DefinedLayer(OwnLayer):
         del input_size
         return ((self.units,),) * self.state_count()
 
-    def run(self, x: Array, arrays: dict, state: Any, key: Any, **bent: Any) -> Any:
+    def run(self, x: Array, arrays: dict, state: Any, key: Any, **controls: Any) -> Any:
         """y and the last state."""
         del key
         params = Params(**arrays)
-        return self.defined(x, params, state, reverse=self.go_backwards, **bent)
+        return self.defined(x, params, state, reverse=self.go_backwards, **controls)
 
     @property
     def params(self) -> Params:

@@ -60,10 +60,10 @@ class LinearLayer(OwnLayer):
         """Of the states, without the batch."""
         return self.linear.state_shapes(self._spec(input_size))
 
-    def run(self, x: Array, arrays: dict, state: Any, key: Any, **bent: Any) -> Any:
+    def run(self, x: Array, arrays: dict, state: Any, key: Any, **controls: Any) -> Any:
         """y and the last state."""
         spec = self._spec(x.shape[-1])
-        return spec.run(x, arrays, key, time_major=False, state_0=state, **bent)
+        return spec.run(x, arrays, key, time_major=False, state_0=state, **controls)
 
     def _draws(self) -> bool:
         return bool(dict(self.own).get("zoneout_rate"))

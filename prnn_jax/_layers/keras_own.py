@@ -95,7 +95,7 @@ class OwnLayer(keras.layers.RNN):
         """Of the states, without the batch."""
         raise NotImplementedError
 
-    def run(self, x: Array, arrays: dict, state: Any, key: Any, **bent: Any) -> Any:
+    def run(self, x: Array, arrays: dict, state: Any, key: Any, **controls: Any) -> Any:
         """y and the last state."""
         raise NotImplementedError
 
@@ -147,10 +147,10 @@ class OwnLayer(keras.layers.RNN):
         ]
         arrays = self.cell.arrays(x.dtype)
         masked_y = "zero" if self.zero_output_for_mask else "hold"
-        bent = {} if mask is None else {"mask": mask, "masked_y": masked_y}
+        controls = {} if mask is None else {"mask": mask, "masked_y": masked_y}
         key = self._key() if training and self._draws() else None
         state_0 = tuple(states) if len(states) > 1 else states[0]
-        y, state = self.run(x, arrays, state_0, key, **bent)
+        y, state = self.run(x, arrays, state_0, key, **controls)
         if self.go_backwards:  # the outputs are in the order of processing
             y = jnp.flip(y, 1)
         last = state if isinstance(state, tuple) else (state,)

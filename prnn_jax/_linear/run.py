@@ -190,8 +190,8 @@ def projected(
 # ---- the call ------------------------------------------------------------------------
 
 
-class Bent(NamedTuple):
-    """What bends the course of a call, checked; None where there is no such thing.
+class LinearControls(NamedTuple):
+    """The controls of a call, checked; None where there is no such thing.
 
     Attributes:
       lengths: int32 `[*batch]`.
@@ -208,7 +208,7 @@ class Bent(NamedTuple):
     @classmethod
     def of(
         cls, op: str, given: Given, lengths, mask, masked_y, resets, reset_to
-    ) -> "Bent":
+    ) -> "LinearControls":
         check(
             reset_to is None or resets is not None,
             f"{op}: reset_to is given without resets; give resets, or leave it out.",
@@ -261,9 +261,9 @@ def linear(
     static = how(op, reverse, implementation, f)
     names = {"of_a": of_a, "of_b": of_b, "of_h": of_h}
     given = Given.of(op, a, b, h_0, time_major=time_major, **names)
-    bent = Bent.of(op, given, lengths, mask, masked_y, resets, reset_to)
+    controls = LinearControls.of(op, given, lengths, mask, masked_y, resets, reset_to)
     check_native(op, static, given.b.dtype)
-    arrays = given.a, given.b, given.or_zeros(), bent
+    arrays = given.a, given.b, given.or_zeros(), controls
     return _compiled(static, given.steps, masked_y, *match_varying(arrays))
 
 
@@ -275,23 +275,23 @@ def _compiled(
     a: Array,
     b: Array,
     h_0: Array,
-    bent: Bent,
+    controls: LinearControls,
 ) -> tuple[Array, Array]:
     if b.size == 0:
         return b, h_0
     axis, time, along = steps.axis, steps.time, steps.along
-    lengths = bent.lengths
-    counts = bent.counting(steps)
+    lengths = controls.lengths
+    counts = controls.counting(steps)
     if counts is not None:
         # At a step that does not count a linear state stays. What is there may be NaN.
         a = jnp.where(counts, a, 1 if how.f is None else 0)
         b = jnp.where(counts, b, 0)
-    if bent.resets is not None:
-        is_reset = (bent.resets != 0)[..., None]
+    if controls.resets is not None:
+        is_reset = (controls.resets != 0)[..., None]
         if counts is not None:
             is_reset &= counts
-        if bent.reset_to is not None:
-            b = jnp.where(is_reset, b + a * along(bent.reset_to), b)
+        if controls.reset_to is not None:
+            b = jnp.where(is_reset, b + a * along(controls.reset_to), b)
         a = jnp.where(is_reset, 0, a)
     if lengths is not None and how.f is not None and how.reverse:
         # Each row begins at the last step that counts.

@@ -15,8 +15,8 @@ from prnn_jax._engine.sharding import aligned_state, match_varying
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._linear.run import (
-    Bent,
     Given,
+    LinearControls,
     Steps,
     gates_of,
     how,
@@ -150,13 +150,13 @@ def _seeing_states(
     check_native(op, static, candidate.dtype, refusal=BY_SCAN)
     names = {"of_a": "x", "of_b": "x", "of_h": "c_0"}
     given = Given.of(op, candidate, candidate, c_0, time_major=time_major, **names)
-    bent = Bent.of(op, given, lengths, None, "hold", resets, reset_to)
+    controls = LinearControls.of(op, given, lengths, None, "hold", resets, reset_to)
     axis = given.steps.axis
     c_0 = aligned_state(candidate, axis, given.or_zeros())
-    if bent.reset_to is not None:
-        reset_to = aligned_state(candidate, axis, bent.reset_to)
-        bent = bent._replace(reset_to=reset_to)
-    arrays = candidate, *gates, peepholes, c_0, bent
+    if controls.reset_to is not None:
+        reset_to = aligned_state(candidate, axis, controls.reset_to)
+        controls = controls._replace(reset_to=reset_to)
+    arrays = candidate, *gates, peepholes, c_0, controls
     return _scanned(static.reverse, given.steps, *match_varying(arrays))
 
 
@@ -169,14 +169,15 @@ def _scanned(
     a_r: Array,
     peepholes: Array,
     c_0: Array,
-    bent: Bent,
+    controls: LinearControls,
 ) -> tuple[Array, Array, Array]:
     dtype = candidate.dtype
     wide = jnp.promote_types(dtype, jnp.float32)
     v_f, v_r = jnp.split(peepholes.astype(wide), 2)
-    new = jnp.zeros((), wide) if bent.reset_to is None else bent.reset_to.astype(wide)
-    resets = None if bent.resets is None else (bent.resets != 0)[..., None]
-    sequences = candidate, a_f, a_r, bent.counting(steps), resets
+    reset_to = controls.reset_to
+    new = jnp.zeros((), wide) if reset_to is None else reset_to.astype(wide)
+    resets = None if controls.resets is None else (controls.resets != 0)[..., None]
+    sequences = candidate, a_f, a_r, controls.counting(steps), resets
 
     def step(c: Array, of_step: tuple) -> tuple[Array, tuple[Array, Array]]:
         a_c, a_f, a_r, counts, is_reset = of_step

@@ -19,7 +19,7 @@ from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import statics
 from prnn_jax._layers.equinox.layer import Training, check_sequence, promoted
-from prnn_jax._layers.equinox.options import Bent, LinearOptions
+from prnn_jax._layers.equinox.options import ControlOptions, LinearOptions
 from prnn_jax._layers.linear import Given, Spec, alike, own_of
 from prnn_jax._linear.call import LinearCall
 from prnn_jax._linear.qrnn import Pooling
@@ -117,7 +117,7 @@ class LinearLayer(eqx.Module):
         time_major: bool = False,
         key: Array | None = None,
         inference: bool | None = None,
-        **bent: Unpack[Bent],
+        **controls: Unpack[ControlOptions],
     ) -> tuple[Array, Any]:
         """Runs the layer over a whole sequence.
 
@@ -130,7 +130,7 @@ class LinearLayer(eqx.Module):
           time_major: xs, ys, mask and resets are `[time, *batch, ...]`.
           key: for zoneout; needed if the layer has some, except at inference.
           inference: overrides the layer's own.
-          **bent: lengths `[*batch]`, mask or resets `[*batch, time]`, as for
+          **controls: lengths `[*batch]`, mask or resets `[*batch, time]`, as for
             `prnn_jax.equinox.LSTM`.
 
         Returns:
@@ -149,7 +149,7 @@ class LinearLayer(eqx.Module):
         if self.training is not None:
             key = self.training.key(spec.name, key, inference)
         states = {"state_0": state, "reset_to": reset_to}
-        return spec.run(xs, params, key, time_major=time_major, **states, **bent)
+        return spec.run(xs, params, key, time_major=time_major, **states, **controls)
 
     def zeros(self, *batch: int) -> Any:
         """A state of zeros, in the dtype of the parameters."""

@@ -48,8 +48,8 @@ class LinearOptions(OwnOptions, total=False):
     key: Required[Array]
 
 
-class Bent(TypedDict, total=False):
-    """What bends the course of a call."""
+class ControlOptions(TypedDict, total=False):
+    """Of a call: which steps count, and where rows begin anew."""
 
     lengths: Lengths | None
     mask: ArrayLike | None

@@ -15,8 +15,8 @@ from prnn_jax._given.checks import check
 Carry = Any  # a state, or a tuple of states; a pair of these if bidirectional
 
 
-class Bent(TypedDict, total=False):
-    """What calls of all layers take besides their input."""
+class ControlOptions(TypedDict, total=False):
+    """Controls: what calls of all layers take besides their input."""
 
     initial_carry: Carry | None
     seq_lengths: Lengths | None
@@ -25,7 +25,7 @@ class Bent(TypedDict, total=False):
     reset_carry: Carry | None
 
 
-class CallOptions(Bent, total=False):
+class CallOptions(ControlOptions, total=False):
     """And of those with a product, but return_carry, which types a call."""
 
     time_major: bool | None

@@ -12,7 +12,7 @@ from prnn_jax._call.options import Implementation, Merge, Precision
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._given import checks
 from prnn_jax._layers.flax import shared_linear
-from prnn_jax._layers.flax.carry import Bent, Carry
+from prnn_jax._layers.flax.carry import Carry, ControlOptions
 from prnn_jax._layers.flax.linen_layer import make_hashable
 from prnn_jax._layers.linear import Given, alike
 from prnn_jax._linear.qrnn import Pooling
@@ -54,7 +54,7 @@ class LinearLayer(nn.Module):
         reverse: bool | None = None,
         keep_order: bool | None = None,
         deterministic: bool | None = None,
-        **bent: Unpack[Bent],
+        **controls: Unpack[ControlOptions],
     ) -> Any:
         """Runs the layer over whole sequences, as `linen.RNN` does.
 
@@ -67,7 +67,7 @@ class LinearLayer(nn.Module):
           keep_order: overrides the layer's own.
           deterministic: to be given here or to the layer, if that has zoneout; whose
             random numbers are those of `dropout`.
-          **bent: initial_carry, seq_lengths, mask, resets and reset_carry, as for
+          **controls: initial_carry, seq_lengths, mask, resets and reset_carry, as for
             `prnn_jax.linen.LSTM`.
 
         Returns:
@@ -92,7 +92,7 @@ class LinearLayer(nn.Module):
         if options.noise:
             is_off = nn.merge_param("deterministic", self.deterministic, deterministic)
             key = None if is_off else self.make_rng("dropout")
-        return options.call(inputs, arrays, key, **bent)
+        return options.call(inputs, arrays, key, **controls)
 
     @classmethod
     def from_params(cls, params: Any, **options: Any) -> tuple[Self, dict]:

@@ -13,7 +13,7 @@ from prnn_jax._call.options import Implementation, Merge, Precision
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._given import statics
 from prnn_jax._layers.flax import shared_linear
-from prnn_jax._layers.flax.carry import Bent, Carry
+from prnn_jax._layers.flax.carry import Carry, ControlOptions
 from prnn_jax._layers.flax.nnx_shared import (
     refuse_params,
     rngs_with_params,
@@ -134,7 +134,7 @@ class LinearLayer(nnx.Module):
         keep_order: bool | None = None,
         deterministic: bool | None = None,
         rngs: nnx.Rngs | None = None,
-        **bent: Unpack[Bent],
+        **controls: Unpack[ControlOptions],
     ) -> Any:
         """Runs the layer over whole sequences, as `nnx.RNN` does.
 
@@ -147,7 +147,7 @@ class LinearLayer(nnx.Module):
           keep_order: overrides the layer's own.
           deterministic: overrides the layer's own.
           rngs: in place of the layer's own stream `dropout`, for zoneout.
-          **bent: initial_carry, seq_lengths, mask, resets and reset_carry, as for
+          **controls: initial_carry, seq_lengths, mask, resets and reset_carry, as for
             `prnn_jax.nnx.LSTM`.
 
         Returns:
@@ -169,7 +169,7 @@ class LinearLayer(nnx.Module):
         if options.noise and not is_off:
             stream = self.dropout_rngs if rngs is None else rngs.dropout
             key = stream_for(self, "zoneout", stream)()
-        return options.call(inputs, self._arrays(), key, **bent)
+        return options.call(inputs, self._arrays(), key, **controls)
 
     def initialize_carry(self, input_shape: tuple[int, ...]) -> Carry:
         """A carry of zeros in param_dtype.
