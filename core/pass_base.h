@@ -31,7 +31,7 @@ struct PassBase {
   }
   // What steps multiply, double-buffered: see ForwardArrays::multiplied.
   PRNN_HD float* slot(float* multiplied, Index g, Index s, Index b, int values) const {
-    return multiplied + (s & 1) * shape.own_floats(values) + shape.padded_row(b, g, values);
+    return multiplied + (s & 1) * shape.padded_floats(values) + shape.padded_row(b, g, values);
   }
   // Where one of a unit's N values lies that pass from step to step.
   PRNN_HD float* carried_at(float* carried, Index g, Index b, Index unit, int n, int values) const {

@@ -105,7 +105,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
   }
   PRNN_HD float* multiplied(std::int64_t g, std::int64_t s, std::int64_t b) const {
     const Shape of_h = shape.of_output();
-    return at.multiplied + (s & 1) * of_h.own_floats(1) + of_h.padded_row(b, g, 1);
+    return at.multiplied + (s & 1) * of_h.padded_floats(1) + of_h.padded_row(b, g, 1);
   }
   PRNN_HD void hand_on(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit, F h,
                        Io io) const {
@@ -172,7 +172,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD void gather(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit, F product,
                       Io io) const {
     const Shape of_h = shape.of_output();
-    float* carry = at.carried + shape.own_floats(1) + of_h.padded_row(b, g, 1) + unit;
+    float* carry = at.carried + shape.padded_floats(1) + of_h.padded_row(b, g, 1) + unit;
     Vec<1, F> d = taken<0>(of_h, g, s, b, unit, carry, io);
     if (multiplies(g, 0, s, b))  // else the mask may be no number
       d[0] = d[0] + at.controls.masked(product, of_h, g, b, unit, io);

@@ -38,7 +38,7 @@ struct ShapeOf {
     constexpr std::int64_t kPair = 32;
     return (b * groups + g) * ((n * hidden + kPair - 1) / kPair * kPair);
   }
-  PRNN_HD std::int64_t own_floats(int n) const { return padded_row(batch, 0, n); }
+  PRNN_HD std::int64_t padded_floats(int n) const { return padded_row(batch, 0, n); }
   // A row at a time: an element of a sequence with one value per group.
   PRNN_HD Index row_at(Index b, Index t, Index g) const {
     return (time_major ? t * batch + b : b * time + t) * groups + g;

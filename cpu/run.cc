@@ -32,8 +32,8 @@ std::int64_t state_floats(const Shape& shape) { return shape.batch * shape.group
 std::int64_t phase_scratch_floats(const Problem& p) {
   const int phases = visit(p.cell, [](auto cell) { return decltype(cell)::kPhases; });
   if (phases == 1) return 0;
-  if (!numbers(p.cell).projects) return p.shape.own_floats(3);
-  return p.kind == Kind::kForward ? p.shape.own_floats(1) : p.shape.of_output().own_floats(1);
+  if (!numbers(p.cell).projects) return p.shape.padded_floats(3);
+  return p.kind == Kind::kForward ? p.shape.padded_floats(1) : p.shape.of_output().padded_floats(1);
 }
 
 // What steps multiply, double-buffered, where that is not y or da_h itself.
@@ -41,15 +41,15 @@ std::int64_t multiplied_floats(const Problem& p) {
   const bool is_forward = p.kind == Kind::kForward, is_half = p.dtype != Dtype::kFloat32;
   const bool has_own = is_half || (is_forward && p.forward.controls.mask != nullptr);
   if (!has_own) return 0;
-  return 2 * (is_forward ? p.shape.of_output().own_floats(1)
-                         : p.shape.own_floats(numbers(p.cell).gates));
+  return 2 * (is_forward ? p.shape.of_output().padded_floats(1)
+                         : p.shape.padded_floats(numbers(p.cell).gates));
 }
 
 // What passes from step to step.
 std::int64_t carried_floats(const Problem& p) {
   if (numbers(p.cell).projects && p.kind == Kind::kBackward)
-    return p.shape.own_floats(1) + p.shape.of_output().own_floats(1);
-  return p.shape.own_floats(numbers(p.cell).states - (p.kind == Kind::kForward ? 1 : 0));
+    return p.shape.padded_floats(1) + p.shape.of_output().padded_floats(1);
+  return p.shape.padded_floats(numbers(p.cell).states - (p.kind == Kind::kForward ? 1 : 0));
 }
 
 // Words that a group's phase is packed into at most.

@@ -12,7 +12,7 @@ template <Number kNumber, class Pass>
 class NaiveRun {
  public:
   explicit NaiveRun(const Pass& pass) : pass_(pass), controls_(pass.at.controls) {
-    multiplied_.resize(static_cast<std::size_t>(2 * shape().own_floats(Pass::kPublished)));
+    multiplied_.resize(static_cast<std::size_t>(2 * shape().padded_floats(Pass::kPublished)));
     pass_.at.multiplied = multiplied_.data();
     pass_.at.controls.resets = nullptr;
     pass_.at.controls.mask = nullptr;
