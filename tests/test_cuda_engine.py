@@ -114,25 +114,29 @@ def selected(request: pytest.FixtureRequest, test: str, name: str) -> list:
 # ---- the engine is right ----
 
 
-#: Programs, each with many instances. Of two number formats, some are looked at always
-#: and the rest where there is time.
+#: Programs, each with many instances: bfloat16, and the LSTM in all formats, are looked
+#: at always, the rest where there is time.
 PROGRAMS = {
     "bf16": "*-bf16-*",
-    "tf32": "*-tf32-*",
+    "lstm-tf32": "lstm-*-tf32-*",
     "lstm-f16": "lstm-*-f16-*",
     "lstm-f32": "lstm-*-f32-* rnn-forward-f32-grid1",  # one whose weights overflow
+    "tf32": "rnn-*-tf32-* gru-*-tf32-* slstm-*-tf32-* general_*-tf32-*",
     "f16": "rnn-*-f16-* gru-*-f16-* slstm-*-f16-* general_*-f16-*",
     "f32": "rnn-*-f32-* gru-*-f32-* slstm-*-f32-* general_*-f32-*",
 }
+THOROUGH = "tf32", "f16", "f32"
+
+
+def program(name: str, *values: str):
+    """Values of parameters of a test, the last of which is a program's name."""
+    marks = pytest.mark.thorough if name in THOROUGH else ()
+    return pytest.param(*values, name, marks=marks)
 
 
 def programs(*names: str):
     """A parameter of tests, of these programs."""
-    late = pytest.mark.thorough
-    return pytest.mark.parametrize(
-        "program",
-        [pytest.param(n, marks=late) if n in ("f16", "f32") else n for n in names],
-    )
+    return pytest.mark.parametrize("program", list(map(program, names)))
 
 
 @pytest.fixture(scope="module")
@@ -154,14 +158,16 @@ def test_equals_the_naive_run(program, whole):
     assert ok, report
 
 
-@programs("bf16", "tf32", "lstm-f32", "f32")
+@programs("bf16", "lstm-tf32", "lstm-f32", "tf32", "f32")
 def test_weights_overflow_into_shared_memory(program, whole):
     ok, report = result(whole(program), "cases=*-H??? *-H1???", "schedules=1")
     assert ok, report
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize(("cell", "program"), [("lstm", "bf16"), ("gru", "tf32")])
+@pytest.mark.parametrize(
+    ("cell", "program"), [program("bf16", "lstm"), program("tf32", "gru")]
+)
 def test_does_not_depend_on_the_schedule(cell, program, exchange, whole):
     cases = f"cases={cell}-*-{exchange}*-T3-B3-*"
     ok, report = result(whole(program), cases, "schedules=50")
