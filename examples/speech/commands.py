@@ -192,6 +192,8 @@ def transcribe(
         search: beam search, instead of the best path.
         as_json: a line of JSON with the words' times in seconds, to some tenths.
     """
+    if not files:
+        raise SpeechError("expected the names of recordings")
     config, recogniser = runs.load(run)
     way = search.of(config, run) or evaluation.greedy(config)
     frame_seconds = FRAME_STRIDE * config.features.hop_ms / 1000
@@ -232,6 +234,8 @@ def stream(
         chunk_ms: how much sound is processed at a time; a multiple of 20.
         picture: file for a picture of the text as it grows.
     """
+    if picture:
+        picture.parent.mkdir(parents=True, exist_ok=True)
     config, recogniser = runs.load(run)
     rate = config.features.sample_rate
     model = streaming.chunk_model(config, recogniser, chunk_ms)
@@ -265,7 +269,7 @@ def stream(
             f"{sum(seconds) / lasted:.4f}; a chunk of {chunk_ms} ms takes {p50:.2f} ms "
             f"(p50), {p99:.2f} ms (p99)"
         )
-    if picture:
+    if picture and lasted:
         plot_stream(picture, log_mel(np.concatenate(heard), config.features), added)
 
 
@@ -283,6 +287,10 @@ def bench(
         steps: training steps by each way.
         chunks: of each size by each way.
     """
+    if min(steps, chunks) < 1:
+        raise SpeechError(
+            f"expected --steps and --chunks above 0, got {steps} and {chunks}"
+        )
     report = Report()
     config, recogniser = runs.load(run)
     batch = _middle_batch(config, report, run)
@@ -367,6 +375,7 @@ def load_split(
     report.skipped(source, loaded.skipped, skipped)
     if not loaded.utterances:
         raise SpeechError(f"{source}: nothing is left that can be used, see {skipped}")
+    report.bandwidth(loaded.utterances[0].clip.audio, config.features)
     return loaded
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from . import text
 from .errors import SpeechError
 
 Kind = Literal["ctc", "transducer"]
@@ -23,6 +24,13 @@ class DataConfig:
     min_seconds: float = 0.1
     max_seconds: float = 20.0
     """What is shorter or longer is skipped."""
+
+    def __post_init__(self):
+        _expect(
+            0 <= self.min_seconds < self.max_seconds,
+            "data.min_seconds below max_seconds",
+            (self.min_seconds, self.max_seconds),
+        )
 
 
 @dataclass(frozen=True)
@@ -108,6 +116,13 @@ class ModelConfig:
             "model.characters, each once",
             self.characters,
         )
+        never = [c for c in self.characters if c != " " and text.normalise(c) != c]
+        _expect(
+            not never,
+            "model.characters as texts have them: lower case, no accents, no "
+            "punctuation but '; these never come",
+            "".join(never),
+        )
 
 
 @dataclass(frozen=True)
@@ -174,6 +189,10 @@ class TrainConfig:
             f"train.batch_size that {self.devices} devices share evenly",
             self.batch_size,
         )
+        for name in ("learning_rate", "weight_decay", "patience"):
+            value = getattr(self, name)
+            _expect(value >= 0, f"train.{name} of 0 or more", value)
+        _expect(self.clip_norm > 0, "train.clip_norm above 0", self.clip_norm)
         _expect(0 <= self.warmup <= 1, "train.warmup from 0 to 1", self.warmup)
         _expect(0 <= self.average < 1, "train.average from 0 to 1", self.average)
 

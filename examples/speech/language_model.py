@@ -35,7 +35,7 @@ class LanguageModel:
                 "beam search needs `pip install flashlight-text`, which has wheels for "
                 "Python 3.11 and 3.12 on x86-64"
             ) from None
-        if not arpa.exists():
+        if not arpa.is_file():
             raise SpeechError(f"{arpa}: there is no such language model")
         if " " not in alphabet.characters:
             raise SpeechError("beam search needs a space among model.characters")

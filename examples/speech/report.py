@@ -4,12 +4,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import soundfile
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from . import files
-from .config import RunConfig
+from .config import FeatureConfig, RunConfig
 from .dataset import Skipped, Utterance
 from .decode import Speller
 from .latency import Latency
@@ -38,6 +39,15 @@ class Report:
         self.say(f"{source}: {len(skipped)} left out, all listed in {file}; the first:")
         for clip, reason in skipped[:3]:
             self.say(f"  {clip}: {reason}")
+
+    def bandwidth(self, file: Path, features: FeatureConfig) -> None:
+        """Says so if a recording has nothing of what the highest features are of."""
+        rate = soundfile.info(file).samplerate
+        if rate < 2 * features.high_hz:
+            self.say(
+                f"{file} has {rate} Hz, which is nothing above {rate / 2:g} Hz; the "
+                f"features go up to {features.high_hz:g} Hz (features.high_hz)"
+            )
 
     def speakers(self, rates: dict[str, tuple[int, Rate]]) -> None:
         """Prints a table of the error rate of each speaker."""

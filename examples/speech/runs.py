@@ -20,6 +20,8 @@ METRICS = "metrics.jsonl"
 @contextmanager
 def training_in(run: Path, config: RunConfig) -> Iterator[None]:
     """Keeps the folder for this process and this configuration."""
+    if run.exists() and not run.is_dir():
+        raise SpeechError(f"{run}: is a file; expected a folder for --run")
     run.mkdir(parents=True, exist_ok=True)
     with (run / "lock").open("w") as lock:  # the system frees it, however we end
         try:
@@ -29,7 +31,8 @@ def training_in(run: Path, config: RunConfig) -> Iterator[None]:
                 f"{run}: another process trains there; give --run another folder"
             ) from None
         file = run / CONFIG
-        if not file.exists():
+        if not any((run / "checkpoints").glob("[0-9]*")):
+            # Of settings with which nothing was learnt there is nothing to keep.
             settings.save(config, file)
         elif different := settings.differences(settings.load(file), config):
             raise SpeechError(

@@ -12,8 +12,8 @@ BLANK = 0
 def normalise(text: str) -> str:
     """Lower case without accents and punctuation, one space between words.
 
-    Letters that are no others with an accent (ß, æ), and digits, stay: nobody can say
-    how they were spoken.
+    Letters that are no others with an accent (æ, ø), and digits, stay: nobody can say
+    how they were spoken. ß is ss.
     """
     text = unicodedata.normalize("NFKD", text.replace("’", "'")).casefold()
     text = "".join(c for c in text if not unicodedata.combining(c))

@@ -166,7 +166,13 @@ def train(
     recogniser = Recogniser(config.model, config.features, nnx.Rngs(options.seed))
     some = utterances[:: max(1, len(utterances) // 2000)]  # of all speakers
     recogniser.normalise.measure([u.features for u in some])
-    steps = len(_plan(config, utterances, shapes, epoch=1))
+    plan = _plan(config, utterances, shapes, epoch=1)
+    steps = len(plan)
+    if options.accumulate > options.epochs * steps:
+        raise SpeechError(
+            f"expected train.accumulate of at most {options.epochs * steps}, which are "
+            f"all batches: else nothing is ever learnt; got {options.accumulate}"
+        )
     optimizer = make_optimizer(options, options.epochs * steps)
     training = prepare(config, optimizer, recogniser, devices.whole)
     state, done = devices.copy(training.state), checkpoints.last or 0
@@ -211,6 +217,8 @@ def usable(loaded: Dataset, kind: Kind = "ctc") -> Dataset:
         frames, labels = output_frames(min(utterance.lengths)), utterance.labels
         if frames > 0 if kind == "transducer" else fits(labels, frames):
             fit.append(utterance)
+        elif not utterance.text:
+            skipped.append(Skipped(utterance.clip, "has no text"))
         else:
             reason = f"{frames} output frames are too few for {len(labels)} characters"
             skipped.append(Skipped(utterance.clip, reason))
