@@ -13,7 +13,7 @@ from typing import Annotated
 import numpy as np
 from tyro.conf import Positional, arg
 
-from . import audio, dataset, language_model, latency, ngram, runs
+from . import audio, dataset, language_model, latency, ngram, programs, runs
 from . import evaluate as evaluation
 from . import export as exporting
 from . import stream as streaming
@@ -117,6 +117,7 @@ def train(
         tensorboard: the curves in the run's folder `tensorboard`, too.
         cluster: other processes that train the same model.
     """
+    programs.keep(config.data.programs)
     cluster.join()
     report, of_all = Report(), run
     if cluster.process:  # the checkpoints are of all, the rest is of each

@@ -21,6 +21,8 @@ class DataConfig:
     test: Path = DIGITS / "test.jsonl"
     cache: Path = Path("runs/features")
     """Features are made once and kept here."""
+    programs: Path = Path("runs/programs")
+    """So are the programs that XLA compiles: the next run begins at once."""
     min_seconds: float = 0.1
     max_seconds: float = 20.0
     """What is shorter or longer is skipped."""

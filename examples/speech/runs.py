@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flax import nnx
 
-from . import checkpoint, settings
+from . import checkpoint, programs, settings
 from .config import RunConfig
 from .errors import SpeechError
 from .model import Recogniser
@@ -47,6 +47,7 @@ def load(run: Path) -> tuple[RunConfig, Recogniser]:
     if not (run / CONFIG).exists():
         raise SpeechError(f"{run}: no run is there; `train --run {run}` makes one")
     config = settings.load(run / CONFIG)
+    programs.keep(config.data.programs)
     recogniser = Recogniser(config.model, config.features, nnx.Rngs(0))
     graph, params, statistics = nnx.split(recogniser, nnx.Param, ...)
     like = TrainState(None, params, statistics, None)

@@ -29,6 +29,7 @@ from .evaluate import transcribe
 from .metrics import character_error_rate
 from .model import Recogniser, is_before, output_frames
 from .optimizer import make_optimizer
+from .programs import Ahead
 from .transducer import Transducer
 
 
@@ -179,6 +180,14 @@ def train(
     if done:
         state = checkpoints.restore(done, state)
     progress.begin(done, options.epochs * steps)
+    left = plan if done < options.epochs * steps else []
+    compiled = Ahead(
+        training.step,
+        {
+            frames: (state, devices.share(batch), np.int32(0))
+            for frames, batch in _empty(config, utterances, shapes, left).items()
+        },
+    )
 
     for epoch in range(done // steps + 1, options.epochs + 1):
         best = checkpoints.best or done
@@ -190,7 +199,8 @@ def train(
         for rows, frames in plan[done % steps :]:
             shape = Shapes((frames,), shapes.labels)
             batch = pad(utterances, rows, shape, options.batch_size, versions)
-            state, loss = training.step(state, devices.share(batch), done)
+            step = compiled[frames]
+            state, loss = step(state, devices.share(batch), np.int32(done))
             done += 1
             if not np.isfinite(loss):
                 raise _not_finite(done, [utterances[row] for row in rows], checkpoints)
@@ -233,6 +243,15 @@ def draw_versions(
         return None
     rng = np.random.default_rng((config.train.seed, epoch, 1))
     return rng.integers(len(utterances[0].versions), size=len(utterances))
+
+
+def _empty(config: RunConfig, utterances, shapes: Shapes, plan) -> dict[int, Batch]:
+    """A batch of nothing for each number of frames in a plan."""
+    nobody = np.zeros(0, np.int32)
+    return {
+        n: pad(utterances, nobody, Shapes((n,), shapes.labels), config.train.batch_size)
+        for n in dict.fromkeys(n for _, n in plan)
+    }
 
 
 def _plan(config: RunConfig, utterances, shapes: Shapes, epoch: int):
