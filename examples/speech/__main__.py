@@ -21,6 +21,7 @@ COMMANDS = {
     "export": commands.export,
     "bench": commands.bench,
     "memory": commands.memory,
+    "vocabulary": commands.vocabulary,
     "synth": commands.synth,
 }
 

@@ -101,6 +101,12 @@ class ModelConfig:
     dropout: float = 0.2
     characters: str = " 'abcdefghijklmnopqrstuvwxyz"
     """What can be written; texts with others are skipped."""
+    vocabulary: Literal["characters", "bpe", "unigram"] = "characters"
+    """What a label is: one of these, or a subword by SentencePiece."""
+    vocabulary_size: int = 256
+    """How many labels there are, the blank among them, if they are subwords."""
+    vocabulary_file: Path | None = None
+    """A model of SentencePiece; none: it is made of the training texts."""
     implementation: Literal["native", "scan"] | None = None
     """The recurrent layers' engine; None takes the best there is."""
 
@@ -125,6 +131,20 @@ class ModelConfig:
             "punctuation but '; these never come",
             "".join(never),
         )
+        size = self.vocabulary_size
+        _expect(size > 1, "model.vocabulary_size above 1", size)
+        _expect(
+            self.vocabulary_file is None or self.vocabulary != "characters",
+            "model.vocabulary of bpe or unigram with a model.vocabulary_file",
+            self.vocabulary,
+        )
+
+    @property
+    def labels(self) -> int:
+        """Of the network, with the blank."""
+        if self.vocabulary == "characters":
+            return len(self.characters) + 1
+        return self.vocabulary_size
 
 
 @dataclass(frozen=True)
@@ -208,7 +228,7 @@ class DecodeConfig:
 
     beam: int = 32
     symbols: int = 4
-    """The most characters that a transducer writes in an output frame."""
+    """The most labels that a transducer writes in an output frame."""
     arpa: Path | None = None
     """A word n-gram model that KenLM reads; its words are all that can be written."""
     order: int = 3

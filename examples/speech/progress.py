@@ -95,7 +95,7 @@ class TrainingProgress:
         figure = Figure(figsize=(8, 3), layout="constrained")
         left, right = figure.subplots(1, 2)
         left.plot(numbers, [record["loss"] for record in epochs], "o-")
-        left.set(xlabel="epoch", ylabel="loss per character", yscale="log")
+        left.set(xlabel="epoch", ylabel="loss per label", yscale="log")
         rates = [100 * record["dev_cer"] for record in epochs]
         right.plot(numbers, rates, "o-")
         right.set(xlabel="epoch", ylabel="dev CER [%]")

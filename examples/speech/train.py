@@ -30,6 +30,8 @@ from .metrics import character_error_rate
 from .model import Recogniser, is_before, output_frames
 from .optimizer import make_optimizer
 from .programs import Ahead
+from .subwords import expect_vocabulary
+from .text import Vocabulary
 from .transducer import Transducer
 
 
@@ -68,14 +70,14 @@ class Progress(Protocol):
 
 
 def ctc_loss(logits: jax.Array, batch: Batch) -> jax.Array:
-    """CTC loss per character, averaged over the rows that have labels."""
+    """CTC loss per label, averaged over the rows that have labels."""
     losses = optax.ctc_loss(
         logits,
         ~is_before(logits.shape[1], output_frames(batch.frames)),
         batch.labels,
         ~is_before(batch.labels.shape[1], batch.label_lengths),
     )
-    return _per_character(losses, batch, batch.label_lengths > 0)
+    return _per_label(losses, batch, batch.label_lengths > 0)
 
 
 def transducer_loss(
@@ -84,7 +86,7 @@ def transducer_loss(
     batch: Batch,
     dropout: nnx.Rngs | None = None,
 ) -> jax.Array:
-    """The transducer's loss per character, averaged over the rows with frames.
+    """The transducer's loss per label, averaged over the rows with frames.
 
     Without labels, such a row is one that is to be silent.
     """
@@ -96,10 +98,10 @@ def transducer_loss(
         output_frames(batch.frames),
         batch.label_lengths,
     )
-    return _per_character(losses, batch, batch.frames > 0)
+    return _per_label(losses, batch, batch.frames > 0)
 
 
-def _per_character(losses: jax.Array, batch: Batch, used: jax.Array) -> jax.Array:
+def _per_label(losses: jax.Array, batch: Batch, used: jax.Array) -> jax.Array:
     of_each = losses / jnp.maximum(batch.label_lengths, 1)
     return jnp.sum(jnp.where(used, of_each, 0)) / jnp.maximum(used.sum(), 1)
 
@@ -161,10 +163,16 @@ def train(
     shapes: Shapes,
     checkpoints: Checkpoints,
     progress: Progress,
+    vocabulary: Vocabulary | None = None,
 ) -> Recogniser:
-    """Trains a recogniser, from the last checkpoint on; returns the best one."""
+    """Trains a recogniser, from the last checkpoint on; returns the best one.
+
+    vocabulary: what the labels are; the characters of the settings, if not given.
+    """
     options, devices = config.train, Devices(config.train.devices)
-    recogniser = Recogniser(config.model, config.features, nnx.Rngs(options.seed))
+    recogniser = Recogniser(
+        config.model, config.features, nnx.Rngs(options.seed), vocabulary
+    )
     some = utterances[:: max(1, len(utterances) // 2000)]  # of all speakers
     recogniser.normalise.measure([u.features for u in some])
     plan = _plan(config, utterances, shapes, epoch=1)
@@ -179,6 +187,7 @@ def train(
     state, done = devices.copy(training.state), checkpoints.last or 0
     if done:
         state = checkpoints.restore(done, state)
+        expect_vocabulary(training.recogniser(devices.local(state)))
     progress.begin(done, options.epochs * steps)
     left = plan if done < options.epochs * steps else []
     compiled = Ahead(
@@ -230,7 +239,7 @@ def usable(loaded: Dataset, kind: Kind = "ctc") -> Dataset:
         elif not utterance.text:
             skipped.append(Skipped(utterance.clip, "has no text"))
         else:
-            reason = f"{frames} output frames are too few for {len(labels)} characters"
+            reason = f"{frames} output frames are too few for {len(labels)} labels"
             skipped.append(Skipped(utterance.clip, reason))
     return Dataset(fit, skipped)
 
