@@ -1,6 +1,8 @@
 """What the speech example reads: corpora in several layouts, texts, settings."""
 
+import importlib
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,17 +13,20 @@ from speech_support import ALPHABET, noise, recordings, written_config
 
 from examples.speech import (
     audio,
+    commands,
     corpora,
     dataset,
     layouts,
     settings,
     text,
 )
+from examples.speech import train as training
 from examples.speech.__main__ import main
 from examples.speech.config import (
     DataConfig,
     DecodeConfig,
     FeatureConfig,
+    RunConfig,
 )
 from examples.speech.errors import SpeechError
 from examples.speech.features import mel_matrix
@@ -101,6 +106,13 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path):
         ("list.jsonl", "[1, 2]", "line 1: expected an object"),
         ("latin.jsonl", b"\xe9", "expected text in UTF-8"),
         ("no_columns.tsv", "path\tage\n", "no column sentence"),
+        ("no_path.tsv", "path\tsentence\n\tone\n", "line 2: has no path"),
+        ("null.jsonl", '{"audio_filepath": "a", "text": null}', "the text is None"),
+        (
+            "nan.jsonl",
+            '{"audio_filepath": "a", "text": "one", "duration": NaN}',
+            "nan are no seconds",
+        ),
     ],
 )
 def test_a_list_that_cannot_be_read(name, content, message, tmp_path):
@@ -109,6 +121,34 @@ def test_a_list_that_cannot_be_read(name, content, message, tmp_path):
         (tmp_path / name).write_bytes(content)
     with pytest.raises(SpeechError, match=message):
         corpora.find_clips(tmp_path / name)
+
+
+def test_a_manifest_of_another_system(tmp_path):
+    """With the mark and the ends of lines of Windows, and one more within a text."""
+    line = '{"audio_filepath": "%s.wav", "text": "one\u2028two"}'
+    manifest = tmp_path / "all.jsonl"
+    lines = "\ufeff" + "\r\n".join(line % name for name in "ab") + "\r\n"
+    manifest.write_bytes(lines.encode())
+    found = [(c.audio.name, c.text) for c in corpora.find_clips(manifest)]
+    assert found == [("a.wav", "one\u2028two"), ("b.wav", "one\u2028two")]
+    assert text.normalise(found[0][1]) == "one two"
+
+
+def test_an_utterance_without_a_text_teaches_ctc_nothing():
+    features = np.zeros((90, 40), np.float32)
+    clip = corpora.Clip(Path("none.ogg"), "")
+    silent = dataset.Utterance(clip, "", features, ALPHABET.encode(""))
+    ((_, reason),) = training.usable(dataset.Dataset([silent], [])).skipped
+    assert reason == "has no text"
+
+
+def test_recordings_with_less_than_the_features_are_of(tmp_path, capsys):
+    for rate, says in ((4000, "4000 Hz, which is nothing above 2000 Hz"), (8000, "")):
+        source = layouts.manifest(tmp_path / str(rate), "dev", recordings(rate))
+        config = RunConfig(data=DataConfig(cache=tmp_path / "features"))
+        commands.load_split(config, source, commands.Report(), tmp_path)
+        assert says in (shown := capsys.readouterr().out)
+        assert ("high_hz" in shown) == bool(says)
 
 
 def test_texts_are_normalised():
@@ -158,7 +198,11 @@ def test_an_unknown_setting_names_the_nearest(tmp_path, capsys):
         (["--features.high-hz", "5000"], "at most half the sample rate"),
         (["--model.layers", "0"], "model.layers above 0, got 0"),
         (["--model.characters", "aab"], "model.characters, each once"),
+        (["--model.characters", "abÄ."], "these never come, got 'Ä.'"),
         (["--train.batch-size", "0"], "train.batch_size above 0, got 0"),
+        (["--train.learning-rate", "-1"], "train.learning_rate of 0 or more, got -1"),
+        (["--train.clip-norm", "0"], "train.clip_norm above 0, got 0"),
+        (["--data.min-seconds", "30"], r"min_seconds below max_seconds, got \(30"),
         (["--augment.bins-hidden", "-1"], "augment.bins_hidden of 0 or more, got -1"),
         (["--config", "nowhere.toml"], "nowhere.toml"),
     ],
@@ -167,6 +211,18 @@ def test_settings_that_cannot_be(options, message, tmp_path):
     with pytest.raises(SystemExit, match=message):
         main(["train", "--run", str(tmp_path / "run"), *options])
     assert not (tmp_path / "run").exists()
+
+
+def test_what_the_example_needs_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tyro", None)
+    with pytest.raises(SystemExit, match=r"pip install 'prnn_jax\[speech\]'"):
+        importlib.reload(sys.modules[main.__module__])
+
+
+def test_batches_that_are_never_enough_for_an_update(config_file, tmp_path):
+    arguments = ["--config", str(config_file), "--run", str(tmp_path)]
+    with pytest.raises(SystemExit, match=r"accumulate of at most 6, .* got 7"):
+        main(["train", *arguments, "--train.accumulate", "7"])
 
 
 def test_mel_bins_too_narrow_for_the_spectrum():

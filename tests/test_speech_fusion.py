@@ -12,7 +12,7 @@ import soundfile
 from flax import nnx
 from speech_support import losses_of_texts, noise, written_config
 
-from examples.speech import commands, decode
+from examples.speech import commands, decode, subwords
 from examples.speech.__main__ import main
 from examples.speech.config import DecodeConfig, ModelConfig
 from examples.speech.errors import SpeechError
@@ -84,6 +84,27 @@ def test_a_text_gets_the_models_score_label_by_label(text, arpa):
     expected = 1.5 * log10(arpa, text) + 0.25 * len(text.split())
     # Of a file with six digits.
     np.testing.assert_allclose(score + fusion.end(place)[0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["", "a", "bba", "b a ab bba a b b a"])
+def test_a_text_of_subwords_gets_the_models_score(text, arpa):
+    pytest.importorskip("sentencepiece")
+    options = DecodeConfig(lm_weight=1.5, word_score=0.25)
+    model = ModelConfig(vocabulary="bpe", vocabulary_size=6)  # ▁, a, b, ▁a, ▁b
+    vocabulary = subwords.train(TEXTS, model)
+    fusion = Fusion(options, LanguageModel(arpa, vocabulary))
+    place, score = fusion.begin((1,)), 0.0
+    labels = vocabulary.encode(text)
+    assert len(labels) <= len(text)
+    for label in labels:
+        assert fusion.moves(place)[0, 0] == 0
+        score += fusion.moves(place)[0, label]
+        place = fusion.write(fusion.write(place, jnp.array([label])), jnp.array([0]))
+    expected = 1.5 * log10(arpa, text) + 0.25 * len(text.split())
+    # Of a file with six digits.
+    np.testing.assert_allclose(score + fusion.end(place)[0], expected, rtol=1e-5)
+    space = vocabulary.pieces.index(" ") + 1  # begins no word of the model
+    assert fusion.moves(place)[0, space] == -np.inf
 
 
 @pytest.mark.parametrize("text", ["bb", " ", "a ", "b  a", "aba", "bba b "])
@@ -166,7 +187,9 @@ def test_options_say_whether_there_is_a_model(run, tmp_path):
     fused = commands.Search(beam=True, lm_weight=2.0).of(config, run)
     assert fused.search.fusion is not None
     assert commands.Search(beam=True).of(config, run).search.fusion is None
-    assert commands.Search(lm_weight=2.0).of(config, run) is None
+    assert commands.Search().of(config, run) is None
+    with pytest.raises(SpeechError, match=r"--lm-weight, --word-score: .* add --beam"):
+        commands.Search(lm_weight=2.0, word_score=0.0).of(config, run)
     given = replace(config, decode=replace(config.decode, arpa=tmp_path / "none"))
     with pytest.raises(SpeechError, match="none: there is no such language model"):
         commands.Search(beam=True).of(given, run)

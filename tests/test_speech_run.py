@@ -167,6 +167,39 @@ def test_a_run_keeps_its_settings_and_its_folder(config_file, run):
         main(arguments)
 
 
+def test_settings_with_which_nothing_was_learnt_may_change(config_file, tmp_path):
+    arguments = ["train", "--config", str(config_file), "--run", str(tmp_path)]
+    with pytest.raises(SystemExit, match=r"none.jsonl: there is no such file"):
+        main([*arguments, "--data.train", "none.jsonl"])
+    config = settings.load(config_file)
+    with runs.training_in(tmp_path, config):
+        assert settings.load(tmp_path / runs.CONFIG) == config
+
+
+def test_names_that_cannot_be_what_they_are_for(config_file, run, tmp_path):
+    (tmp_path / "file").write_text("")
+    file = str(tmp_path / "file")
+    arguments = ["train", "--config", str(config_file)]
+    for given, message in (
+        ([*arguments, "--run", file], "file: is a file; expected a folder for --run"),
+        ([*arguments, "--run", f"{file}2", "--data.cache", file], "file: File exists"),
+        (["export", "--run", str(run), "--out", file], "file: File exists"),
+        (["transcribe", "--run", str(run)], "expected the names of recordings"),
+        (["bench", "--run", str(run), "--steps", "0"], "--steps and --chunks above 0"),
+        (["evaluate", "--run", str(run), "--beam", "--arpa", str(tmp_path)], "no such"),
+    ):
+        with pytest.raises(SystemExit, match=f"error: .*{message}"):
+            main(given)
+
+
+def test_a_run_that_has_ended_says_so(config_file, run, capsys):
+    with (run / runs.METRICS).open("a") as file:
+        file.write("[1]\n{}\n")  # no records
+    main(["train", "--config", str(config_file), "--run", str(run)])
+    assert "after step 6 of 6: nothing is left to train" in capsys.readouterr().out
+    assert len(read(run / runs.METRICS)) == 8
+
+
 def test_a_checkpoint_of_another_model_is_refused(run, tmp_path):
     (tmp_path / "checkpoints").symlink_to(run / "checkpoints")
     other = (run / runs.CONFIG).read_text().replace("channels = 8", "channels = 4")
@@ -240,7 +273,7 @@ def test_commands_write_the_same_text(run, tmp_path, capsys):
     (tmp_path / "broken.wav").write_text("no sound")
     commands.transcribe([file], run, as_json=True)
     offline = json.loads(capsys.readouterr().out)["text"]
-    picture = tmp_path / "stream.png"
+    picture = tmp_path / "new" / "stream.png"
     commands.stream(str(file), run, chunk_ms=80, picture=picture)
     assert f"   end    {offline}\n" in capsys.readouterr().out
     assert picture.stat().st_size > 1000

@@ -361,6 +361,6 @@ def test_an_exported_program_writes_the_labels(talkative, run, tmp_path):
         np.zeros(0, np.int32),
     )
     (text,) = transcribe(config, recogniser, [said], batches.choose_shapes([said], 1))
-    assert greedy(config).decode(np.asarray(labels[0])) == text
+    assert greedy(config, recogniser.vocabulary).decode(np.asarray(labels[0])) == text
     description = json.loads((tmp_path / export.DESCRIPTION).read_text())
     assert description["kind"] == "transducer"

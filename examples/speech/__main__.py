@@ -3,9 +3,12 @@
 import sys
 from collections.abc import Sequence
 
-import tyro
+try:
+    import tyro
 
-from . import commands
+    from . import commands
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error}: the example needs `pip install 'prnn_jax[speech]'`")
 from .errors import SpeechError
 from .settings import with_files
 
@@ -18,6 +21,7 @@ COMMANDS = {
     "export": commands.export,
     "bench": commands.bench,
     "memory": commands.memory,
+    "vocabulary": commands.vocabulary,
     "synth": commands.synth,
 }
 
@@ -32,8 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             description="Speech recognition with recurrent layers.",
             args=with_files(given),
         )
-    except (SpeechError, OSError) as error:  # the latter of a full disk, for one
+    except SpeechError as error:
         sys.exit(f"error: {error}")
+    except OSError as error:  # of a full disk, for one
+        named = error.filename and error.strerror
+        sys.exit(f"error: {error.filename}: {named}" if named else f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted; the same command goes on after the last checkpoint")
 

@@ -9,6 +9,8 @@ from .decode import Word
 from .language_model import LanguageModel
 from .text import BLANK
 
+_NEVER = -1e4  # a log-probability far below all others
+
 
 class BeamSearch:
     """Finds the likeliest text of words that the language model knows."""
@@ -18,7 +20,7 @@ class BeamSearch:
 
         options = decoder.LexiconDecoderOptions(
             beam_size=config.beam,
-            beam_size_token=model.alphabet.labels,
+            beam_size_token=len(model.vocabulary.pieces) + 1,
             beam_threshold=50.0,
             lm_weight=config.lm_weight,
             word_score=config.word_score,
@@ -27,9 +29,9 @@ class BeamSearch:
             log_add=True,
             criterion_type=decoder.CriterionType.CTC,
         )
-        self._words, self._space = model.words, model.space
+        self._words, self._separator = model.words, model.separator
         self._decoder = decoder.LexiconDecoder(
-            options, model.tree, model.kenlm, model.space, BLANK, -1, [], False
+            options, model.tree, model.kenlm, model.separator, BLANK, -1, [], False
         )
 
     def __call__(self, logits: np.ndarray) -> str:
@@ -41,17 +43,35 @@ class BeamSearch:
         if not len(logits):
             return []
         scores = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        starts = np.arange(len(scores))
+        if self._separator == scores.shape[-1]:  # it is no label of the network's
+            scores = np.pad(scores, ((0, 0), (0, 1)), constant_values=_NEVER)
+            starts = _changes(scores)
+            scores = np.add.reduceat(scores, starts)
+        ends = np.append(starts[1:], len(logits))
         scores = np.ascontiguousarray(scores, np.float32)
         best, *_ = self._decoder.decode(scores.ctypes.data, *scores.shape)
         found: list[Word] = []
         start = None
         labels = best.tokens[:-1]  # with one before the first frame
         for frame, (last, label) in enumerate(pairwise(labels)):
-            if label != last and label not in (BLANK, self._space):
+            if label != last and label not in (BLANK, self._separator):
                 start = frame if start is None else start
             if (number := best.words[frame + 1]) >= 0:
                 word, first = self._words[number], frame if start is None else start
-                times = (round(n * frame_seconds, 3) for n in (first, frame + 1))
+                edges = int(starts[first]), int(ends[frame])
+                times = (round(n * frame_seconds, 3) for n in edges)
                 found.append(Word(word, *times))
                 start = None
         return found
+
+
+def _changes(scores: np.ndarray) -> np.ndarray:
+    """The frames with which a blank, or another label than before, is the best.
+
+    The decoder would take a word of one subword that lasts some frames for as many
+    words; so these frames are one, for alignments that do not change within.
+    """
+    best = scores.argmax(-1)
+    goes_on = (best[1:] == best[:-1]) & (best[1:] != BLANK)
+    return np.flatnonzero(np.concatenate([[True], ~goes_on]))

@@ -5,7 +5,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -13,67 +12,41 @@ from typing import Annotated
 import numpy as np
 from tyro.conf import Positional, arg
 
-from . import audio, dataset, language_model, latency, ngram, runs
+from . import (
+    audio,
+    dataset,
+    files,
+    language_model,
+    latency,
+    ngram,
+    programs,
+    runs,
+    subwords,
+)
 from . import evaluate as evaluation
 from . import export as exporting
 from . import stream as streaming
 from . import synth as synthesis
 from . import train as training
 from .batches import Batch, Shapes, choose_shapes, make_batches, round_up
-from .beam import BeamSearch
 from .checkpoint import opened
 from .config import RunConfig
 from .corpora import Clip
 from .dataset import Dataset, Utterance
-from .decode import Speller, emitted
 from .devices import Cluster
 from .errors import SpeechError
-from .evaluate import Way
 from .features import log_mel
-from .fusion import Fusion
-from .language_model import LanguageModel
 from .memory import activation_bytes, gradient_bytes, loss_bytes
 from .metrics import error_rates
 from .model import FRAME_STRIDE
 from .progress import TrainingProgress
 from .report import Report, plot_posteriors, plot_stream
-from .search import Beam
 from .tensorboard import TensorBoard
-from .text import Alphabet
 from .timing import time_steps
+from .ways import LANGUAGE_MODEL, Search
 
 Settings = Annotated[RunConfig, arg(name="")]
-LANGUAGE_MODEL = "lm.arpa"
 _BEST = Path("runs/demo")
-
-
-@dataclass(frozen=True)
-class Search:
-    """How to decode; what is not given is as the run's settings have it."""
-
-    beam: bool = False
-    """Search with the language model: a transducer's own, if none of these is given."""
-    arpa: Path | None = None
-    """Another language model."""
-    lm_weight: float | None = None
-    word_score: float | None = None
-
-    def of(self, config: RunConfig, run: Path) -> Way | None:
-        """The search, if there is to be one."""
-        if not self.beam:
-            return None
-        given = {k: v for k, v in vars(self).items() if k != "beam" and v is not None}
-        options = replace(config.decode, **given)
-        alphabet = Alphabet(config.model.characters)
-        spell = Speller(alphabet, emitted)
-        is_transducer = config.model.kind == "transducer"
-        if is_transducer and not given and options.arpa is None:
-            return Way(spell, Beam(options.symbols, options.beam))
-        model = LanguageModel(options.arpa or run / LANGUAGE_MODEL, alphabet)
-        if is_transducer:
-            fusion = Fusion(options, model)
-            return Way(spell, Beam(options.symbols, options.beam, fusion))
-        return Way(BeamSearch(options, model))
 
 
 Searching = Annotated[Search, arg(name="")]
@@ -117,12 +90,14 @@ def train(
         tensorboard: the curves in the run's folder `tensorboard`, too.
         cluster: other processes that train the same model.
     """
+    programs.keep(config.data.programs)
     cluster.join()
     report, of_all = Report(), run
     if cluster.process:  # the checkpoints are of all, the rest is of each
         run = run / f"process-{cluster.process}"
     board = TensorBoard(run / "tensorboard") if tensorboard else None
     with runs.training_in(run, config), opened(of_all) as checkpoints:
+        vocabulary = runs.make_vocabulary(run, config, report)
         select = partial(training.usable, kind=config.model.kind)
         speeds = config.augment.speeds
         utterances = load_split(
@@ -139,14 +114,16 @@ def train(
             f"{', '.join(map(str, shapes.frames))} frames"
         )
         with TrainingProgress(report, run / runs.METRICS, board) as progress:
-            training.train(config, utterances, dev, shapes, checkpoints, progress)
+            training.train(
+                config, utterances, dev, shapes, checkpoints, progress, vocabulary
+            )
         progress.plot(run / "learning.png")
 
 
 def evaluate(
     run: Path = _BEST,
     corpus: Path | None = None,
-    search: Searching = Search(),
+    search: Searching = Search(),  # noqa: B008
 ) -> None:
     """Tests the best model of a run: error rates by speaker, and some sentences.
 
@@ -160,7 +137,7 @@ def evaluate(
     source = corpus or config.data.test
     utterances = load_split(config, source, report, run).utterances
     shapes = choose_shapes(utterances, config.train.buckets)
-    ways = {"greedy": evaluation.greedy(config)}
+    ways = {"greedy": evaluation.greedy(config, recogniser.vocabulary)}
     if beam := search.of(config, run):
         ways[f"beam {config.decode.beam}"] = beam
     references, rows = [u.text for u in utterances], []
@@ -175,13 +152,14 @@ def evaluate(
         report.say(f"{name}: CER {characters}, WER {of_words}")
     if config.model.kind == "ctc":
         (logits,) = evaluation.outputs(recogniser, utterances[:1], shapes, 1)
-        plot_posteriors(run / "posteriors.png", utterances[0], logits, config)
+        picture, labels = run / "posteriors.png", recogniser.vocabulary
+        plot_posteriors(picture, utterances[0], logits, config, labels)
 
 
 def transcribe(
     files: Positional[list[Path]],
     run: Path = _BEST,
-    search: Searching = Search(),
+    search: Searching = Search(),  # noqa: B008
     as_json: Annotated[bool, arg(name="json")] = False,
 ) -> None:
     """Writes down what is said in recordings, a line for each.
@@ -192,8 +170,10 @@ def transcribe(
         search: beam search, instead of the best path.
         as_json: a line of JSON with the words' times in seconds, to some tenths.
     """
+    if not files:
+        raise SpeechError("expected the names of recordings")
     config, recogniser = runs.load(run)
-    way = search.of(config, run) or evaluation.greedy(config)
+    way = search.of(config, run) or evaluation.greedy(config, recogniser.vocabulary)
     frame_seconds = FRAME_STRIDE * config.features.hop_ms / 1000
     unread = 0
     for file in files:
@@ -232,6 +212,8 @@ def stream(
         chunk_ms: how much sound is processed at a time; a multiple of 20.
         picture: file for a picture of the text as it grows.
     """
+    if picture:
+        picture.parent.mkdir(parents=True, exist_ok=True)
     config, recogniser = runs.load(run)
     rate = config.features.sample_rate
     model = streaming.chunk_model(config, recogniser, chunk_ms)
@@ -265,7 +247,7 @@ def stream(
             f"{sum(seconds) / lasted:.4f}; a chunk of {chunk_ms} ms takes {p50:.2f} ms "
             f"(p50), {p99:.2f} ms (p99)"
         )
-    if picture:
+    if picture and lasted:
         plot_stream(picture, log_mel(np.concatenate(heard), config.features), added)
 
 
@@ -283,6 +265,10 @@ def bench(
         steps: training steps by each way.
         chunks: of each size by each way.
     """
+    if min(steps, chunks) < 1:
+        raise SpeechError(
+            f"expected --steps and --chunks above 0, got {steps} and {chunks}"
+        )
     report = Report()
     config, recogniser = runs.load(run)
     batch = _middle_batch(config, report, run)
@@ -310,6 +296,33 @@ def export(run: Path = _BEST, out: Path | None = None) -> None:
     """
     config, recogniser = runs.load(run)
     print(exporting.write(config, recogniser, out or run))
+
+
+def vocabulary(
+    out: Positional[Path],
+    config: Settings = RunConfig(),  # noqa: B008
+) -> None:
+    """Makes subwords of the training texts; `train` makes its own where none are given.
+
+    Args:
+        out: file for them, to be read by SentencePiece, or as model.vocabulary_file.
+        config: settings; model.vocabulary and model.vocabulary_size say which.
+    """
+    if config.model.vocabulary == "characters":
+        raise SpeechError("expected --model.vocabulary of bpe or unigram")
+    texts = subwords.texts_of(config)
+    made = subwords.train(texts, config.model)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    files.write(out, made.model)
+    labels = sum(len(made.encode(text)) for text in texts)
+    of_each, characters = labels / len(texts), sum(map(len, texts)) / len(texts)
+    print(
+        f"{out}: {len(made.pieces) + 1} labels; a text of {characters:.1f} characters "
+        f"has {of_each:.1f}. As in:"
+    )
+    for text in texts[:3]:
+        pieces = (made.pieces[label - 1] for label in made.encode(text))
+        print(f"  {' '.join(subwords.shown(pieces))}")
 
 
 def memory(
@@ -359,14 +372,15 @@ def load_split(
     speeds: Sequence[float] = (1.0,),
 ) -> Dataset:
     """What can be used of a corpus; what is left out is said."""
-    alphabet = Alphabet(config.model.characters)
+    vocabulary = runs.vocabulary(run, config)
     loaded = select(
-        dataset.load(source, config.data, config.features, alphabet, speeds)
+        dataset.load(source, config.data, config.features, vocabulary, speeds)
     )
     skipped = run / f"skipped-{source.stem}.txt"
     report.skipped(source, loaded.skipped, skipped)
     if not loaded.utterances:
         raise SpeechError(f"{source}: nothing is left that can be used, see {skipped}")
+    report.bandwidth(loaded.utterances[0].clip.audio, config.features)
     return loaded
 
 

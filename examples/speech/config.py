@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from . import text
 from .errors import SpeechError
 
 Kind = Literal["ctc", "transducer"]
@@ -20,9 +21,18 @@ class DataConfig:
     test: Path = DIGITS / "test.jsonl"
     cache: Path = Path("runs/features")
     """Features are made once and kept here."""
+    programs: Path = Path("runs/programs")
+    """So are the programs that XLA compiles: the next run begins at once."""
     min_seconds: float = 0.1
     max_seconds: float = 20.0
     """What is shorter or longer is skipped."""
+
+    def __post_init__(self):
+        _expect(
+            0 <= self.min_seconds < self.max_seconds,
+            "data.min_seconds below max_seconds",
+            (self.min_seconds, self.max_seconds),
+        )
 
 
 @dataclass(frozen=True)
@@ -91,6 +101,12 @@ class ModelConfig:
     dropout: float = 0.2
     characters: str = " 'abcdefghijklmnopqrstuvwxyz"
     """What can be written; texts with others are skipped."""
+    vocabulary: Literal["characters", "bpe", "unigram"] = "characters"
+    """What a label is: one of these, or a subword by SentencePiece."""
+    vocabulary_size: int = 256
+    """How many labels there are, the blank among them, if they are subwords."""
+    vocabulary_file: Path | None = None
+    """A model of SentencePiece; none: it is made of the training texts."""
     implementation: Literal["native", "scan"] | None = None
     """The recurrent layers' engine; None takes the best there is."""
 
@@ -108,6 +124,27 @@ class ModelConfig:
             "model.characters, each once",
             self.characters,
         )
+        never = [c for c in self.characters if c != " " and text.normalise(c) != c]
+        _expect(
+            not never,
+            "model.characters as texts have them: lower case, no accents, no "
+            "punctuation but '; these never come",
+            "".join(never),
+        )
+        size = self.vocabulary_size
+        _expect(size > 1, "model.vocabulary_size above 1", size)
+        _expect(
+            self.vocabulary_file is None or self.vocabulary != "characters",
+            "model.vocabulary of bpe or unigram with a model.vocabulary_file",
+            self.vocabulary,
+        )
+
+    @property
+    def labels(self) -> int:
+        """Of the network, with the blank."""
+        if self.vocabulary == "characters":
+            return len(self.characters) + 1
+        return self.vocabulary_size
 
 
 @dataclass(frozen=True)
@@ -174,6 +211,10 @@ class TrainConfig:
             f"train.batch_size that {self.devices} devices share evenly",
             self.batch_size,
         )
+        for name in ("learning_rate", "weight_decay", "patience"):
+            value = getattr(self, name)
+            _expect(value >= 0, f"train.{name} of 0 or more", value)
+        _expect(self.clip_norm > 0, "train.clip_norm above 0", self.clip_norm)
         _expect(0 <= self.warmup <= 1, "train.warmup from 0 to 1", self.warmup)
         _expect(0 <= self.average < 1, "train.average from 0 to 1", self.average)
 
@@ -187,7 +228,7 @@ class DecodeConfig:
 
     beam: int = 32
     symbols: int = 4
-    """The most characters that a transducer writes in an output frame."""
+    """The most labels that a transducer writes in an output frame."""
     arpa: Path | None = None
     """A word n-gram model that KenLM reads; its words are all that can be written."""
     order: int = 3

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,24 +56,35 @@ def find_clips(source: Path) -> list[Clip]:
 
 
 def _manifest(source: Path) -> Iterator[Clip]:
-    for number, line in enumerate(_read(source).splitlines(), start=1):
+    # JSON may have other ends of lines within its texts.
+    for number, line in enumerate(_read(source).split("\n"), start=1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
+            if not isinstance(entry["text"], str):
+                raise ValueError(f"the text is {entry['text']!r}")
             duration = entry.get("duration")
             yield Clip(
                 audio=source.parent / entry["audio_filepath"],
-                text=str(entry["text"]),
+                text=entry["text"],
                 speaker=str(entry.get("speaker", "unknown")),
-                offset=float(entry.get("offset") or 0.0),
-                duration=None if duration is None else float(duration),
+                offset=_seconds(entry.get("offset") or 0.0),
+                duration=None if duration is None else _seconds(duration),
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise SpeechError(
                 f"{source}, line {number}: expected an object of JSON with "
                 f"audio_filepath and text; {type(error).__name__}: {error}"
             ) from None
+
+
+def _seconds(value: object) -> float:
+    """JSON as Python reads it may have NaN."""
+    seconds = float(value)  # type: ignore[arg-type]
+    if not math.isfinite(seconds):
+        raise ValueError(f"{value!r} are no seconds")
+    return seconds
 
 
 def _librispeech(lists: list[Path]) -> Iterator[Clip]:
@@ -89,6 +101,8 @@ def _common_voice(source: Path) -> Iterator[Clip]:
     if missing := {"path", "sentence"} - set(rows.fieldnames or ()):
         raise SpeechError(f"{source}: has no column {', '.join(sorted(missing))}")
     for row in rows:
+        if not row["path"]:
+            raise SpeechError(f"{source}, line {rows.line_num}: has no path")
         audio = source.parent / "clips" / row["path"]
         yield Clip(audio, row["sentence"] or "", row.get("client_id") or "unknown")
 
@@ -103,6 +117,6 @@ def _folder(source: Path) -> Iterator[Clip]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text("utf-8")
+        return file.read_text("utf-8-sig")  # Windows' editors begin with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise SpeechError(f"{file}: expected text in UTF-8; {error}") from None

@@ -58,7 +58,7 @@ def load(
     source: Path,
     data: DataConfig,
     features: FeatureConfig,
-    alphabet: text.Alphabet,
+    vocabulary: text.Vocabulary,
     speeds: Sequence[float] = (1.0,),
 ) -> Dataset:
     """All of a corpus that can be used, in its order; with versions at some speeds.
@@ -67,11 +67,11 @@ def load(
     the memory holds.
     """
     clips = find_clips(source)
-    loaded = _at_speed(clips, data, features, alphabet, 1.0)
+    loaded = _at_speed(clips, data, features, vocabulary, 1.0)
     if set(speeds) == {1.0}:
         return loaded
     versions = [
-        [u.features for u in _at_speed(clips, data, features, alphabet, s).utterances]
+        [u.features for u in _at_speed(clips, data, features, vocabulary, s).utterances]
         for s in speeds
     ]
     utterances = [
@@ -85,7 +85,7 @@ def _at_speed(
     clips: Sequence[Clip],
     data: DataConfig,
     features: FeatureConfig,
-    alphabet: text.Alphabet,
+    vocabulary: text.Vocabulary,
     speed: float,
 ) -> Dataset:
     folder = data.cache / _fingerprint(clips, data, features, speed)
@@ -103,7 +103,7 @@ def _at_speed(
         start += entry["frames"]
         written = text.normalise(clip.text)
         try:
-            labels = alphabet.encode(written)
+            labels = vocabulary.encode(written)
         except ValueError as error:
             skipped.append(Skipped(clip, f"{error} in {written!r}"))
             continue

@@ -1,12 +1,12 @@
 """From the network's output to text, label by label."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .text import BLANK, Alphabet
+from .text import BLANK, Vocabulary
 
 
 class Spoken(NamedTuple):
@@ -60,37 +60,50 @@ class Speller:
 
     def __init__(
         self,
-        alphabet: Alphabet,
+        vocabulary: Vocabulary,
         spoken: Callable[[np.ndarray], Iterator[Spoken]] = best_path,
     ):
-        self._alphabet, self._spoken = alphabet, spoken
+        self._vocabulary, self._spoken = vocabulary, spoken
 
     def __call__(self, output: np.ndarray) -> str:
         """The text."""
-        return self._alphabet.decode(one.label for one in self._spoken(output))
+        return self._vocabulary.decode(one.label for one in self._spoken(output))
 
     def words(self, output: np.ndarray, frame_seconds: float) -> list[Word]:
         """Its words, with their times in seconds."""
         found: list[Word] = []
         begins = True
         for label, first, last in self._spoken(output):
-            character = self._alphabet.decode([label])
+            piece = self._vocabulary.decode([label], goes_on=True)
             start, end = (round(n * frame_seconds, 3) for n in (first, last + 1))
-            if character == " ":
-                begins = True
-            elif begins:
-                found.append(Word(character, start, end))
-                begins = False
-            else:
-                found[-1] = Word(found[-1].word + character, found[-1].start, end)
+            for n, part in enumerate(piece.split(" ")):
+                begins |= n > 0
+                if part and begins:
+                    found.append(Word(part, start, end))
+                    begins = False
+                elif part:
+                    found[-1] = Word(found[-1].word + part, found[-1].start, end)
         return found
+
+
+class Writer:
+    """A text that grows: what labels add to it."""
+
+    def __init__(self, vocabulary: Vocabulary):
+        self._vocabulary, self._begun = vocabulary, False
+
+    def __call__(self, labels: Sequence[int] | np.ndarray) -> str:
+        """What labels that are not blank add."""
+        added = self._vocabulary.decode(labels, goes_on=self._begun)
+        self._begun |= len(labels) > 0
+        return added
 
 
 class GreedyStream:
     """The text of the best path, piece by piece."""
 
-    def __init__(self, alphabet: Alphabet):
-        self._alphabet = alphabet
+    def __init__(self, vocabulary: Vocabulary):
+        self._write = Writer(vocabulary)
         self._last = BLANK
 
     def __call__(self, logits: np.ndarray) -> str:
@@ -100,4 +113,4 @@ class GreedyStream:
         path = logits.argmax(-1)
         before = np.concatenate([[self._last], path[:-1]])
         self._last = path[-1]
-        return self._alphabet.decode(path[(path != before) & (path != BLANK)])
+        return self._write(path[(path != before) & (path != BLANK)])

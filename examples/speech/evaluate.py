@@ -15,7 +15,7 @@ from .decode import Decoder, Speller, emitted
 from .metrics import Rate, error_rates
 from .model import Recogniser, output_frames
 from .search import Greedy
-from .text import Alphabet
+from .text import Vocabulary
 from .transducer import Transducer
 
 
@@ -36,12 +36,11 @@ class Way(NamedTuple):
     search: Search | None = None
 
 
-def greedy(config: RunConfig) -> Way:
+def greedy(config: RunConfig, vocabulary: Vocabulary) -> Way:
     """Without a look at alternatives."""
-    alphabet = Alphabet(config.model.characters)
     if config.model.kind == "transducer":
-        return Way(Speller(alphabet, emitted), Greedy(config.decode.symbols))
-    return Way(Speller(alphabet))
+        return Way(Speller(vocabulary, emitted), Greedy(config.decode.symbols))
+    return Way(Speller(vocabulary))
 
 
 @nnx.jit(static_argnames="search")
@@ -79,7 +78,7 @@ def transcribe(
     way: Way | None = None,
 ) -> list[str]:
     """Text of each utterance; greedy if nothing else is said."""
-    decode, search = way or greedy(config)
+    decode, search = way or greedy(config, recogniser.vocabulary)
     batch_size = config.train.batch_size
     found = outputs(recogniser, utterances, shapes, batch_size, search)
     return [decode(each) for each in found]

@@ -16,10 +16,12 @@ import numpy as np
 from flax import nnx
 from jax import export
 
+from . import files
 from .config import FeatureConfig, RunConfig
 from .features import ENERGY_FLOOR, frame_count, hann, mel_matrix
 from .model import FRAME_STRIDE, Recogniser, output_frames
 from .search import Greedy
+from .subwords import VOCABULARY, Subwords
 
 PROGRAM = "recogniser.jax"
 DESCRIPTION = "recogniser.json"
@@ -29,7 +31,7 @@ def write(config: RunConfig, recogniser: Recogniser, folder: Path) -> Path:
     """Writes both files; the program takes [batch, samples] and lengths [batch]."""
     # lax.scan: such a program runs where prnn_jax is not installed, too.
     model = dataclasses.replace(config.model, implementation="scan")
-    portable = Recogniser(model, config.features, nnx.Rngs(0))
+    portable = Recogniser(model, config.features, nnx.Rngs(0), recogniser.vocabulary)
     nnx.update(portable, nnx.state(recogniser))
     graph, weights = nnx.split(portable)
 
@@ -54,10 +56,13 @@ def write(config: RunConfig, recogniser: Recogniser, folder: Path) -> Path:
     description = {
         "kind": config.model.kind,
         "sample_rate": config.features.sample_rate,
-        "characters": config.model.characters,  # of the labels from 1 on; 0 is blank
+        # The text of each label from 1 on; 0 is blank.
+        "pieces": recogniser.vocabulary.pieces,
         "frame_seconds": FRAME_STRIDE * config.features.hop_ms / 1000,
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+    if isinstance(recogniser.vocabulary, Subwords):
+        files.write(folder / VOCABULARY, recogniser.vocabulary.model)
     return folder / PROGRAM
 
 

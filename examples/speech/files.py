@@ -3,8 +3,10 @@
 from pathlib import Path
 
 
-def write(file: Path, text: str) -> None:
-    """Writes text under another name, and renames it when all of it is there."""
+def write(file: Path, content: str | bytes) -> None:
+    """Writes it under another name, and renames it when all of it is there."""
     unfinished = file.with_name(f"{file.name}.tmp")
-    unfinished.write_text(text, encoding="utf-8")
+    if isinstance(content, str):
+        content = content.encode()
+    unfinished.write_bytes(content)
     unfinished.replace(file)

@@ -1,6 +1,7 @@
 """What a word n-gram model says of the texts of a transducer's beam: shallow fusion.
 
-A text is words with a space between each two. Beside the transducer's log-probability
+A text is words with a space between each two, as a label of its own or, of subwords,
+in the first label of a word. Beside the transducer's log-probability
 it has lm_weight times the model's, to the base 10, and word_score for each word. As in
 flashlight's search for CTC, a word that is not complete yet has what the best word that
 begins like it has at the beginning of a text, and no other words can be written.
@@ -56,17 +57,25 @@ class Fusion:
         added = jnp.where(child == _NONE, -jnp.inf, added)
         added = added.at[..., BLANK].set(0.0)
         complete, _ = self._completed(place)
-        return added.at[..., self._model.space].set(complete)
+        if self._model.space is not None:
+            return added.at[..., self._model.space].set(complete)
+        first = jnp.asarray(self._children[_ROOT])
+        follows = (first != _NONE) & (place.node != _ROOT)[..., None]
+        return jnp.where(follows, complete[..., None] + weight * expected[first], added)
 
     def write(self, place: Place, label: jax.Array) -> Place:
         """With one label more, [...], of those that can be written, or BLANK."""
         child = jnp.asarray(self._children)[place.node, label]
         word = jnp.asarray(self._word)[place.node][..., None]
-        ends = label == self._model.space
+        if self._model.space is None:
+            ends = (place.node != _ROOT) & (child == _NONE) & (label != BLANK)
+            next_word = jnp.asarray(self._children)[_ROOT, label]
+        else:
+            ends, next_word = label == self._model.space, _ROOT
         history = jnp.concatenate([place.history[..., 1:], word], -1)
         stays = label == BLANK
         return Place(
-            jnp.where(stays, place.node, jnp.where(ends, _ROOT, child)),
+            jnp.where(stays, place.node, jnp.where(ends, next_word, child)),
             jnp.where(ends[..., None], history, place.history),
         )
 
@@ -117,8 +126,7 @@ def _tree(model: LanguageModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     nodes = {(): _ROOT}
     children, expected = [_no_children(model)], [0.0]
     words = [_NONE]
-    for number, word in enumerate(model.words):
-        labels = tuple(model.alphabet.encode(word).tolist())
+    for number, labels in enumerate(map(tuple, model.spelled.values())):
         for n in range(len(labels)):
             above, beginning = nodes[labels[:n]], labels[: n + 1]
             if beginning not in nodes:
@@ -131,4 +139,4 @@ def _tree(model: LanguageModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _no_children(model: LanguageModel) -> np.ndarray:
-    return np.full(model.alphabet.labels, _NONE, np.int32)
+    return np.full(len(model.vocabulary.pieces) + 1, _NONE, np.int32)

@@ -16,7 +16,7 @@ from flax import nnx
 from prnn_jax import nnx as prnn
 
 from .config import FeatureConfig, ModelConfig
-from .text import Alphabet
+from .text import Alphabet, Vocabulary
 from .transducer import Transducer
 
 FRAME_STRIDE = 2  # frames of features for one of the output
@@ -101,10 +101,26 @@ class Recogniser(nnx.Module):
     """Log-mel [batch, time, mel_bins] to logits [batch, output time, labels].
 
     Of a transducer to what it hears, [batch, output time, joint_size].
+
+    vocabulary: what its labels are; without it, one of subwords writes no texts.
     """
 
-    def __init__(self, model: ModelConfig, features: FeatureConfig, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        model: ModelConfig,
+        features: FeatureConfig,
+        rngs: nnx.Rngs,
+        vocabulary: Vocabulary | None = None,
+    ):
         both = model.direction == "both"
+        if vocabulary is None and model.vocabulary == "characters":
+            vocabulary = Alphabet(model.characters)
+        self.vocabulary = vocabulary
+        digest = getattr(vocabulary, "digest", None)
+        # Characters are in the settings, subwords are not: checkpoints keep this.
+        self.subwords = nnx.data(
+            None if digest is None else Statistic(jnp.asarray(digest))
+        )
         self.normalise = Normalise(features.mel_bins)
         self.front_end = FrontEnd(
             features.mel_bins, model.channels, rngs, is_deep=model.skip_connections
@@ -129,8 +145,7 @@ class Recogniser(nnx.Module):
         self.norm = nnx.LayerNorm(size, rngs=rngs)
         self.dropout = nnx.Dropout(model.dropout, deterministic=True)
         is_transducer = model.kind == "transducer"
-        labels = Alphabet(model.characters).labels
-        width = model.joint_size if is_transducer else labels
+        width = model.joint_size if is_transducer else model.labels
         self.out = nnx.Linear(size, width, rngs=rngs)
         self.transducer = Transducer(model, rngs) if is_transducer else nnx.data(None)
 

@@ -59,7 +59,8 @@ class TrainingProgress:
         if self._board:
             self._board.begin(self._records)
         if step:
-            self._report.say(f"going on after step {step} of {steps}")
+            left = "" if step < steps else ": nothing is left to train"
+            self._report.say(f"going on after step {step} of {steps}{left}")
         self._bar.update(self._task, completed=step, total=steps)
 
     def step(self, step: int, epoch: int, loss: float) -> None:
@@ -94,7 +95,7 @@ class TrainingProgress:
         figure = Figure(figsize=(8, 3), layout="constrained")
         left, right = figure.subplots(1, 2)
         left.plot(numbers, [record["loss"] for record in epochs], "o-")
-        left.set(xlabel="epoch", ylabel="loss per character", yscale="log")
+        left.set(xlabel="epoch", ylabel="loss per label", yscale="log")
         rates = [100 * record["dev_cer"] for record in epochs]
         right.plot(numbers, rates, "o-")
         right.set(xlabel="epoch", ylabel="dev CER [%]")
@@ -113,11 +114,14 @@ class TrainingProgress:
 
 
 def read(file: Path) -> list[dict]:
-    """The records of a run; the last line may have been cut off by its end."""
+    """The records of a run; up to what is no record: the last may be cut off."""
     records = []
     for line in file.read_text().splitlines():
         try:
-            records.append(json.loads(line))
+            record = json.loads(line)
         except ValueError:
             break
+        if not isinstance(record, dict) or "step" not in record:
+            break
+        records.append(record)
     return records

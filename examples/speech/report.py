@@ -4,18 +4,20 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+import soundfile
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from . import files
-from .config import RunConfig
+from .config import FeatureConfig, RunConfig
 from .dataset import Skipped, Utterance
 from .decode import Speller
 from .latency import Latency
 from .metrics import Rate
 from .model import FRAME_STRIDE
-from .text import Alphabet
+from .subwords import shown
+from .text import Vocabulary
 from .timing import StepTime
 
 
@@ -38,6 +40,15 @@ class Report:
         self.say(f"{source}: {len(skipped)} left out, all listed in {file}; the first:")
         for clip, reason in skipped[:3]:
             self.say(f"  {clip}: {reason}")
+
+    def bandwidth(self, file: Path, features: FeatureConfig) -> None:
+        """Says so if a recording has nothing of what the highest features are of."""
+        rate = soundfile.info(file).samplerate
+        if rate < 2 * features.high_hz:
+            self.say(
+                f"{file} has {rate} Hz, which is nothing above {rate / 2:g} Hz; the "
+                f"features go up to {features.high_hz:g} Hz (features.high_hz)"
+            )
 
     def speakers(self, rates: dict[str, tuple[int, Rate]]) -> None:
         """Prints a table of the error rate of each speaker."""
@@ -79,14 +90,17 @@ class Report:
 
 
 def plot_posteriors(
-    file: Path, utterance: Utterance, logits: np.ndarray, config: RunConfig
+    file: Path,
+    utterance: Utterance,
+    logits: np.ndarray,
+    config: RunConfig,
+    vocabulary: Vocabulary,
 ) -> None:
     """The label probabilities below the features, over the same time axis."""
-    alphabet = Alphabet(config.model.characters)
     exponentials = np.exp(logits - logits.max(-1, keepdims=True))
     posteriors = exponentials / exponentials.sum(-1, keepdims=True)
-    shown = np.flatnonzero(posteriors.max(0) > 0.1)
-    names = ("blank", *("space" if c == " " else c for c in alphabet.characters))
+    seen = np.flatnonzero(posteriors.max(0) > 0.1)
+    names = ["blank", *shown(vocabulary.pieces)]
     frame_seconds = config.features.hop_ms / 1000
     seconds = len(utterance.features) * frame_seconds
     output_seconds = FRAME_STRIDE * frame_seconds * len(logits)
@@ -101,18 +115,18 @@ def plot_posteriors(
         cmap="magma",
     )
     upper.set(ylabel="mel bin")
-    text = Speller(alphabet)(logits)
+    text = Speller(vocabulary)(logits)
     upper.set_title(f"ref {utterance.text}\nhyp {text}", fontsize=9)
     lower.imshow(
-        posteriors[:, shown].T,
+        posteriors[:, seen].T,
         origin="lower",
         aspect="auto",
-        extent=(0, output_seconds, -0.5, len(shown) - 0.5),
+        extent=(0, output_seconds, -0.5, len(seen) - 0.5),
         cmap="Blues",
         interpolation="nearest",
     )
     lower.set(xlabel="seconds")
-    lower.set_yticks(range(len(shown)), [names[label] for label in shown])
+    lower.set_yticks(range(len(seen)), [names[label] for label in seen])
     figure.savefig(file, dpi=120)
 
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 from flax import nnx
 
-from . import checkpoint, settings
+from . import checkpoint, files, programs, settings, subwords
 from .config import RunConfig
 from .errors import SpeechError
 from .model import Recogniser
+from .report import Report
+from .subwords import VOCABULARY, expect_vocabulary
+from .text import Alphabet, Vocabulary
 from .train import TrainState
 
 CONFIG = "config.toml"
@@ -20,6 +23,8 @@ METRICS = "metrics.jsonl"
 @contextmanager
 def training_in(run: Path, config: RunConfig) -> Iterator[None]:
     """Keeps the folder for this process and this configuration."""
+    if run.exists() and not run.is_dir():
+        raise SpeechError(f"{run}: is a file; expected a folder for --run")
     run.mkdir(parents=True, exist_ok=True)
     with (run / "lock").open("w") as lock:  # the system frees it, however we end
         try:
@@ -29,7 +34,9 @@ def training_in(run: Path, config: RunConfig) -> Iterator[None]:
                 f"{run}: another process trains there; give --run another folder"
             ) from None
         file = run / CONFIG
-        if not file.exists():
+        if not any((run / "checkpoints").glob("[0-9]*")):
+            # Of settings with which nothing was learnt there is nothing to keep.
+            (run / VOCABULARY).unlink(missing_ok=True)
             settings.save(config, file)
         elif different := settings.differences(settings.load(file), config):
             raise SpeechError(
@@ -39,14 +46,40 @@ def training_in(run: Path, config: RunConfig) -> Iterator[None]:
         yield
 
 
+def make_vocabulary(run: Path, config: RunConfig, report: Report) -> Vocabulary:
+    """The vocabulary of a run that begins, or goes on: made once, and kept."""
+    file, options = run / VOCABULARY, config.model
+    if options.vocabulary != "characters" and not file.exists():
+        if options.vocabulary_file:
+            made = subwords.read(options.vocabulary_file, options)
+        else:
+            made = subwords.train(subwords.texts_of(config), options)
+            pieces = " ".join(subwords.shown(made.pieces[:8]))
+            report.say(f"{file}: {options.vocabulary_size} labels: {pieces} ...")
+        files.write(file, made.model)
+    return vocabulary(run, config)
+
+
+def vocabulary(run: Path, config: RunConfig) -> Vocabulary:
+    """That of a run."""
+    if config.model.vocabulary == "characters":
+        return Alphabet(config.model.characters)
+    return subwords.read(run / VOCABULARY, config.model)
+
+
 def load(run: Path) -> tuple[RunConfig, Recogniser]:
     """The configuration of a run and its best model."""
     if not (run / CONFIG).exists():
         raise SpeechError(f"{run}: no run is there; `train --run {run}` makes one")
     config = settings.load(run / CONFIG)
-    recogniser = Recogniser(config.model, config.features, nnx.Rngs(0))
+    programs.keep(config.data.programs)
+    recogniser = Recogniser(
+        config.model, config.features, nnx.Rngs(0), vocabulary(run, config)
+    )
     graph, params, statistics = nnx.split(recogniser, nnx.Param, ...)
     like = TrainState(None, params, statistics, None)
     with checkpoint.opened(run, read_only=True) as checkpoints:
         state = checkpoints.restore(checkpoints.best, like)
-    return config, nnx.merge(graph, state.average, state.statistics)
+    recogniser = nnx.merge(graph, state.average, state.statistics)
+    expect_vocabulary(recogniser)
+    return config, recogniser

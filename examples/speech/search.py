@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .decode import Speller
+from .decode import Writer, emitted
 from .fusion import Fusion, Place
-from .text import BLANK
+from .text import BLANK, Vocabulary
 from .transducer import Transducer, Written
 
 
@@ -226,10 +226,10 @@ class GreedyPieces:
         go_on: Callable[[Written, np.ndarray, int], tuple[Written, jax.Array]],
         written: Written,
         frames: int,
-        spell: Speller,
+        vocabulary: Vocabulary,
     ):
         self._go_on, self._written = go_on, written
-        self._frames, self._spell = frames, spell
+        self._frames, self._write = frames, Writer(vocabulary)
 
     def __call__(self, heard: np.ndarray) -> str:
         """What these frames [time, joint_size] add to the text."""
@@ -239,5 +239,5 @@ class GreedyPieces:
             padded = np.zeros((self._frames, heard.shape[-1]), np.float32)
             padded[: len(piece)] = piece
             self._written, labels = self._go_on(self._written, padded, len(piece))
-            text += self._spell(np.asarray(labels))
+            text += self._write([one.label for one in emitted(np.asarray(labels))])
         return text

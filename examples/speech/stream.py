@@ -19,12 +19,11 @@ from flax import nnx
 import prnn_jax
 
 from .config import FeatureConfig, RunConfig
-from .decode import GreedyStream, Speller, emitted
+from .decode import GreedyStream
 from .errors import SpeechError
 from .features import log_mel
 from .model import FRAME_STRIDE, FrontEnd, Recogniser, output_frames
 from .search import Greedy, GreedyPieces
-from .text import Alphabet
 
 
 class State(NamedTuple):
@@ -122,9 +121,8 @@ def chunk_model(
 def _decoder(
     config: RunConfig, recogniser: Recogniser, frames: int
 ) -> Callable[[], Callable[[np.ndarray], str]]:
-    alphabet = Alphabet(config.model.characters)
     if recogniser.transducer is None:
-        return partial(GreedyStream, alphabet)
+        return partial(GreedyStream, recogniser.vocabulary)
     search = Greedy(config.decode.symbols)
     graph, weights = nnx.split(recogniser.transducer)
 
@@ -139,7 +137,7 @@ def _decoder(
         lambda written, heard, count: go_on(weights, written, heard, np.int32(count)),
         jax.device_put(recogniser.transducer.begin(1), jax.devices()[0]),
         frames,
-        Speller(alphabet, emitted),
+        recogniser.vocabulary,
     )
 
 

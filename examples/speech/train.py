@@ -29,6 +29,9 @@ from .evaluate import transcribe
 from .metrics import character_error_rate
 from .model import Recogniser, is_before, output_frames
 from .optimizer import make_optimizer
+from .programs import Ahead
+from .subwords import expect_vocabulary
+from .text import Vocabulary
 from .transducer import Transducer
 
 
@@ -67,14 +70,14 @@ class Progress(Protocol):
 
 
 def ctc_loss(logits: jax.Array, batch: Batch) -> jax.Array:
-    """CTC loss per character, averaged over the rows that have labels."""
+    """CTC loss per label, averaged over the rows that have labels."""
     losses = optax.ctc_loss(
         logits,
         ~is_before(logits.shape[1], output_frames(batch.frames)),
         batch.labels,
         ~is_before(batch.labels.shape[1], batch.label_lengths),
     )
-    return _per_character(losses, batch, batch.label_lengths > 0)
+    return _per_label(losses, batch, batch.label_lengths > 0)
 
 
 def transducer_loss(
@@ -83,7 +86,7 @@ def transducer_loss(
     batch: Batch,
     dropout: nnx.Rngs | None = None,
 ) -> jax.Array:
-    """The transducer's loss per character, averaged over the rows with frames.
+    """The transducer's loss per label, averaged over the rows with frames.
 
     Without labels, such a row is one that is to be silent.
     """
@@ -95,10 +98,10 @@ def transducer_loss(
         output_frames(batch.frames),
         batch.label_lengths,
     )
-    return _per_character(losses, batch, batch.frames > 0)
+    return _per_label(losses, batch, batch.frames > 0)
 
 
-def _per_character(losses: jax.Array, batch: Batch, used: jax.Array) -> jax.Array:
+def _per_label(losses: jax.Array, batch: Batch, used: jax.Array) -> jax.Array:
     of_each = losses / jnp.maximum(batch.label_lengths, 1)
     return jnp.sum(jnp.where(used, of_each, 0)) / jnp.maximum(used.sum(), 1)
 
@@ -160,19 +163,40 @@ def train(
     shapes: Shapes,
     checkpoints: Checkpoints,
     progress: Progress,
+    vocabulary: Vocabulary | None = None,
 ) -> Recogniser:
-    """Trains a recogniser, from the last checkpoint on; returns the best one."""
+    """Trains a recogniser, from the last checkpoint on; returns the best one.
+
+    vocabulary: what the labels are; the characters of the settings, if not given.
+    """
     options, devices = config.train, Devices(config.train.devices)
-    recogniser = Recogniser(config.model, config.features, nnx.Rngs(options.seed))
+    recogniser = Recogniser(
+        config.model, config.features, nnx.Rngs(options.seed), vocabulary
+    )
     some = utterances[:: max(1, len(utterances) // 2000)]  # of all speakers
     recogniser.normalise.measure([u.features for u in some])
-    steps = len(_plan(config, utterances, shapes, epoch=1))
+    plan = _plan(config, utterances, shapes, epoch=1)
+    steps = len(plan)
+    if options.accumulate > options.epochs * steps:
+        raise SpeechError(
+            f"expected train.accumulate of at most {options.epochs * steps}, which are "
+            f"all batches: else nothing is ever learnt; got {options.accumulate}"
+        )
     optimizer = make_optimizer(options, options.epochs * steps)
     training = prepare(config, optimizer, recogniser, devices.whole)
     state, done = devices.copy(training.state), checkpoints.last or 0
     if done:
         state = checkpoints.restore(done, state)
+        expect_vocabulary(training.recogniser(devices.local(state)))
     progress.begin(done, options.epochs * steps)
+    left = plan if done < options.epochs * steps else []
+    compiled = Ahead(
+        training.step,
+        {
+            frames: (state, devices.share(batch), np.int32(0))
+            for frames, batch in _empty(config, utterances, shapes, left).items()
+        },
+    )
 
     for epoch in range(done // steps + 1, options.epochs + 1):
         best = checkpoints.best or done
@@ -184,7 +208,8 @@ def train(
         for rows, frames in plan[done % steps :]:
             shape = Shapes((frames,), shapes.labels)
             batch = pad(utterances, rows, shape, options.batch_size, versions)
-            state, loss = training.step(state, devices.share(batch), done)
+            step = compiled[frames]
+            state, loss = step(state, devices.share(batch), np.int32(done))
             done += 1
             if not np.isfinite(loss):
                 raise _not_finite(done, [utterances[row] for row in rows], checkpoints)
@@ -211,8 +236,10 @@ def usable(loaded: Dataset, kind: Kind = "ctc") -> Dataset:
         frames, labels = output_frames(min(utterance.lengths)), utterance.labels
         if frames > 0 if kind == "transducer" else fits(labels, frames):
             fit.append(utterance)
+        elif not utterance.text:
+            skipped.append(Skipped(utterance.clip, "has no text"))
         else:
-            reason = f"{frames} output frames are too few for {len(labels)} characters"
+            reason = f"{frames} output frames are too few for {len(labels)} labels"
             skipped.append(Skipped(utterance.clip, reason))
     return Dataset(fit, skipped)
 
@@ -225,6 +252,15 @@ def draw_versions(
         return None
     rng = np.random.default_rng((config.train.seed, epoch, 1))
     return rng.integers(len(utterances[0].versions), size=len(utterances))
+
+
+def _empty(config: RunConfig, utterances, shapes: Shapes, plan) -> dict[int, Batch]:
+    """A batch of nothing for each number of frames in a plan."""
+    nobody = np.zeros(0, np.int32)
+    return {
+        n: pad(utterances, nobody, Shapes((n,), shapes.labels), config.train.batch_size)
+        for n in dict.fromkeys(n for _, n in plan)
+    }
 
 
 def _plan(config: RunConfig, utterances, shapes: Shapes, epoch: int):

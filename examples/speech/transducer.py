@@ -13,7 +13,7 @@ from flax import nnx
 from prnn_jax import nnx as prnn
 
 from .config import ModelConfig
-from .text import BLANK, Alphabet
+from .text import BLANK
 
 
 class Written(NamedTuple):
@@ -27,7 +27,7 @@ class Transducer(nnx.Module):
     """Predictor and joint network; the encoder is the rest of the recogniser."""
 
     def __init__(self, model: ModelConfig, rngs: nnx.Rngs):
-        labels, size = Alphabet(model.characters).labels, model.predictor_projection
+        labels, size = model.labels, model.predictor_projection
         self.embedding = nnx.Embed(labels, size, rngs=rngs)  # BLANK: nothing so far
         self.recurrent = prnn.Stack(
             "lstm",
