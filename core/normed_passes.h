@@ -11,12 +11,6 @@
 
 namespace prnn {
 
-// Rows whose step threads may take at the same time.
-inline constexpr std::int64_t kRowsOfRound = 8;
-// Values per unit that a row keeps between phases, or within the second.
-template <class C>
-inline constexpr int kNormScratch = 2 * C::kGates + 2;
-
 // What both passes over such a cell share.
 template <class C, class Io, class T>
 struct NormedPassBase : PassBase<C, Io, T> {
@@ -26,8 +20,7 @@ struct NormedPassBase : PassBase<C, Io, T> {
   static constexpr int kGates = C::kGates;
 
   PRNN_HD std::int64_t units(int phase) const {
-    const std::int64_t round = shape.batch < kRowsOfRound ? shape.batch : kRowsOfRound;
-    return phase == 0 ? shape.hidden : round * Io::kUnits;
+    return phase == 0 ? shape.hidden : kRowsOfRound * Io::kUnits;
   }
 
  protected:
@@ -44,7 +37,7 @@ struct NormedPassBase : PassBase<C, Io, T> {
   PRNN_HD bool normalises_inner() const { return C::kInner && cell.norm.inner != InnerNorm::kNone; }
   // The n-th of a row's values.
   PRNN_HD float* scratch(float* of_all, std::int64_t g, std::int64_t b, int n) const {
-    return of_all + shape.padded_row(b, g, kNormScratch<C>) + n * shape.hidden;
+    return of_all + shape.padded_row(b, g, norm_scratch(kGates)) + n * shape.hidden;
   }
   PRNN_HD Vec<kGates, F> scaled(const PerUnit<C, F>& own, const float* centred, std::int64_t unit,
                                 const Vec<kGates, float>& inverse, Io io) const {

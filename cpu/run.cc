@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/normed_passes.h"
+#include "core/row_norm.h"
 #include "cpu/huge_pages.h"
 #include "cpu/prepacked.h"
 #include "cpu/stages.h"
@@ -33,7 +33,7 @@ std::int64_t state_floats(const Shape& shape) { return shape.batch * shape.group
 std::int64_t phase_scratch_floats(const Problem& p) {
   const int phases = visit(p.cell, [](auto cell) { return decltype(cell)::kPhases; });
   if (phases == 1) return 0;
-  if (numbers(p.cell).normalises) return p.shape.own_floats(2 * numbers(p.cell).gates + 2);
+  if (numbers(p.cell).normalises) return p.shape.own_floats(norm_scratch(numbers(p.cell).gates));
   if (!numbers(p.cell).projects) return p.shape.own_floats(3);
   return p.kind == Kind::kForward ? p.shape.own_floats(1) : p.shape.of_output().own_floats(1);
 }
