@@ -169,7 +169,7 @@ def test_stacks_and_statistics():
         wanted, _ = cell(wanted, layer)
     np.testing.assert_allclose(y, wanted, atol=1e-5)
     (of_layer, *_) = prnn_jax.statistics(cell, x, layers[:1])
-    assert np.isfinite(of_layer.forward["y"].largest).all()
+    assert np.isfinite(of_layer.forward["h"].largest).all()
 
 
 def test_begins_with_gains_of_one():

@@ -19,7 +19,7 @@ import prnn_jax
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls
 from prnn_jax._call.primals import Primals
-from prnn_jax._engine import ffi
+from prnn_jax._engine import ffi, scan
 from prnn_jax._engine.modules import native
 from prnn_jax.testing import check_cell
 
@@ -114,37 +114,59 @@ def test_native_calls_are_there():
     assert plan.engine == "scan", plan
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru"])
-def test_rows_are_the_same_bits_in_any_batch(name):
-    """Of the engine: what XLA makes of x is of another order in another batch."""
+def drawn(name: str, batch: int, hidden: int):
+    """What the engines take: a call, primals and cotangents of y."""
     call = Call(CELLS[name].row, save="all", implementation="native")
-    cell, hidden, rng = call.table, 72, np.random.default_rng(5)
-    gates, count = cell.gates, len(own_inputs_of(cell))
+    cell, rng = call.table, np.random.default_rng(5)
+    wide, of_unit = cell.gates * hidden, 2 * cell.gates + 2 * (cell.states - 1)
 
     def draw(*shape):
         return jnp.asarray(rng.normal(size=shape) / 3, jnp.float32)
 
-    weights = draw(1, hidden, gates * hidden), jnp.zeros((1, gates * hidden))
-    own, states = draw(1, count * hidden), (draw(11, 1, hidden),) * cell.states
-    a_x, dy = draw(11, 5, 1, gates * hidden), draw(11, 5, 1, hidden)
+    primals = Primals(
+        draw(batch, 5, 1, wide),
+        draw(1, hidden, wide),
+        jnp.zeros((1, wide)),
+        (draw(batch, 1, hidden),) * cell.states,
+        Controls(),
+        draw(1, of_unit * hidden),
+    )
+    return call, primals, draw(batch, 5, 1, hidden)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_rows_are_the_same_bits_in_any_batch(name):
+    """Of the engine: what XLA makes of x is of another order in another batch."""
+    call, primals, dy = drawn(name, 11, 72)
 
     @jax.jit
     def run(a_x, dy, states):
-        primals = Primals(a_x, *weights, states, Controls(), own)
-        y, state_n, saved = ffi.forward(call, primals)
-        kept, cotangents = (y, saved), (dy, state_n)
-        return y, state_n, saved, ffi.backward(call, primals, kept, cotangents)[:4]
+        given = primals._replace(source=a_x, state_0=states)
+        y, state_n, saved = ffi.forward(call, given)
+        backward = ffi.backward(call, given, (y, saved), (dy, state_n))
+        return y, state_n, saved, backward[:4]
 
-    whole = run(a_x, dy, states)
+    arrays = primals.source, dy, primals.state_0
+    whole = run(*arrays)
+
+    def row_of(tree, row):
+        return jax.tree.map(lambda a: a[row : row + 1], tree)
+
     for row in (0, 8, 10):
-        given = jax.tree.map(lambda a: a[row : row + 1], (a_x, dy, states))  # noqa: B023
-        alone = run(*given)
-        assert_bitwise_equal(alone, jax.tree.map(lambda a: a[row : row + 1], whole))  # noqa: B023
+        assert_bitwise_equal(run(*row_of(arrays, row)), row_of(whole, row))
 
 
-def own_inputs_of(cell) -> list[int]:
-    """A place for each number that a step has of a unit."""
-    return list(range(2 * cell.gates + 2 * (cell.states - 1)))
+@pytest.mark.parametrize("name", ["lstm", "lstm_torchaudio", "gru"])
+def test_platforms_without_the_engine_have_the_same_gradients(name):
+    """A program for several platforms keeps what the engine keeps."""
+    call, primals, dy = drawn(name, 3, 9)
+    y, state_n, saved = ffi.forward(call, primals)
+    scanned = scan.forward(call, *primals)
+    given = primals, (y, saved), (dy, state_n)
+    ours = ffi.backward(call, *given)
+    of_scan = scan.backward(call, primals, (dy, state_n))
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(close, ((y, state_n, saved), ours), (scanned, of_scan))
 
 
 WAYS = """
