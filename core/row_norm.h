@@ -11,7 +11,7 @@ namespace prnn {
 inline constexpr std::int64_t kRowsOfRound = 8;
 // Values per unit that a row keeps between phases, or within the second, backward; forward it is
 // as many as gates, and two.
-constexpr int norm_scratch(int gates) { return 2 * gates + 2; }
+PRNN_HD constexpr int norm_scratch(int gates) { return 2 * gates + 2; }
 
 // Of N kinds of values, `hidden` each, one after the other; kinds with one mean, or each its own.
 template <int N, class Io>

@@ -3,13 +3,13 @@
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from prnn_jax._autodiff.before import before
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Primals
-from prnn_jax._cells.normed import SEEN, own_inputs
+from prnn_jax._cells.normed import GATES, SEEN, own_inputs
 from prnn_jax._cells.table import State
 
 
@@ -81,13 +81,14 @@ def _sum_of_normed(
     """Likewise, of a cell with layer norm."""
     cell, norm = call.table, call.table.norm
     assert norm is not None
-    gradients: dict[Any, Any] = dict(enumerate(jnp.split(da, cell.gates, -1)))
-    gradients[SEEN] = dseen
+    gradients: dict[str, Any] = {GATES: da, SEEN: dseen}
     wide = jnp.promote_types(da.dtype, jnp.float32)
+    # A product with ones: XLA's sums over rows take a multiple of its time.
+    ones = jnp.ones(da.shape[:2], wide)
     sums = []
     for of, factor in own_inputs(norm, cell.state_names, states, reserve):
         terms = gradients[of].astype(wide)
         if factor is not None:
             terms = terms * counting(call, factor, controls).astype(wide)
-        sums.append(terms.sum((0, 1)))
+        sums.append(jnp.tensordot(ones, terms, 2, precision=lax.Precision.HIGHEST))
     return jnp.concatenate(sums, -1)

@@ -97,12 +97,12 @@ def _gru(norm: LayerNorm, call, a_x, state, product, own):
     return (n + z * (h - n),), (r, z, n, *jnp.split(a, 3, -1))
 
 
-#: Of gradients, beside those of the gates: that of an LSTM's c as its output sees it.
-SEEN = "seen"
+#: Of gradients: all gates' side by side, and that of an LSTM's c as its output sees it.
+GATES, SEEN = "gates", "seen"
 
 
 def own_inputs(norm: LayerNorm, state_names: str, before, reserve):
-    """What each number that a step has of a unit multiplies, of all steps at once.
+    """What the numbers that a step has of a unit multiply, of all steps at once.
 
     Args:
       norm: of the cell.
@@ -111,22 +111,18 @@ def own_inputs(norm: LayerNorm, state_names: str, before, reserve):
       reserve: of each step.
 
     Returns:
-      Pairs: whose gradient it is a factor of, a gate's number or `SEEN`, and the
-      factor, None for 1.
+      Pairs: whose gradient they are factors of, `GATES` or `SEEN`, and the factors,
+      None for 1.
     """
     gates = len(reserve) // 2
-    parts = jnp.concatenate(reserve[gates:], -1)
-    inputs = jnp.split(standardised(parts, norm, gates), gates, -1)
-    factors: list[Array | None] = [None] * gates
+    inputs = standardised(jnp.concatenate(reserve[gates:], -1), norm, gates)
     if "c" not in state_names:  # r is between n and its share of the product
-        factors[2] = reserve[0]
-        inputs[2] = reserve[0] * inputs[2]
-    out = [*enumerate(inputs), *enumerate(factors)]
-    if "c" in state_names:
-        i, f, g, _ = reserve[:4]
-        c = f * before[1] + i * g  # as the step made it, whatever zoneout mixed
-        out += [(SEEN, standardised(c, norm)), (SEEN, None)]
-    return out
+        one = jnp.ones_like(reserve[0])
+        factors = jnp.concatenate([one, one, reserve[0]], -1)
+        return [(GATES, inputs * factors), (GATES, factors)]
+    i, f, g, _ = reserve[:4]
+    c = standardised(f * before[1] + i * g, norm)  # as made, whatever zoneout mixed
+    return [(GATES, inputs), (GATES, None), (SEEN, c), (SEEN, None)]
 
 
 STEPS: dict[str, Callable] = {"lstm": _lstm, "gru": _gru}
