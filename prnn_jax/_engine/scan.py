@@ -75,9 +75,11 @@ def forward(
             h = grouped_product(m, w_hr, call.precision)
             return h if h_more_t is None else h + h_more_t
 
-        own = () if per_unit is None else (per_unit[None],)
-        if own_more_t is not None:
-            own = (own[0] + own_more_t,)
+        own: tuple[Array, ...] = ()
+        if per_unit is not None:
+            own = (per_unit[None],)
+            if own_more_t is not None:
+                own = (per_unit[None] + own_more_t,)
         by_name = {"project": project} if cell.projects else {}
         after, reserve = cell.step(call, a_x_t, state, product, *own, **by_name)
         if zoneout is not None:
