@@ -1,8 +1,9 @@
 """How fast are the cells that few libraries have, beside those who have them?
 
 An LSTM with a projection of h: ours, `lax.scan` and PyTorch (if installed, in the same
-process with as many threads). Elementwise recurrences: ours, `lax.scan`,
-`lax.associative_scan`, and a sum of two arrays, which moves as many bytes. In turns.
+process with as many threads). Cells with layer norm: ours and `lax.scan`. Elementwise
+recurrences: ours, `lax.scan`, `lax.associative_scan`, and a sum of two arrays, which
+moves as many bytes. In turns.
 Run as `python -m benchmarks.cells`.
 """
 
@@ -33,6 +34,9 @@ PROJECTED = [
     for hidden in (256, 1024)
     for batch in (1, 8, 32)
 ]
+#: (cell, hidden, batch, time); the input is as wide.
+NORMED = [("lstm", 512, batch, 64 if batch < 32 else 32) for batch in (1, 8, 32)]
+NORMED += [("gru", 512, 1, 64), ("gru", 512, 32, 32)]
 #: (batch, time, features).
 ELEMENTWISE = [
     (1, 64, 512),
@@ -54,9 +58,20 @@ def projected(shape: tuple[int, int, int, int], mode: str) -> harness.Candidates
     params = prnn_jax.init("lstm", key[0], **sizes)
     x = jax.random.normal(key[1], (batch, time, size))
 
+    runs = _both(prnn_jax.lstm, params, x, mode)
+    if harness.installed(TORCH):
+        runs[TORCH] = _torch(params, np.asarray(x), mode)
+    return runs
+
+
+def _both(
+    layer: Callable, params: prnn_jax.Params, x: jax.Array, mode: str
+) -> harness.Candidates:
+    """Ours and the scan's: y; or gradients, that of x first."""
+
     def ours(implementation: str) -> Callable[[], object]:
         def y(params, x):
-            return prnn_jax.lstm(x, params, implementation=implementation)[0]
+            return layer(x, params, implementation=implementation)[0]
 
         def gradients(params, x):
             return jax.grad(lambda *args: jnp.sum(y(*args) ** 2), (1, 0))(params, x)
@@ -64,10 +79,16 @@ def projected(shape: tuple[int, int, int, int], mode: str) -> harness.Candidates
         run = jax.jit(y if mode == "forward" else gradients)
         return lambda: run(params, x)
 
-    runs = {OURS: ours(OURS), BASELINE: ours(BASELINE)}
-    if harness.installed(TORCH):
-        runs[TORCH] = _torch(params, np.asarray(x), mode)
-    return runs
+    return {OURS: ours(OURS), BASELINE: ours(BASELINE)}
+
+
+def normed(shape: tuple[str, int, int, int], mode: str) -> harness.Candidates:
+    """Calls of a cell with layer norm, as of the one with a projection."""
+    name, hidden, batch, time = shape
+    cell = prnn_jax.normed(name)  # pyright: ignore[reportArgumentType]
+    key = jax.random.split(jax.random.key(0), 2)
+    x = jax.random.normal(key[1], (batch, time, hidden))
+    return _both(cell, cell.init(key[0], hidden, hidden), x, mode)
 
 
 def _torch(params: prnn_jax.Params, x: np.ndarray, mode: str) -> Callable[[], object]:
@@ -119,12 +140,20 @@ def elementwise(shape: tuple[int, int, int], mode: str) -> harness.Candidates:
     return {name: candidate(y) for name, y in runs.items()}
 
 
+#: What makes a kind's calls, and of which shapes.
+_KINDS: dict[str, tuple[Callable, list]] = {
+    "projected": (projected, PROJECTED),
+    "normed": (normed, NORMED),
+    "elementwise": (elementwise, ELEMENTWISE),
+}
+
+
 def measure(kind: str, shape: tuple, mode: str, budget_s: float) -> dict:
     """An entry in the results: checked first, then timed."""
-    make = {"projected": projected, "elementwise": elementwise}[kind]
+    make = _KINDS[kind][0]
     runs = make(shape, mode)
     seen = runs
-    if (kind, mode) == ("projected", "train"):  # others' gradients have other shapes
+    if kind != "elementwise" and mode == "train":  # others' have other shapes
         seen = {name: functools.partial(_first, run) for name, run in runs.items()}
     difference = harness.check_agreement(f"{kind} {shape} {mode}", seen, TOLERANCE)
     if kind == "elementwise" and mode == "forward":
@@ -158,11 +187,10 @@ def _first(run: Callable[[], Any]) -> object:
 
 def _measure_all(options: argparse.Namespace) -> dict:
     """All points, on the CPU."""
-    shapes = {"projected": PROJECTED, "elementwise": ELEMENTWISE}
     points = []
     with jax.default_device(jax.devices("cpu")[0]):
         for kind in options.kinds:
-            for shape in shapes[kind]:
+            for shape in _KINDS[kind][1]:
                 for mode in MODES:
                     points.append(measure(kind, shape, mode, options.budget_s))
                     jax.clear_caches()
@@ -177,6 +205,7 @@ def table(results: dict) -> str:
     def row(point: dict) -> list[str]:
         layer = {
             "projected": "LSTM {} to {}, batch {}, time {}",
+            "normed": "{} with layer norm, {} units, batch {}, time {}",
             "elementwise": "linear, batch {}, time {}, {} features",
         }[point["kind"]]
         ratios = [point["ratio"].get(name) for name in names]
@@ -195,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs what the arguments say."""
     question = (__doc__ or "").partition("\n")[0]
     parser = command_line.parser(NAME, question, BUDGET_S)
-    kinds = "projected", "elementwise"
+    kinds = tuple(_KINDS)
     parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
     options = parser.parse_args(arguments)
     results = command_line.outcome(parser, options, _measure_all)

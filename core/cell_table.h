@@ -1,6 +1,6 @@
 // All cells, by a value at run time.
 #pragma once
-#include "core/cells.h"
+#include "core/normed_cells.h"
 
 namespace prnn {
 
@@ -24,6 +24,7 @@ struct CellSpec {
   float cap;                   // clipped ReLU only
   ChosenActivations f = {};    // of the general cells; an RNN's is the candidate's
   bool has_peepholes = false;  // general LSTM only
+  Normalisation norm = {};     // LSTM and GRU only, and not on a GPU
 };
 
 // Calls f(cell) for the cell chosen at run time. Of the host; inlined as PRNN_HD is.
@@ -37,12 +38,14 @@ template <class F>
     case CellKind::kGeneralRnn:
       return f(Rnn<AnyActivation>{spec.f.candidate, spec.skip});
     case CellKind::kLstm:
+      if (spec.norm.is_there) return f(NormedLstm{spec.norm});
       return f(Lstm{});
     case CellKind::kGeneralLstm:
       return f(GeneralLstm{spec.f, spec.has_peepholes});
     case CellKind::kSlstm:
       return f(Slstm{});
     case CellKind::kGru:
+      if (spec.norm.is_there) return f(NormedGru{spec.norm});
       return f(Gru{});
     case CellKind::kGeneralGru:
       return f(GeneralGru{spec.f});

@@ -48,6 +48,7 @@ struct Io {
   using F = Simd;
   using Fetched = Simd;
   static constexpr bool kProjectsInput = true;  // core/arrays.h
+  static constexpr int kUnits = kWidth;         // at most, at a time
   int lanes;
 
   // As it reads after a store and a load.

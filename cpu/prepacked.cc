@@ -60,6 +60,7 @@ std::int64_t prepacked_words(const Problem& p) {
 }
 
 bool can_prepare(const Problem& p) {
+  if (numbers(p.cell).normalises) return false;  // their a_x is XLA's
   return p.weights != WeightFormat::kInt8 ||
          std::max({p.shape.hidden, p.shape.output(), p.projection.input_size}) <= kMostQuantised;
 }

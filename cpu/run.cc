@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/row_norm.h"
 #include "cpu/huge_pages.h"
 #include "cpu/prepacked.h"
 #include "cpu/stages.h"
@@ -27,11 +28,12 @@ const Products* products_of(const Isa& isa, const Problem& p) {
 
 std::int64_t state_floats(const Shape& shape) { return shape.batch * shape.groups * shape.hidden; }
 
-// What the second phase of a step reads of the first: of GRU r h, r and z; or m forward and the
-// gradient of h backward.
+// What the second phase of a step reads of the first: of GRU r h, r and z; m forward and the
+// gradient of h backward; or, of cells with layer norm, all that a row is made of.
 std::int64_t phase_scratch_floats(const Problem& p) {
   const int phases = visit(p.cell, [](auto cell) { return decltype(cell)::kPhases; });
   if (phases == 1) return 0;
+  if (numbers(p.cell).normalises) return p.shape.padded_floats(norm_scratch(numbers(p.cell).gates));
   if (!numbers(p.cell).projects) return p.shape.padded_floats(3);
   return p.kind == Kind::kForward ? p.shape.padded_floats(1) : p.shape.of_output().padded_floats(1);
 }
@@ -64,6 +66,9 @@ std::int64_t packed_words(const Problem& p, std::int64_t units, std::int64_t pro
 std::int64_t packed_words(const Problem& p) {
   const CellNumbers n = numbers(p.cell);
   const std::int64_t hidden = p.shape.hidden, output = p.shape.output();
+  if (n.normalises)  // whose second phase has places, and no weights
+    return packed_words(p, hidden, n.gates, hidden) +
+           packed_words(p, kRowsOfRound * kWidestVector, 1, 0);
   if (!n.projects) return packed_words(p, hidden, n.gates, hidden);
   if (p.kind == Kind::kForward)
     return packed_words(p, hidden, n.gates, output) + packed_words(p, output, 1, hidden);

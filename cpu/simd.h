@@ -77,6 +77,13 @@ struct Simd {
   PRNN_HD friend Mask operator==(Simd a, Simd b) { return {a.v == b.v}; }
 };
 
+// Of all lanes, one after the other.
+PRNN_HD float total(Simd a) {
+  float sum = 0.0f;
+  for (int n = 0; n < kWidth; ++n) sum += a.v[n];
+  return sum;
+}
+
 PRNN_HD Simd select(Mask m, Simd yes, Simd no) { return m.v ? yes.v : no.v; }
 
 // The larger, and the smaller. b where one is NaN. (GCC 12 warns of _mm512_max_ps itself.)

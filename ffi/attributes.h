@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "core/cell_table.h"
 #include "core/dtype.h"
@@ -21,6 +22,7 @@ namespace prnn {
 struct CallAttributes {
   std::string_view cell;
   std::string_view activations;  // of the general cells
+  std::string_view norm;         // of cells with layer norm, else empty
   bool projects;                 // makes its own a_x
   bool prepared;                 // and is given packed weights
   bool time_major, reverse, bidirectional;
@@ -55,6 +57,13 @@ inline std::optional<CellSpec> cell_named(std::string_view name) {
   if (name == "gru_general") return of(CellKind::kGeneralGru);
   if (name == "gru_reset_before") return of(CellKind::kGruResetBefore);
   if (name == "lstm_projected") return of(CellKind::kProjectedLstm);
+  for (const auto& [normed, kind] :
+       {std::pair{"layer_norm_lstm", CellKind::kLstm}, std::pair{"layer_norm_gru", CellKind::kGru}})
+    if (name == normed) {
+      CellSpec spec = of(kind);
+      spec.norm.is_there = true;
+      return spec;
+    }
   return std::nullopt;
 }
 inline std::optional<ActivationKind> activation_kind(std::string_view name) {
@@ -92,6 +101,34 @@ inline std::optional<ChosenActivations> activations_of(std::string_view text) {
   }
   return out;
 }
+// How a cell normalises, as prnn_jax/_cells/normed.py says it: of what, over what, what sees the
+// inner value, and the bits of epsilon, in hex.
+inline std::optional<Normalisation> normalisation_of(std::string_view text) {
+  Normalisation out{};
+  if (text.empty()) return out;
+  out.is_there = true;
+  const auto take = [&](std::string_view word) {
+    if (!text.starts_with(word)) return false;
+    text.remove_prefix(word.size());
+    return true;
+  };
+  out.of_sum = take("sum ");
+  if (!out.of_sum && !take("parts ")) return std::nullopt;
+  out.per_gate = take("gate ");
+  if (!out.per_gate && !take("gates ")) return std::nullopt;
+  if (take("output "))
+    out.inner = InnerNorm::kOutput;
+  else if (take("state "))
+    out.inner = InnerNorm::kState;
+  else if (!take("none "))
+    return std::nullopt;
+  std::uint32_t bits = 0;
+  const char* end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, bits, 16);
+  if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
+  out.epsilon = std::bit_cast<float>(bits);
+  return out;
+}
 // The cell of a call.
 inline std::optional<CellSpec> cell_of(const CallAttributes& call) {
   std::optional<CellSpec> cell = cell_named(call.cell);
@@ -101,6 +138,9 @@ inline std::optional<CellSpec> cell_of(const CallAttributes& call) {
   const auto f = activations_of(call.activations);
   if (!f) return std::nullopt;
   cell->f = *f;
+  const auto norm = normalisation_of(call.norm);
+  if (!norm || norm->is_there != cell->norm.is_there) return std::nullopt;
+  cell->norm = *norm;
   return cell;
 }
 
@@ -128,10 +168,11 @@ inline xla::ffi::Error check_attributes(CallAttributes call) {
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     prnn::CallAttributes, xla::ffi::StructMember<std::string_view>("cell"),
     xla::ffi::StructMember<std::string_view>("activations"),
-    xla::ffi::StructMember<bool>("projects"), xla::ffi::StructMember<bool>("prepared"),
-    xla::ffi::StructMember<bool>("time_major"), xla::ffi::StructMember<bool>("reverse"),
-    xla::ffi::StructMember<bool>("bidirectional"), xla::ffi::StructMember<std::string_view>("save"),
-    xla::ffi::StructMember<bool>("has_lengths"), xla::ffi::StructMember<bool>("has_resets"),
-    xla::ffi::StructMember<bool>("has_mask"), xla::ffi::StructMember<bool>("has_zoneout"),
-    xla::ffi::StructMember<float>("skip"), xla::ffi::StructMember<float>("cap"),
-    xla::ffi::StructMember<bool>("exact"), xla::ffi::StructMember<std::int64_t>("max_sms"));
+    xla::ffi::StructMember<std::string_view>("norm"), xla::ffi::StructMember<bool>("projects"),
+    xla::ffi::StructMember<bool>("prepared"), xla::ffi::StructMember<bool>("time_major"),
+    xla::ffi::StructMember<bool>("reverse"), xla::ffi::StructMember<bool>("bidirectional"),
+    xla::ffi::StructMember<std::string_view>("save"), xla::ffi::StructMember<bool>("has_lengths"),
+    xla::ffi::StructMember<bool>("has_resets"), xla::ffi::StructMember<bool>("has_mask"),
+    xla::ffi::StructMember<bool>("has_zoneout"), xla::ffi::StructMember<float>("skip"),
+    xla::ffi::StructMember<float>("cap"), xla::ffi::StructMember<bool>("exact"),
+    xla::ffi::StructMember<std::int64_t>("max_sms"));

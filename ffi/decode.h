@@ -4,7 +4,8 @@
 //                               -> y, state_n..., [saved], workspace
 //   prnn_backward  w_hh, [per_unit], [w_hr], y, [saved], state_0..., dy, dstate_n..., controls
 //                        -> da_x, [da_h], [dh], dstate_0..., [dreset_to... float32], workspace
-// `per_unit` is absent where the cell has no such numbers, w_hr and dh where it does not project,
+// `per_unit` is absent where the cell has no such numbers, w_hr where it does not project, dh
+// where it neither does nor has an inner value to normalise,
 // `saved` where nothing is kept, da_h where it equals da_x. The controls are those that the
 // attributes name, of
 //   lengths int32, resets bool, reset_to..., mask, zoneout
@@ -246,7 +247,7 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
                                                      xla::ffi::RemainingRets rets,
                                                      const CallAttributes& call) {
   const auto cell = cell_named(call.cell);
-  const bool has_one_more = cell && (cell->has_peepholes || numbers(*cell).projects);
+  const bool has_one_more = cell && (numbers(*cell).per_unit > 0 || numbers(*cell).projects);
   auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(has_one_more ? 2 : 1),
                               args.get<xla::ffi::AnyBuffer>(1), call);
   if (!decoded.has_value()) return decoded;
@@ -266,7 +267,7 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
   at.controls = decode_controls(buffers, shape, n.states, call);
   at.da_x = buffers.sequence_result(n.gates);
   at.da_h = n.same_gradient ? at.da_x : buffers.sequence_result(n.gates);
-  if (n.projects) at.dh = buffers.output_result();
+  if (n.projects || n.has_inner) at.dh = buffers.output_result();
   for (int s = 0; s < n.states; ++s) at.dstate_0[s] = buffers.state_result(s);
   if (call.has_resets)
     for (int s = 0; s < n.states; ++s) at.dreset_to[s] = buffers.state_sums(s);

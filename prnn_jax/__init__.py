@@ -13,6 +13,7 @@ from importlib.metadata import version as _version
 from prnn_jax import convert as convert
 from prnn_jax._autodiff.recurrence import SAVED
 from prnn_jax._cells.activations import Activation
+from prnn_jax._cells.normed import LayerNorm
 from prnn_jax._engine.plan import Plan
 from prnn_jax._given.params import (
     BidirectionalParams,
@@ -34,6 +35,7 @@ from prnn_jax._ops.explain import explain
 from prnn_jax._ops.export import export_checks
 from prnn_jax._ops.init import init
 from prnn_jax._ops.layer_stack import stack
+from prnn_jax._ops.normed import NormedCell, normed
 from prnn_jax._ops.prepare import prepare
 from prnn_jax._ops.recurrence import recurrence
 from prnn_jax._ops.recurrent import gru, lstm, rnn, slstm
@@ -53,9 +55,11 @@ __all__ = [
     "BidirectionalParams",
     "DefinedCell",
     "Layer",
+    "LayerNorm",
     "LayerStatistics",
     "MultiHeadParams",
     "Norm",
+    "NormedCell",
     "Params",
     "Plan",
     "Prepared",
@@ -70,6 +74,7 @@ __all__ = [
     "lstm",
     "min_gru",
     "min_lstm",
+    "normed",
     "plot_statistics",
     "prepare",
     "qrnn",

@@ -24,6 +24,7 @@ from prnn_jax._cells.table import State
 from prnn_jax._engine import ffi, input_projection, scan, weight_products
 from prnn_jax._engine.batching import whole
 from prnn_jax._engine.input_projection import pre_activations
+from prnn_jax._engine.normed import entered
 from prnn_jax._engine.sharding import aligned
 from prnn_jax._engine.weight_products import Weights
 
@@ -49,7 +50,11 @@ def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
 
 
 def placed(call: Call, primals: Primals) -> Primals:
-    """The same; on an Explicit mesh, states and controls are where the source is."""
+    """As the engines take them: of a cell with layer norm, the x part is normalised.
+
+    On an Explicit mesh, states and controls are where the source is.
+    """
+    primals = entered(call, primals)
     source, state_0, controls = primals.source, primals.state_0, primals.controls
     like: Any = source
     if isinstance(source, Input):
@@ -111,7 +116,8 @@ def _backward_of(call: Call, primals, kept, cotangents):
     else:
         gradients = ffi.backward(call, primals, kept, cotangents)
         m = projected(call, saved, primals.controls)
-        dper_unit = per_unit.gradient(call, primals, y, saved, gradients[0])
+        own = gradients[0], gradients[-1]
+        dper_unit = per_unit.gradient(call, primals, y, saved, *own)
     da_x, da_h, dstate_0, dreset_to, dh = gradients
     # Parallel in time: one large product instead of `time` small ones.
     weights = _multiplied(call, primals, y, saved, da_h)
@@ -121,7 +127,8 @@ def _backward_of(call: Call, primals, kept, cotangents):
     of_weights, of_source = weight_products.gradients(call, w_hh, given, projection)
     of_w_hh, of_w_hr = of_weights[: len(weights)], of_weights[len(weights) :]
     dw_hh, db_hh = (jnp.concatenate(parts, -1) for parts in zip(*of_w_hh, strict=True))
-    dsource = da_x
+    norm = call.table.norm
+    dsource = da_h if norm is not None and norm.of == "sum" else da_x
     if of_source is not None:
         dsource = input_projection.gradients(source, of_source)
     return Primals(

@@ -35,7 +35,7 @@ class Call:
     """Static configuration of a recurrence; hashable.
 
     Attributes:
-      cell: name in `_cells.table.CELLS`.
+      cell: key of `_cells.table.CELLS`.
       time_major: whether sequences begin with time.
       reverse: whether all groups run from the last step to the first.
       bidirectional: whether the second half of the groups runs against the first.
@@ -119,8 +119,9 @@ class Call:
         been stored.
         """
         return {
-            "cell": self.cell,
+            "cell": self.table.name,
             "activations": activations_attribute(self.f, dtype),
+            "norm": "" if self.table.norm is None else self.table.norm.attribute,
             "projects": projects,
             "prepared": prepared,
             "time_major": self.time_major,

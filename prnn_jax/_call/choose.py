@@ -38,8 +38,8 @@ def cell_of(op: str, function: AnyCell, options: Options) -> dict[str, Any]:
             )
         check(
             options.reserve == "fast",
-            f"{op}: reserve must be 'fast' for {function.name}, which no engine runs, "
-            "got 'lean'; jax.checkpoint around the call saves memory.",
+            f"{op}: reserve must be 'fast' for {function.name}, whose gates none make "
+            "again, got 'lean'; jax.checkpoint around the call saves memory.",
         )
         return {"cell": function.row}
     activation, gate_activation = options.activation, options.gate_activation

@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Literal, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from prnn_jax._cells.normed import LayerNorm
 from prnn_jax._given import checks
 
 State = tuple[Array, ...]
@@ -78,6 +80,10 @@ class Cell:
       engines: the platforms that have a native engine for it; none of a cell that
         `define_cell` has made.
       described: what messages call it, of a cell that lacks what others have.
+      norm: how its step normalises, of a cell with layer norm.
+      base: the cell that this one is with layer norm.
+      own: of the numbers that each unit has for itself, as the caller gives them, where
+        they have names: name, how many, and what they begin with.
     """
 
     name: str
@@ -97,6 +103,9 @@ class Cell:
     has_zoneout: bool = True
     engines: frozenset[str] = frozenset({"cpu", "cuda"})
     described: str = ""
+    norm: LayerNorm | None = None
+    base: CellName | None = None
+    own: tuple[tuple[str, int, float], ...] = ()
 
     has_product: ClassVar[bool] = True  # in a step; the cells of `_linear` have none
 
@@ -112,13 +121,26 @@ class Cell:
 
     @property
     def per_unit(self) -> int:
-        """Numbers that each unit has for itself."""
+        """Numbers that each unit has for itself, as the caller gives them."""
+        if self.own:
+            return sum(count for _, count, _ in self.own)
         return len(self.per_unit_gates)
+
+    def own_begins(self, values: int) -> np.ndarray:
+        """What so many of such numbers, of all units, begin with."""
+        begins = [first for _, count, first in self.own for _ in range(count)]
+        begins = begins or [0.0]
+        return np.repeat(np.asarray(begins, np.float32), values // len(begins))
 
     @property
     def projects(self) -> bool:
         """Whether h is a product of what the units give, and has a width of its own."""
         return self.project_input is not None
+
+    @property
+    def has_dh(self) -> bool:
+        """Whether its backward pass gives one gradient more: `_engine.ffi.backward`."""
+        return self.projects or (self.norm is not None and self.states > 1)
 
     @property
     def widths(self) -> tuple[str, ...]:

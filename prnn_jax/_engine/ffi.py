@@ -54,7 +54,8 @@ def backward(
     """Gradients of a_x, a_h, the initial state, `reset_to`, and h at every step.
 
     The last, where the cell projects, is all of it, with what comes back through w_hh;
-    zero at steps that do not count.
+    zero at steps that do not count. Of an LSTM with layer norm it is that of c as its
+    output sees it, and that of a_x is that of the gates' pre-activations.
 
     Args:
       call: as of the forward pass.
@@ -165,7 +166,7 @@ def _backward_results(call: Call, primals: Primals, kept):
     da = _result(y, sizes.sequence(call, call.table.gates))
     dstate_0 = tuple(_result(y, shape) for shape in sizes.states(call))
     dreset_to = None if primals.controls.reset_to is None else dstate_0
-    dh = _result(y, sizes.y(call)) if call.table.projects else None
+    dh = _result(y, sizes.y(call)) if call.table.has_dh else None
     return da, da, dstate_0, dreset_to, dh
 
 

@@ -12,6 +12,7 @@ from jax import Array, lax
 from prnn_jax._call.call import Call, Sizes
 from prnn_jax._call.controls import NONE, Controls, valid_steps
 from prnn_jax._call.primals import Primals
+from prnn_jax._cells.normed import divided
 from prnn_jax._cells.table import State
 from prnn_jax._engine.sharding import aligned
 
@@ -28,6 +29,7 @@ def forward(
     a_h: Array | None = None,
     h_more: Array | None = None,
     taps: State | None = None,
+    own_more: Array | None = None,
 ) -> tuple[Array, State, tuple[Array, ...]]:
     """Runs the cell over time; shapes as in `_call.call`.
 
@@ -35,6 +37,7 @@ def forward(
       a_h: as a_x; added to the products, one number to each.
       h_more: as y; added to the products that are h.
       taps: sequences, one for each state: added to what each step hands on.
+      own_more: a sequence, added to the numbers of units.
 
     Returns:
       y, the last state, and what `call.save` says of the saved values (a tuple of one
@@ -50,7 +53,7 @@ def forward(
         a_x = jnp.where(counts, a_x, 0)
 
     def step(state, inputs):
-        n, a_x_t, a_h_t, h_more_t, taps_t, reset, zoneout = inputs
+        n, a_x_t, a_h_t, h_more_t, taps_t, own_more_t, reset, zoneout = inputs
         before, mask_t = state, mask
         if reset is not None:
             state = _select(reset, reset_to, state)
@@ -72,7 +75,11 @@ def forward(
             h = grouped_product(m, w_hr, call.precision)
             return h if h_more_t is None else h + h_more_t
 
-        own = () if per_unit is None else (per_unit[None],)
+        own: tuple[Array, ...] = ()
+        if per_unit is not None:
+            own = (per_unit[None],)
+            if own_more_t is not None:
+                own = (per_unit[None] + own_more_t,)
         by_name = {"project": project} if cell.projects else {}
         after, reserve = cell.step(call, a_x_t, state, product, *own, **by_name)
         if zoneout is not None:
@@ -112,7 +119,7 @@ def forward(
     steps = jnp.arange(sizes.time, dtype=jnp.int32)
     sequences = jax.tree.map(
         lambda x: oriented(jnp.moveaxis(x, call.time_axis, 0)),
-        (a_x, a_h, h_more, taps, controls.resets, controls.zoneout),
+        (a_x, a_h, h_more, taps, own_more, controls.resets, controls.zoneout),
     )
     state_n, outputs = lax.scan(step, state_0, (steps, *sequences), reverse=in_reverse)
     y, saved = jax.tree.map(
@@ -128,21 +135,37 @@ def backward(
 ) -> tuple[Array, Array, State, State | None, Array | None]:
     """Gradients of a_x, of a_h (one number for each product), state_0 and reset_to.
 
-    And of h, all that each step's has, where the cell projects.
+    And of h, all that each step's has, where the cell projects; or of an LSTM with
+    layer norm that of c as its output sees it, and in place of a_x's that of the gates'
+    pre-activations.
     """
     dy, _ = cotangents
+    own_more = None
+    cell = call.table
+    sees_c = cell.norm is not None and cell.states > 1
 
-    def run(a_x, a_h, state_0, reset_to, h_more):
+    def run(a_x, a_h, state_0, reset_to, h_more, own_more):
         controls = primals.controls._replace(reset_to=reset_to)
         given = primals._replace(state_0=state_0, controls=controls)
-        y, state_n, _ = forward(call, a_x, *given[1:], a_h=a_h, h_more=h_more)
+        y, state_n, _ = forward(
+            call, a_x, *given[1:], a_h=a_h, h_more=h_more, own_more=own_more
+        )
         return y, state_n
 
     a_x: Any = primals.source
     h_more = jnp.zeros_like(dy) if call.table.projects else None
     state_0, reset_to = primals.state_0, primals.controls.reset_to
-    _, vjp = jax.vjp(run, a_x, jnp.zeros_like(a_x), state_0, reset_to, h_more)
-    return vjp(cotangents)
+    if sees_c:
+        own, lead = primals.per_unit, a_x.shape[:-1]
+        assert own is not None
+        own_more = jnp.zeros((*lead, own.shape[-1]), a_x.dtype)
+    given = a_x, jnp.zeros_like(a_x), state_0, reset_to, h_more, own_more
+    _, vjp = jax.vjp(run, *given)
+    *gradients, of_own = vjp(cotangents)
+    if sees_c:
+        _, of_gates, _, of_seen = divided(of_own, 4, 4, 1, 1)
+        gradients[0], gradients[-1] = of_gates, of_seen
+    return tuple(gradients)
 
 
 def _time_of_step(call: Call, sizes: Sizes, lengths: Array | None) -> Array:

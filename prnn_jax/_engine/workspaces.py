@@ -34,7 +34,7 @@ def cpu_floats(
 
     def floats(time: int, batch: int) -> int:
         shape = time, batch, sizes.groups, sizes.hidden, sizes.projection(call)
-        of = call.cell, jnp.dtype(dtype).name, *shape
+        of = call.table.name, jnp.dtype(dtype).name, *shape
         return native.cpu_workspace_floats(*of, backward, has_mask, input_size)
 
     return _of_any(sizes, floats)
@@ -63,7 +63,7 @@ def prepacked_words(call: Call, w_hh: Array, input_size: int, *, int8: bool) -> 
     """Of the array that `prnn_jax.prepare` gives a layer of these weights."""
     groups, output, columns = w_hh.shape
     sizes = Sizes(0, 0, groups, columns // call.table.gates, output)
-    of = call.cell, jnp.dtype(w_hh.dtype).name, groups, sizes.hidden
+    of = call.table.name, jnp.dtype(w_hh.dtype).name, groups, sizes.hidden
     return native.cpu_prepacked_words(*of, sizes.projection(call), input_size, int8)
 
 

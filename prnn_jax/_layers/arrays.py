@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 from jax import Array
 
 from prnn_jax._call.arguments import projected_sizes
@@ -115,6 +116,11 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
             f"{op}: {name} must be {list(shape)}, for {cell.gates} gates of {hidden} "
             f"units, got {[] if array is None else list(array.shape)}.",
         )
+    check(
+        cell.base != "gru" or params.b_hh is None,
+        f"{op}: b_hh must be None for the GRU with layer norm: add its parts of r and "
+        "z to b_ih, and that of n to the n_shift among its peepholes.",
+    )
     of_reset = cell.function == "gru" and options.get("reset_after", True)
     kind = "gru" if of_reset else "lstm"
     own = params.peepholes, params.w_hr
@@ -170,6 +176,11 @@ def own_numbers(op: str, cell: Cell, peepholes: Any) -> int:
         f"{op}: peepholes must be False, which only LSTM has, got True.",
     )
     return 3 if known else 0
+
+
+def begin_own(cell: Cell, shape: tuple[int, ...], dtype: Any) -> Array:
+    """What the numbers that units have for themselves begin with."""
+    return jnp.broadcast_to(jnp.asarray(cell.own_begins(shape[-1]), dtype), shape)
 
 
 def checked_proj_size(op: str, cell: Cell, proj_size: Any, heads: Any) -> int | None:

@@ -4,14 +4,13 @@ import functools
 from typing import Any, ClassVar, Self
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 
 from prnn_jax._cells.table import CELLS
 from prnn_jax._engine.plan import Plan
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._layers.arrays import layer_arrays
+from prnn_jax._layers.arrays import begin_own, layer_arrays
 from prnn_jax._layers.keras import check_told, registered
 from prnn_jax._layers.keras_own import OwnLayer, Weight
 from prnn_jax._ops.define import DefinedCell, check_defined
@@ -38,7 +37,9 @@ class DefinedLayer(OwnLayer):
         if self.use_bias:
             out["b_ih"] = Weight((wide,), init.zeros, "bias")
         if own:
-            out["peepholes"] = Weight((own,), init.zeros)
+            out["peepholes"] = Weight(
+                (own,), lambda _, shape, dtype: begin_own(row, shape, dtype)
+            )
         return out
 
     def state_shapes(self, input_size: int) -> tuple[tuple[int, ...], ...]:
@@ -84,7 +85,9 @@ class DefinedLayer(OwnLayer):
         kept = {n: a for n, a in params._asdict().items() if a is not None}
         count = CELLS[cls.defined.row].per_unit
         if count and "peepholes" not in kept:
-            kept["peepholes"] = jnp.zeros(count * given.hidden_size)
+            kept["peepholes"] = begin_own(
+                CELLS[cls.defined.row], (count * given.hidden_size,), params.w_hh.dtype
+            )
         return layer._with_arrays(given.input_size, kept)
 
     def explain(self, batch: int, time: int, **options: Any) -> Plan:

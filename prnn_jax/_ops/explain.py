@@ -124,7 +124,8 @@ def explain(
         call = replace(call, cell=call.table.with_projection)
     if missing:
         return Plan("scan", platform, (missing,))
-    if lowered_as(platform) == "cuda" and call.table.engines:
+    has_plans = call.table.engines and call.table.norm is None
+    if lowered_as(platform) == "cuda" and has_plans:
         return _on_cuda(call, sizes, dtype, training, platform, device)
     engine, reason = engine_for(call, dtype, platform)
     if engine == "scan":
@@ -146,7 +147,7 @@ def _on_cpu(
     rows = batch * sizes["time"]
     is_by_xla = not input_projection.is_native_faster(rows, weights, jnp.dtype(dtype))
     plan = native.cpu_plan(
-        call.cell,
+        call.table.name,
         sizes["time"],
         batch,
         groups,

@@ -205,7 +205,7 @@ def _first_bias(
     bias: bool,
 ) -> FirstBias | None:
     """What b_ih begins with, where that is not the scheme's own."""
-    cell = table.function
+    cell = table.base or table.function
     if chrono is not None:
         chrono = float(number("init", "chrono", chrono))
         check(
@@ -273,7 +273,11 @@ def _draw(
             uniform(1, output, wide),
             b_ih if bias else None,
             b_hh if bias else None,
-            uniform(5, own * hidden) if own else None,
+            None
+            if not own
+            else jnp.asarray(table.own_begins(own * hidden))
+            if table.own
+            else uniform(5, own * hidden),
             None if projection is None else uniform(6, hidden, projection),
         )
 
@@ -290,6 +294,6 @@ def _draw(
         matrix(1, output, orthogonal),
         b_ih if bias else None,
         None,
-        jnp.zeros(own * hidden) if own else None,
+        jnp.asarray(table.own_begins(own * hidden)) if own else None,
         None if projection is None else orthogonal(keys[6], (hidden, projection)),
     )

@@ -103,7 +103,7 @@ def _with_projection(op: str, call: Call, w_hr: Any) -> Call:
 
 
 def _with_per_unit(op: str, call: Call, peepholes: Any) -> Call:
-    if not call.table.engines and call.table.per_unit:
+    if call.table.per_unit:  # of a cell that is not without
         check(
             peepholes is not None,
             f"{op}: params.peepholes must be the units' own numbers, "

@@ -25,7 +25,8 @@ def pre_activations(
 ) -> list[Array]:
     """What goes into each gate's activation in a step.
 
-    Of a cell that `define_cell` has made: a_x and the products, whatever its step does.
+    Of a cell that `define_cell` or `normed` has made: a_x and the products, whatever
+    its step does.
 
     Args:
       a_x: one for each gate.

@@ -101,7 +101,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   backward.w_hh = forward.w_hh;
   backward.per_unit = forward.per_unit;
   backward.w_hr = forward.w_hr;
-  if (n.projects) backward.dh = buffers.unwritten(of_y);
+  if (n.projects || n.has_inner) backward.dh = buffers.unwritten(of_y);
   backward.y = forward.y;
   backward.saved = forward.saved;
   backward.da_x = buffers.unwritten(sequence * n.gates);
@@ -139,7 +139,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   run_layer();
   // And again, with its weights packed for calls of other sizes.
   const void* const not_prepacked = layer.forward.y;
-  if (!kind.bent) {
+  if (!kind.bent && !n.normalises) {
     prnn::Problem other = layer;
     other.shape.batch = 3;
     other.shape.time = 20;
@@ -350,8 +350,19 @@ int main(int argc, char**) {
                         {Dtype::kFloat16, false},  {Dtype::kFloat16, true}};
   // In place, by more threads than there are vectors of 16 units.
   const prnn::Shape oversubscribed{2, 4, 1, 192, false, false, false};
-  for (int n = 0; n <= static_cast<int>(CellKind::kProjectedLstm); ++n) {
-    const prnn::CellSpec cell{static_cast<CellKind>(n), n < 2 ? 0.2f : 0.0f, 0.8f};
+  std::vector<prnn::CellSpec> cells;
+  for (int n = 0; n <= static_cast<int>(CellKind::kProjectedLstm); ++n)
+    cells.push_back({static_cast<CellKind>(n), n < 2 ? 0.2f : 0.0f, 0.8f});
+  using prnn::InnerNorm;
+  for (const auto& [kind, norm] : std::initializer_list<std::pair<CellKind, prnn::Normalisation>>{
+           {CellKind::kLstm, {true, false, false, InnerNorm::kOutput, 1e-5f}},
+           {CellKind::kLstm, {true, true, true, InnerNorm::kState, 1e-3f}},
+           {CellKind::kGru, {true, false, false, InnerNorm::kNone, 1e-5f}}}) {
+    cells.push_back({kind, 0.0f, 0.0f});
+    cells.back().norm = norm;
+  }
+  for (int n = 0; n < static_cast<int>(cells.size()); ++n) {
+    const prnn::CellSpec& cell = cells[n];
     for (const Kind kind : kinds) {
       const auto alone = run(cell, oversubscribed, kind, 1),
                  shared = run(cell, oversubscribed, kind, 16);
@@ -381,7 +392,9 @@ int main(int argc, char**) {
               fail("lengths beyond what there is are not the nearest within", s, n, kind);
         }
         const bool plain = s.groups == 1 && !s.time_major && !s.reverse && !kind.bent;
-        if (cell.kind != CellKind::kLstm || !plain || kind.dtype != Dtype::kFloat32) continue;
+        if (cell.kind != CellKind::kLstm || cell.norm.is_there || !plain ||
+            kind.dtype != Dtype::kFloat32)
+          continue;
         if (s.time * s.batch == 0) continue;
         Floats y(alone[0].bytes.size() / sizeof(float));
         std::memcpy(y.data(), alone[0].bytes.data(), alone[0].bytes.size());

@@ -31,6 +31,7 @@ from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, typed
 from prnn_jax._layers.arrays import (
     alike,
+    begin_own,
     check_kept,
     checked_proj_size,
     layer_arrays,
@@ -147,7 +148,7 @@ class Layer(eqx.Module):
         self.w_ih, self.w_hh, self.b_ih, self.b_hn, self.w_hr = draw(key)
         count = own_numbers(name, table, peepholes)
         own = (*self.w_hh.shape[:-2], count * hidden_size // heads)
-        self.peepholes = jnp.zeros(own, dtype) if count else None
+        self.peepholes = begin_own(table, own, dtype) if count else None
 
     @classmethod
     def from_params(cls, params: Params, **options: Any) -> Self:
@@ -184,7 +185,9 @@ class Layer(eqx.Module):
         own = given.peepholes
         check_kept(name, given, layer.peepholes, layer.proj_size)
         if layer.peepholes is not None and own is None:
-            own = jnp.zeros(layer.peepholes.shape, layer.peepholes.dtype)
+            own = begin_own(
+                CELLS[cls._cell_name], layer.peepholes.shape, layer.peepholes.dtype
+            )
         arrays = (given.w_ih, given.w_hh, b_ih, b_hn, own, given.w_hr)
         check(
             layer.b_ih is not None or (b_ih is None and b_hn is None),

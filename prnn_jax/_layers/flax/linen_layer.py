@@ -24,7 +24,13 @@ from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._layers.arrays import alike, check_kept, layer_arrays, own_numbers
+from prnn_jax._layers.arrays import (
+    alike,
+    begin_own,
+    check_kept,
+    layer_arrays,
+    own_numbers,
+)
 from prnn_jax._layers.flax import shared
 from prnn_jax._layers.flax.carry import Carry, LayerCallOptions
 from prnn_jax._layers.flax.kinds import Kind
@@ -235,8 +241,10 @@ class Layer(nn.Module):
             arrays["b_hn"] = zeros if given.b_hn is None else given.b_hn
         if count:
             own = count * given.w_hh.shape[-1] // cls._kind.cell.gates
-            zeros = jnp.zeros((*given.w_hh.shape[:-2], own), given.w_hh.dtype)
-            arrays["peepholes"] = zeros if given.peepholes is None else given.peepholes
+            begins = begin_own(
+                cls._kind.cell, (*given.w_hh.shape[:-2], own), given.w_hh.dtype
+            )
+            arrays["peepholes"] = begins if given.peepholes is None else given.peepholes
         if given.w_hr is not None:
             arrays["w_hr"] = given.w_hr
         return layer, {"params": arrays}
@@ -270,11 +278,14 @@ class Layer(nn.Module):
     def _draw(self, make: Callable, in_features: int) -> Params:
         """The parameters, each by `make(name, draw)`, where draw is of a key."""
         options, gates = self._options(), self._kind.cell.gates
-        zeros = jax.nn.initializers.zeros
         own = own_numbers(options.name, self._kind.cell, self.peepholes)
 
         def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
             return make(name, lambda key: options.draw(init, key, rows, gates))
+
+        def begin(_: Array) -> Array:
+            shape = (*options.lead, own * options.width)
+            return begin_own(self._kind.cell, shape, options.param_dtype)
 
         def draw_w_hr(key: Array) -> Array:
             return options.draw_w_hr(self.recurrent_kernel_init, key)
@@ -284,7 +295,7 @@ class Layer(nn.Module):
             param("w_hh", self.recurrent_kernel_init, (options.output_width,), gates),
             param("b_ih", self.bias_init, (), gates),
             param("b_hn", self.bias_init, (), 1) if self._has_b_hn() else None,
-            param("peepholes", zeros, (), own) if own else None,
+            make("peepholes", begin) if own else None,
             make("w_hr", draw_w_hr) if options.proj_size is not None else None,
         )
 

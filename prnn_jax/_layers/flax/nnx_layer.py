@@ -22,7 +22,13 @@ from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._layers.arrays import alike, check_kept, layer_arrays, own_numbers
+from prnn_jax._layers.arrays import (
+    alike,
+    begin_own,
+    check_kept,
+    layer_arrays,
+    own_numbers,
+)
 from prnn_jax._layers.flax import shared
 from prnn_jax._layers.flax.carry import Carry, LayerCallOptions
 from prnn_jax._layers.flax.kinds import Kind
@@ -122,7 +128,11 @@ class Layer(nnx.Module):
         self.b_ih = draw(bias_init, (), gates)
         self.b_hn = draw(bias_init, (), 1) if self.recurrent_bias else nnx.data(None)
         own = own_numbers(name, self._kind.cell, peepholes)
-        self.peepholes = draw(_zeros, (), own) if own else nnx.data(None)
+        self.peepholes = nnx.data(None)
+        if own:
+            shape = (*options.lead, own * options.width)
+            own = begin_own(self._kind.cell, shape, options.param_dtype)
+            self.peepholes = nnx.Param(own)
         self.w_hr = nnx.data(None)
         if options.proj_size is not None:
             w_hr = options.draw_w_hr(recurrent_kernel_init, rngs.params())
