@@ -82,7 +82,8 @@ struct Weights {
       lanes.emplace_back();
       for (int k = 0; k < depth; ++k) lanes.back().push_back(value(n * depth + k, 0.7f));
     }
-    if (depth > 3) lanes[0][3] = from_bits(0x00400000);  // subnormal
+    bias[1] = 0;
+    for (float& weight : lanes[1]) weight = from_bits(0x00400000);  // subnormal
   }
   std::size_t floats() const {
     return static_cast<std::size_t>(vectors) * kLane *
