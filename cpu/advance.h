@@ -32,6 +32,11 @@ struct AdjacentPanels {
   }
 };
 
+PRNN_HD Product product_of(const Blocking& blocking, const RowBlock& block, int vectors) {
+  const Products& products = *blocking.products;
+  return (block.is_prepared ? products.of_prepared : products.of_floats)[block.count][vectors];
+}
+
 // The products with a panel, micropanel by micropanel, of those of some blocks of rows that have
 // them.
 template <int kPhase, class Pass>
@@ -49,18 +54,10 @@ PRNN_HD void multiply(const Pass& pass, const Blocking& blocking, const Panel& p
   for (int v = 0; v < units.product_vectors; v += units.micropanel_vectors) {
     const Micropanel micropanel = units.micropanel(v, slices(blocking, depth));
     visit([&](const RowBlock& block, float* at) __attribute__((always_inline)) {
-      blocking.products->at[block.count][micropanel.vectors](
-          panel.weights + micropanel.first_word, block.inputs, depth, at + micropanel.first_lane(),
-          units.lanes());
+      product_of(blocking, block, micropanel.vectors)(panel.weights + micropanel.first_word,
+                                                      block.inputs, depth,
+                                                      at + micropanel.first_lane(), units.lanes());
     });
-  }
-}
-
-// In place of a block's rows, those that 8-bit weights multiply.
-PRNN_HD void quantise(RowBlock& block, std::int64_t depth, float* out) {
-  for (int r = 0; r < block.count; ++r, out += Int8::row_floats(depth)) {
-    quantise(block.inputs[r], depth, out);
-    block.inputs[r] = out;
   }
 }
 
@@ -76,9 +73,9 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking,
   std::int64_t most_rows = min(min(part.last_row - part.first_row, kMostPendingRows),
                                max(kMostPendingFloats / adjacent.lanes(), blocking.rows));
   const bool is_int8 = blocking.weights == WeightFormat::kInt8;
-  if (is_int8) most_rows = min(most_rows, max(blocking.rows, kMostQuantised / depth));
-  constexpr std::int64_t kQuantisedFloats = Int8::row_floats(kMostQuantised);
-  alignas(64) float quantised[kQuantisedFloats];
+  if (is_int8) most_rows = min(most_rows, Int8::most_rows(depth));
+  constexpr std::int64_t kMostPrepared = Int8::row_floats(kMostQuantised);
+  alignas(64) float prepared[kMostPrepared];
   const std::int64_t panel_stride = most_rows * front.lanes();
   const Pending pending{pass.units(kPhase),
                         ascends ? front.first : back.first,
@@ -92,12 +89,16 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking,
   RowBlock blocks[kMostPendingRows];
   for (bool is_more = true; is_more;) {
     int count = 0;
-    std::int64_t rows = 0;
+    std::int64_t rows = 0, floats = 0;
     while ((count == 0 || rows + all.next_size() <= most_rows) &&
            (is_more = all.next(blocks[count]))) {
       RowBlock& block = blocks[count++];
-      if (is_int8 && block.multiplies)
-        quantise(block, depth, quantised + rows * Int8::row_floats(depth));
+      if (const auto prepare = blocking.products->prepare; prepare && block.multiplies) {
+        const std::int64_t taken =
+            prepare(block.inputs, block.count, depth, prepared + floats, kMostPrepared - floats);
+        block.is_prepared = taken > 0;
+        floats += taken;
+      }
       if (!block.multiplies)
         for (int n = 0; n < adjacent.count; ++n)
           __builtin_memset(products + n * panel_stride + rows * front.lanes(), 0,
@@ -148,7 +149,7 @@ void put_products(const Pass& pass, const Blocking& blocking, float* packed, con
         for (int v = 0; v < units.product_vectors; v += units.micropanel_vectors) {
           const Micropanel micropanel = units.micropanel(v, all_slices);
           for (const RowBlock* block = blocks; block < blocks + count; ++block)
-            blocking.products->at[block->count][micropanel.vectors](
+            product_of(blocking, *block, micropanel.vectors)(
                 weights + micropanel.first_word, block->inputs, depth,
                 pass.output(g, block->rows[0]) + units.first + micropanel.first_lane(),
                 pass.output_stride());

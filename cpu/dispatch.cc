@@ -23,22 +23,44 @@ namespace avx512_bf16 {
 extern const Products kDotProducts;
 extern const MatrixFunctions kDotMatrices;
 }  // namespace avx512_bf16
+namespace amx_bf16 {
+extern const Products kTileProducts;
+extern const MatrixFunctions kTileMatrices;
+}  // namespace amx_bf16
+#if PRNN_EMULATES_TILES
+namespace amx_emulated {
+extern const Products kTileProducts;
+extern const MatrixFunctions kTileMatrices;
+}  // namespace amx_emulated
+#endif
+
+namespace {
+
+// avx512's, but for products of bfloat16.
+Isa with_pairs(const char* name, const Products& products, const MatrixFunctions& matrices) {
+  Isa isa = avx512::kIsa;
+  isa.name = name;
+  isa.bfloat16 = &products;
+  isa.bfloat16_matrices = matrices;
+  isa.sums_pairs = true;
+  return isa;
+}
+
+}  // namespace
 #endif
 
 const Isa* find_isa(const char* name) {
 #if PRNN_HAS_X86_ISAS
-  if (std::strcmp(name, "avx512_bf16") == 0 && x86().avx512_bf16) {
-    static const Isa with_dot_products = [] {
-      Isa isa = avx512::kIsa;
-      isa.name = "avx512_bf16";
-      isa.bfloat16 = &avx512_bf16::kDotProducts;
-      isa.bfloat16_matrices = avx512_bf16::kDotMatrices;
-      return isa;
-    }();
-    return &with_dot_products;
-  }
-  if (std::strcmp(name, "avx512") == 0 && x86().avx512) return &avx512::kIsa;
-  if (std::strcmp(name, "avx2") == 0 && x86().avx2) return &avx2::kIsa;
+  static const Isa dot_products =
+      with_pairs("avx512_bf16", avx512_bf16::kDotProducts, avx512_bf16::kDotMatrices);
+  static const Isa tiles = with_pairs("amx_bf16", amx_bf16::kTileProducts, amx_bf16::kTileMatrices);
+  for (const Isa* isa : {&tiles, &dot_products, &avx512::kIsa, &avx2::kIsa})
+    if (std::strcmp(name, isa->name) == 0 && x86().has(name)) return isa;
+#if PRNN_EMULATES_TILES
+  static const Isa emulated =
+      with_pairs("amx_emulated", amx_emulated::kTileProducts, amx_emulated::kTileMatrices);
+  if (std::strcmp(name, emulated.name) == 0 && x86().avx512_bf16) return &emulated;
+#endif
 #endif
   return std::strcmp(name, "portable") == 0 ? &portable::kIsa : nullptr;
 }
@@ -48,15 +70,10 @@ const Isa& best_isa() {
     if (const char* wanted = wanted_isa())
       if (const Isa* isa = find_isa(wanted)) return *isa;
 #if PRNN_HAS_X86_ISAS
-    // AMD's processors do two multiply-adds of bfloat16 in the time of one of float (Zen 5: 490
-    // GFLOP/s against 240). On an Intel Xeon with AMX, widening in registers took 0.7 to 0.9 of
-    // the time where weights come from the second-level cache, and the same elsewhere.
-    if (x86().is_amd)
-      if (const Isa* isa = find_isa("avx512_bf16")) return *isa;
-#endif
-    for (const char* name : {"avx512", "avx2"})
-      if (const Isa* isa = find_isa(name)) return *isa;
+    return *find_isa(x86().best());
+#else
     return portable::kIsa;
+#endif
   }();
   return best;
 }

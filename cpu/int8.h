@@ -39,6 +39,14 @@ struct Int8 {
     return blocks(depth) * (1 + kAccumulationBlock / 2);
   }
 
+  // The rows whose integers there is room for.
+  PRNN_HD static constexpr std::int64_t most_rows(std::int64_t depth) {
+    return max(kMostQuantised / (blocks(depth) * kAccumulationBlock), 1);
+  }
+  // In place of rows, their integers.
+  static std::int64_t prepare(const float** rows, int count, std::int64_t depth, float* place,
+                              std::int64_t room);
+
   PRNN_HD static FloatVector start(const float*, int) { return FloatVector{}; }
   template <int kRows>
   PRNN_HD static FloatVector of_block(IntVector block, const Rows<kRows>& rows, int r) {
@@ -105,6 +113,14 @@ struct Int8 {
 #endif
 };
 
+constexpr bool rows_have_room() {
+  for (std::int64_t depth = 1; depth <= kMostQuantised; ++depth)
+    if (Int8::most_rows(depth) * Int8::row_floats(depth) > Int8::row_floats(kMostQuantised))
+      return false;
+  return true;
+}
+static_assert(rows_have_room());
+
 // ---- what weights multiply ----
 
 template <int kHalf = kWidth / 2>
@@ -150,6 +166,17 @@ PRNN_HD float quantise_block(const float* row, std::int64_t count, std::int16_t*
   auto* const integers = (std::int16_t*)(out + Int8::blocks(depth));
   for (std::int64_t first = 0; first < depth; first += kAccumulationBlock)
     out[first / kAccumulationBlock] = quantise_block(row + first, depth - first, integers + first);
+}
+
+// There is room: blocks are of most_rows() at most.
+inline std::int64_t Int8::prepare(const float** rows, int count, std::int64_t depth, float* place,
+                                  std::int64_t) {
+  const std::int64_t each = row_floats(depth);
+  for (int r = 0; r < count; ++r) {
+    quantise(rows[r], depth, place + r * each);
+    rows[r] = place + r * each;
+  }
+  return count * each;
 }
 
 // ---- packing ----

@@ -36,9 +36,10 @@ PRNN_HD void visit_pass(const Problem& p, F&& f) {
   });
 }
 
-Blocking block(const Problem& problem, Layout layout) {
+Blocking cut(const Problem& problem, const Products& multiply, Layout layout) {
   Blocking out{};
   out.layout = layout;
+  out.products = &multiply;
   visit_pass(problem, [&](const auto& pass) {
     using T = typename std::remove_cvref_t<decltype(pass)>::Value;
     out.phases = pass.kPhases;
@@ -62,9 +63,9 @@ Blocking block(const Problem& problem, Layout layout) {
       out.vector_words[p] = slices(out, depth) * kWidth * products;
       out.phase_words[p] = out.vector_words[p] * unit_vectors;
       out.panel_words = max(out.panel_words, out.vectors[p] * out.vector_words[p]);
-      out.micropanel_vectors[p] = vectors_of_micropanel(products * out.vectors[p], layout.rows);
-      out.rows = (int)min(out.rows, rows_in_registers(out.micropanel_vectors[p]));
-      if (is_int8) out.rows = (int)min(out.rows, max(kMostQuantised / depth, 1));
+      out.micropanel_vectors[p] = multiply.vectors_at_once(products * out.vectors[p], layout.rows);
+      out.rows = (int)min(out.rows, multiply.rows_at_once(out.micropanel_vectors[p]));
+      if (is_int8) out.rows = (int)min(out.rows, Int8::most_rows(depth));
       out.group_words += out.phase_words[p];
     }
   });
@@ -101,6 +102,7 @@ PRNN_HD void fence_far_stores([[maybe_unused]] const Pass& pass) {
 
 void advance(const Problem& problem, const Blocking& blocking, float* packed, const Part& part,
              std::int64_t step, int phase) {
+  const Turn turn(*blocking.products);
   visit_pass(problem, [&](const auto& pass) {
     if (phase == 0) advance_phase<0>(pass, blocking, packed, part, step);
     if constexpr (std::remove_cvref_t<decltype(pass)>::kPhases > 1)
@@ -124,6 +126,7 @@ void multiply_columns(const Problem& problem, const Blocking& blocking, float* p
 void advance_all(const Problem& problem, const Blocking& blocking, float* packed, Part part,
                  std::int64_t first, std::int64_t end) {
   part.first_panel = 0;
+  const Turn turn(*blocking.products);
   visit_pass(problem, [&](const auto& pass) {
     for (std::int64_t step = first; step < end; ++step) {
       part.last_panel = blocking.panels[0];
@@ -188,7 +191,8 @@ const Isa kIsa{PRNN_STRING(PRNN_ISA),
                &kProducts<Widening<Bfloat16>>,
                &kProducts<Widening<Float16>>,
                &kProducts<Int8>,
-               block,
+               false,
+               cut,
                pack,
                begin,
                widen,

@@ -30,11 +30,15 @@ void transpose_rows(const void* from, std::int64_t stride, std::int64_t depth, s
   }
 }
 
-// What a format multiplies of a row: the row itself, or what it puts in `place`.
+// What a format multiplies of a block's r-th row: the row itself, or what it puts in its place.
 template <class Format, class T>
-PRNN_HD const float* multiplied(const T* row, std::int64_t depth, float* place) {
+PRNN_HD const float* multiplied(const T* row, std::int64_t depth, float* places, int r) {
+  float* const place = places + r * kMostTerms;
   if constexpr (std::is_same_v<T, float>) {
     return row;
+  } else if constexpr (requires { Format::put(row, depth, places, r); }) {
+    Format::put(row, depth, places, r);
+    return places;
   } else if constexpr (requires { Format::kTakesPairs; }) {
     if (depth % 2 == 0) return (const float*)row;
     __builtin_memcpy(place, row, sizeof(T) * depth);
@@ -112,15 +116,15 @@ struct Panels {
 };
 
 // Some rows at a time are multiplied by all panels, while they are in the first-level cache.
-template <class T, class Format>
+template <class T, class Format, const Products& kTable = kProducts<Format>>
 void multiply_block(const MatrixBlock& block) {
   const Panels<T> panels(block);
   panels.pack();
-  const Products& product = kProducts<Format>;
+  const Turn turn(kTable);
   alignas(64) float products[kMaxRows * kMaxVectors * kWidth];
   alignas(64) float places_of_rows[std::is_same_v<T, float> ? 1 : kMaxRows * kMostTerms];
   const std::int64_t all = block.rows + (block.ones != nullptr ? 1 : 0);
-  std::int64_t blocks = ceil_div(all, rows_in_registers(panels.widest()));
+  std::int64_t blocks = ceil_div(all, kTable.rows_at_once(panels.widest()));
   for (std::int64_t m = 0; m < all; --blocks) {
     const int count = (int)ceil_div(all - m, blocks);
     const float* rows[kMaxRows] = {};
@@ -129,13 +133,14 @@ void multiply_block(const MatrixBlock& block) {
       const bool is_row = m < block.rows;
       const T* const row =
           (const T*)(is_row ? block.a : block.ones) + (is_row ? m * block.stride_a : 0);
-      rows[r] = multiplied<Format>(row, block.depth, places_of_rows + r * kMostTerms);
+      rows[r] = multiplied<Format>(row, block.depth, places_of_rows, r);
       places[r] = is_row ? block.c + m * block.stride_c : block.sums;
     }
     for (int n = 0; n < panels.count; ++n) {
       const auto panel = panels[n];
       for (int r = 0; r < count; ++r) prefetch_output(places[r] + panel.first, panel.columns);
-      product.at[count][panel.vectors](panel.weights, rows, block.depth, products, panel.lanes());
+      kTable.of_floats[count][panel.vectors](panel.weights, rows, block.depth, products,
+                                             panel.lanes());
       for (int r = 0; r < count; ++r)
         put(products + r * panel.lanes(), places[r] + panel.first, panel.columns, block.adds);
     }

@@ -37,7 +37,7 @@ struct Problem {
   WeightFormat weights;
 };
 
-inline constexpr int kMaxPhases = 2, kMaxRows = 8, kMaxVectors = 8;
+inline constexpr int kMaxPhases = 2, kMaxRows = 16, kMaxVectors = 8;
 
 // Panels side by side that are packed together: some slices of each in turn, so that a row of the
 // matrix, which is a page or more of memory, is read in longer pieces. LSTM 1024 is packed so in a
@@ -55,8 +55,23 @@ inline constexpr int kUnpackedRows = 4;
 using Product = void (*)(const float* micropanel, const float* const* rows, std::int64_t depth,
                          float* out, std::int64_t out_stride);
 // By the number of rows and of vectors; null where there would be too few registers.
+using ProductsBySize = Product[kMaxRows + 1][kMaxVectors + 1];
+
+// How an instruction set multiplies packed weights of one format.
 struct Products {
-  Product at[kMaxRows + 1][kMaxVectors + 1];
+  ProductsBySize of_floats;    // rows of float
+  ProductsBySize of_prepared;  // rows as prepare() puts them
+  // Puts at `place`, where there is room for so many floats, what products multiply in place of a
+  // block's rows. Gives how many that took; 0: the rows stay what they are, for want of room.
+  std::int64_t (*prepare)(const float** rows, int count, std::int64_t depth, float* place,
+                          std::int64_t room);  // null: all rows stay
+  // Of a panel's vectors, those that are multiplied at once where a part has so many rows; and how
+  // many rows are, by so many vectors.
+  int (*vectors_at_once)(int vectors, std::int64_t rows);
+  int (*rows_at_once)(int vectors);
+  // What a thread does before it multiplies, and after (cpu/product.h, Turn). Null: nothing.
+  void (*begin_turn)(), (*end_turn)();
+  bool by_tiles;  // which have rates of their own
 };
 
 // Where a product's weights come from.
@@ -144,8 +159,11 @@ struct Isa {
   const char* name;
   int width;
   const Products *float32, *bfloat16, *float16, *int8;  // by what the packed weights are
-  // The blocking of panels that are cut as the layout says.
-  Blocking (*block)(const Problem&, Layout);
+  // Whether it sums products of bfloat16 in another order where the weights are packed than where
+  // they are not: by pairs.
+  bool sums_pairs;
+  // The blocking of panels that are cut as the layout says, for these products.
+  Blocking (*cut)(const Problem&, const Products&, Layout);
   // Packs the part's panels of a phase, of its groups.
   void (*pack)(const Problem&, const Blocking&, const Part&, int phase, float* packed);
   // What rows [first, last) multiply first, where they read it from a place of its own.
@@ -168,6 +186,16 @@ struct Isa {
   // out[n] = sigmoid(in[n]), and so on: lets the tests measure their error.
   using Map = void (*)(const float* in, float* out, std::int64_t n);
   Map sigmoid, tanh, log_sigmoid, exp;
+
+  const Products& products(const Problem& problem) const {
+    if (problem.weights == WeightFormat::kInt8) return *int8;
+    return problem.dtype == Dtype::kBfloat16  ? *bfloat16
+           : problem.dtype == Dtype::kFloat16 ? *float16
+                                              : *float32;
+  }
+  Blocking block(const Problem& problem, Layout layout) const {
+    return cut(problem, products(problem), layout);
+  }
 };
 
 }  // namespace prnn

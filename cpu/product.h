@@ -167,9 +167,10 @@ void product(const float* micropanel, const float* const* rows, std::int64_t dep
 
 // How many rows of so many vectors there are registers for: for the sums, and a value of each row
 // or a slice of weights.
+inline constexpr int kMostInRegisters = 8;
 constexpr int rows_in_registers(int vectors) {
   int rows = 1;
-  while (rows < kMaxRows) {
+  while (rows < kMostInRegisters) {
     const int more = rows + 1, held = more < vectors ? more : vectors;
     if (more * vectors + held + 2 > kRegisters) break;
     rows = more;
@@ -198,16 +199,36 @@ constexpr Product product_or_null() {
     return nullptr;
 }
 template <class Format, int kRows, int... kVectors>
-constexpr void fill_row(Products& products) {
-  ((products.at[kRows][kVectors] = product_or_null<Format, kRows, kVectors>()), ...);
+constexpr void fill_row(ProductsBySize& products) {
+  ((products[kRows][kVectors] = product_or_null<Format, kRows, kVectors>()), ...);
 }
 template <class Format, int... kRows>
 constexpr Products make_products() {
-  Products products{};
+  Products out{};
+  out.vectors_at_once = vectors_of_micropanel;
+  out.rows_at_once = rows_in_registers;
+  if constexpr (requires { Format::prepare; }) out.prepare = Format::prepare;
+  ProductsBySize& products = out.prepare ? out.of_prepared : out.of_floats;
   (fill_row<Format, kRows, 1, 2, 3, 4, 5, 6, 7, 8>(products), ...);
-  return products;
+  return out;
 }
 template <class Format>
 inline constexpr Products kProducts = make_products<Format, 1, 2, 3, 4, 5, 6, 7, 8>();
+
+// As long as a thread multiplies by them.
+class Turn {
+ public:
+  PRNN_HD explicit Turn(const Products& products) : end_(products.end_turn) {
+    if (products.begin_turn != nullptr) products.begin_turn();
+  }
+  PRNN_HD ~Turn() {
+    if (end_ != nullptr) end_();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  void (*end_)();
+};
 
 }  // namespace prnn::PRNN_ISA

@@ -10,8 +10,9 @@ struct RowBlock {
   std::int64_t rows[kMaxRows];
   const float* inputs[kMaxRows];  // what they multiply
   int count;
-  bool multiplies;  // or there is nothing to multiply, and products are zero
-  bool is_fast;     // as are_fast() says
+  bool multiplies;   // or there is nothing to multiply, and products are zero
+  bool is_prepared;  // what it multiplies: Products::prepare
+  bool is_fast;      // as are_fast() says
 };
 
 // Gives them one after the other, of nearly equal size. Rows that have a product are in blocks by
@@ -80,6 +81,7 @@ class RowBlocks {
   // How many rows the next block has, of those that are left.
   PRNN_HD void size_next() { size_ = left_ > 0 ? ceil_div(left_, ceil_div(left_, most_)) : 0; }
   PRNN_HD bool give(RowBlock& block) {
+    block.is_prepared = false;
     block.is_fast = are_fast(pass_, group_, step_, block.rows, block.count);
     if (block.multiplies)
       for (int r = 0; r < block.count; ++r)

@@ -13,19 +13,6 @@ namespace {
 
 constexpr std::int64_t kWidestVector = 16, kAlignment = 128;
 
-const Products* products_of(const Isa& isa, const Problem& p) {
-  if (p.weights == WeightFormat::kInt8) return isa.int8;
-  switch (p.dtype) {
-    case Dtype::kFloat32:
-      return isa.float32;
-    case Dtype::kBfloat16:
-      return isa.bfloat16;
-    case Dtype::kFloat16:
-      return isa.float16;
-  }
-  __builtin_unreachable();
-}
-
 std::int64_t state_floats(const Shape& shape) { return shape.batch * shape.groups * shape.hidden; }
 
 // What the second phase of a step reads of the first: of GRU r h, r and z; m forward and the
@@ -206,9 +193,7 @@ void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool,
   const bool is_prepacked = plan.blocking.source == WeightSource::kPrepacked;
   float* const packed = aligned(workspace);
   Work steps{isa, problem, plan.blocking, packed};
-  steps.blocking.products = products_of(isa, problem);
   Work projection{isa, projection_of(problem), plan.projection, nullptr};
-  projection.blocking.products = steps.blocking.products;
   const Work* const made = projects(problem) ? &projection : nullptr;
 
   ForwardArrays<void>& forward = steps.problem.forward;

@@ -83,6 +83,7 @@ void bind_cpu_planner(nb::module_& m) {
         "backward"_a, "threads"_a, "dtype"_a = "float32", "input_size"_a = 0, "processor"_a = "",
         "cache_bytes"_a = -1, "shared_cache_bytes"_a = -1);
   m.def("instruction_set", [] { return best_isa().name; });
+  m.def("sums_pairs", [] { return best_isa().sums_pairs; });
   m.def("cpu_workers", most_workers);
   m.def("cpu_rates", [] { return to_map(this_machine(best_isa().width).rates); });
   m.def("known_processors", [] {

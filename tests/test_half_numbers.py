@@ -10,7 +10,7 @@ from support import oracle, run_python, scan
 import prnn_jax
 from prnn_jax._engine import ffi
 
-ISAS = "avx512_bf16", "avx512", "avx2", "portable"
+ISAS = "amx_bf16", "amx_emulated", "avx512_bf16", "avx512", "avx2", "portable"
 
 
 def every_number(dtype: str) -> np.ndarray:

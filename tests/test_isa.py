@@ -8,7 +8,7 @@ from support import assert_as_accurate, named, oracle, run_python, scan
 import prnn_jax
 from prnn_jax._engine import ffi
 
-ISAS = ("avx512_bf16", "avx512", "avx2", "portable")
+ISAS = ("amx_bf16", "avx512_bf16", "avx512", "avx2", "portable")
 
 # Around the widths of 4, 8 and 16 floats, and rows around those of a block.
 CASES = [

@@ -140,25 +140,35 @@ def build_options(variable: str) -> list[str]:
     return options.split()
 
 
-def test_an_instruction_set_shares_no_code_with_others():
+@pytest.mark.parametrize(
+    ("isa", "source", "table", "more"),
+    [
+        ("avx512", "isa", "kIsa", ()),
+        ("avx512_bf16", "dot_product", "kDotProducts", ("-mavx512bf16",)),
+        (
+            *("amx_bf16", "tile_product", "kTileProducts"),
+            ("-mavx512bf16", "-mamx-tile", "-mamx-bf16"),
+        ),
+    ],
+)
+def test_an_instruction_set_shares_no_code_with_others(isa, source, table, more):
     """Every function of cpu/isa.cc's object files has the instruction set in its name.
 
     A linker keeps one of all equal inline functions. Were it one that was compiled for
     AVX-512, older processors would stop at it.
     """
-    isa = "avx512"
     compiles = run(COMPILER, "-dumpmachine").stdout
     if not compiles.startswith("x86_64"):
         pytest.skip(f"cpu/isa.cc is compiled once only for {compiles.strip()}")
     if shutil.which("nm") is None:
         pytest.skip("needs nm")
-    options = [*build_options("_engine_options"), *build_options(f"_isa_options_{isa}")]
+    options = [*build_options("_engine_options"), *build_options("_isa_options_avx512")]
     # With less optimization fewer functions are inlined: more are there to be seen.
-    options += ["-Og"]
+    options += ["-Og", *more]
     hidden = "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"
-    options += [*hidden, f"-DPRNN_ISA={isa}", "-c", ROOT / "cpu/isa.cc"]
-    compiled = built("isa.o", *options)
+    options += [*hidden, f"-DPRNN_ISA={isa}", "-c", ROOT / f"cpu/{source}.cc"]
+    compiled = built(f"{source}.o", *options)
     listed = run("nm", "--demangle", "--defined-only", "--extern-only", compiled)
     names = [line.split(maxsplit=2)[2] for line in listed.stdout.splitlines()]
-    assert f"prnn::{isa}::kIsa" in names
+    assert f"prnn::{isa}::{table}" in names
     assert [name for name in names if f"prnn::{isa}::" not in name] == []

@@ -82,9 +82,14 @@ def is_native_faster(rows: int, weights: int, dtype) -> bool:
         or any(rows <= n and weights <= most for n, most in MAX_ROWS.items())
         or (
             rows >= weights * ROWS_PER_WEIGHT
-            and (weights <= MAX_WITHOUT_AVX512 or "avx512" in native.instruction_set())
+            and (weights <= MAX_WITHOUT_AVX512 or _has_avx512())
         )
     )
+
+
+def _has_avx512() -> bool:
+    """Whether the CPU engine's instruction set is AVX-512 or has it as a part."""
+    return native.instruction_set().startswith(("avx512", "amx"))
 
 
 def _side_by_side(w: Array) -> Array:

@@ -37,6 +37,9 @@ class NoModule:
     def instruction_set(self) -> str:
         return ""
 
+    def sums_pairs(self) -> bool:
+        return False
+
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"prnn_jax: no {name}: {self.reason}.")
 

@@ -27,7 +27,7 @@ from prnn_jax._engine.sharding import sharding_of_sum, varying_axes
 #: for 16.
 MAX_MULTIPLY_ADDS = math.inf if cores() <= 16 else 1e9
 #: Of which dtypes: bfloat16 where the processor has an instruction for its products.
-DTYPES = "float32", *(["bfloat16"] * (native.instruction_set() == "avx512_bf16"))
+DTYPES = "float32", *(["bfloat16"] * (native.sums_pairs()))
 
 
 class Weights(NamedTuple):

@@ -39,9 +39,7 @@ void run(const prnn::Problem& p, prnn::ThreadPool& pool, float* workspace, int w
   const prnn::Isa& isa = prnn::best_isa();
   const prnn::Choices all = prnn::choices(isa, p, pool.threads());
   if (way >= all.count || p.shape.time * p.shape.batch == 0) way = kPlanned;
-  // Its products of pairs are summed otherwise.
-  const bool has_dot_products = std::string(isa.name) == "avx512_bf16";
-  if (way != kPlanned && p.dtype == Dtype::kBfloat16 && has_dot_products) way = kPlanned;
+  if (way != kPlanned && p.dtype == Dtype::kBfloat16 && isa.sums_pairs) way = kPlanned;
   if (way == kPlanned) return prnn::run(isa, p, pool, workspace);
   const prnn::Machine& machine = prnn::this_machine(isa.width);
   prnn::run(isa, p, prnn::plan_of(machine, isa, p, all.all[way]), pool, workspace);
