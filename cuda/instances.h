@@ -13,6 +13,7 @@ namespace prnn {
 // Calls f(cell) for the call's cell; tanh and ReLU of the RNN are one instance.
 template <class F>
 bool visit_cuda_cell(const CellSpec& cell, F&& f) {
+  if (cell.norm.is_there) return false;  // what a step sees of all units: no kernel
   switch (cell.kind) {
     case CellKind::kRnnTanh:
     case CellKind::kRnnRelu:
