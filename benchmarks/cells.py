@@ -141,7 +141,7 @@ def elementwise(shape: tuple[int, int, int], mode: str) -> harness.Candidates:
 
 
 #: What makes a kind's calls, and of which shapes.
-_KINDS: dict[str, tuple[Callable, list]] = {
+KINDS: dict[str, tuple[Callable, list]] = {
     "projected": (projected, PROJECTED),
     "normed": (normed, NORMED),
     "elementwise": (elementwise, ELEMENTWISE),
@@ -150,7 +150,7 @@ _KINDS: dict[str, tuple[Callable, list]] = {
 
 def measure(kind: str, shape: tuple, mode: str, budget_s: float) -> dict:
     """An entry in the results: checked first, then timed."""
-    make = _KINDS[kind][0]
+    make = KINDS[kind][0]
     runs = make(shape, mode)
     seen = runs
     if kind != "elementwise" and mode == "train":  # others' have other shapes
@@ -190,7 +190,7 @@ def _measure_all(options: argparse.Namespace) -> dict:
     points = []
     with jax.default_device(jax.devices("cpu")[0]):
         for kind in options.kinds:
-            for shape in _KINDS[kind][1]:
+            for shape in KINDS[kind][1]:
                 for mode in MODES:
                     points.append(measure(kind, shape, mode, options.budget_s))
                     jax.clear_caches()
@@ -224,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs what the arguments say."""
     question = (__doc__ or "").partition("\n")[0]
     parser = command_line.parser(NAME, question, BUDGET_S)
-    kinds = tuple(_KINDS)
+    kinds = tuple(KINDS)
     parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds)
     options = parser.parse_args(arguments)
     results = command_line.outcome(parser, options, _measure_all)

@@ -30,7 +30,7 @@ TINY = {
     roofline: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
     dispatch: ["--time", "2", "--rounds", "1"],
     products: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
-    cells: ["--kinds", "projected", "elementwise"],
+    cells: [],
 }
 MODULES = pytest.mark.parametrize("module", TINY, ids=lambda m: m.NAME)
 RECORD = "benchmark", "date", "device", "versions", "commit", "load", "platform"
@@ -49,8 +49,13 @@ def _short(monkeypatch):
     quick = functools.partial(_limits.measure_limits, **tiny)
     monkeypatch.setattr(_limits, "measure_limits", quick)
     monkeypatch.setattr(streaming, "CALLS", 3)
-    monkeypatch.setattr(cells, "PROJECTED", [(8, 4, 1, 3)])
-    monkeypatch.setattr(cells, "ELEMENTWISE", [(1, 4, 8)])
+    shapes = {
+        "projected": (8, 4, 1, 3),
+        "normed": ("lstm", 8, 1, 3),
+        "elementwise": (1, 4, 8),
+    }
+    for kind, shape in shapes.items():
+        monkeypatch.setitem(cells.KINDS, kind, (cells.KINDS[kind][0], [shape]))
 
 
 def measured_numbers(tree) -> list[float]:

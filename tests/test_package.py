@@ -45,10 +45,11 @@ def test_the_public_names():
     functions |= {"plot_statistics", "statistics"}
     functions |= {"define_cell", "export_checks", "init", "prepare"}
     functions |= {"indrnn", "linear_recurrence", "min_gru", "min_lstm", "rg_lru"}
-    functions |= {"qrnn", "sru"}
+    functions |= {"normed", "qrnn", "sru"}
     others = {"SAVED", "Layer", "Norm", "Params", "Plan", "Prepared"}
     others |= {"LayerStatistics", "ValueStatistics"}
     others |= {"Activation", "BidirectionalParams", "DefinedCell", "MultiHeadParams"}
+    others |= {"LayerNorm", "NormedCell"}
     assert set(prnn_jax.__all__) == functions | others
     public = {
         name
