@@ -30,7 +30,7 @@ TINY = {
     roofline: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
     dispatch: ["--time", "2", "--rounds", "1"],
     products: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
-    cells: [],
+    cells: ["--kinds", "elementwise", "projected", "normed"],
 }
 MODULES = pytest.mark.parametrize("module", TINY, ids=lambda m: m.NAME)
 RECORD = "benchmark", "date", "device", "versions", "commit", "load", "platform"

@@ -63,16 +63,16 @@ def assert_follows_scan(cell, x, params, options):
         }
         exact = scan(*jax.tree.map(np.float64, small), wide)
         exact = jax.tree.map(np.asarray, exact)
-    assert_as_accurate(ours, of_scan, exact, roundings=16)
+    # Each step divides by σ, and what it was rounded by with it.
+    assert_as_accurate(ours, of_scan, exact, roundings=8)
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 @pytest.mark.parametrize("name", CELLS)
 def test_native_follows_the_scan(name, options):
-    if name.startswith("gru") and isinstance(options.get("zoneout"), np.ndarray):
-        pass
-    elif isinstance(options.get("zoneout"), np.ndarray):  # of both states
-        options = options | {"zoneout": (options["zoneout"], 0.25)}
+    zoneout = options.get("zoneout")
+    if isinstance(zoneout, np.ndarray) and name.startswith("lstm"):  # of both states
+        options = options | {"zoneout": (zoneout, 0.25)}
     directions = 1 + options.get("bidirectional", False)
     x, params = arrays_of(CELLS[name], directions=directions)
     if options.get("time_major"):
