@@ -44,7 +44,7 @@ PRNN_HD void add_products(const float* tiles, const float* slices, std::int64_t 
                           const float* tail) {
   static_assert(kCount <= 4);
   constexpr std::int64_t kStride = kVectors * kTileBytes;
-  const auto add = [](const float* rows, const float* weights) __attribute__((always_inline)) {
+  const auto add = [&](const float* rows, const float* weights) __attribute__((always_inline)) {
     load_tile<4>(rows, kTileBytes);
     load_tile<5>(weights, kStride);
     add_tile_product<0, 4, 5>();
