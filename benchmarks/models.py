@@ -68,8 +68,20 @@ def fetched(package: str, folder: Path) -> Path:
                 file.extractall(to)
         else:
             with tarfile.open(archive) as file:
-                file.extractall(to, filter="data")
+                _extract(file, to)
     return to
+
+
+def _extract(file: tarfile.TarFile, to: Path) -> None:
+    """Files that belong into the folder; not all of Python 3.11 has a filter for it."""
+    inside = [
+        member
+        for member in file
+        if member.isreg() and (to / member.name).resolve().is_relative_to(to.resolve())
+    ]
+    if data_filter := getattr(tarfile, "data_filter", None):
+        file.extraction_filter = data_filter
+    file.extractall(to, inside)
 
 
 def measured(package: str, network: Network, budget_s: float) -> dict:
