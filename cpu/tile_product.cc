@@ -116,7 +116,7 @@ PRNN_HD void multiply_tiles(const float* tiles, const float* slices, std::int64_
 
 // What products multiply: rows of float, in tiles some depth at a time; or rows that are in tiles.
 struct OfFloats {
-  static constexpr std::int64_t kDepth = 512;
+  static constexpr std::int64_t kDepth = 512;  // 16 KiB of tiles, on the stack; not fitted
   alignas(64) float tiles[kDepth / kTileDepth * kTileFloats];
   const float* at(const float* const* rows, int count, std::int64_t first, std::int64_t depth) {
     const float* from[kTileRows];
@@ -126,7 +126,7 @@ struct OfFloats {
   }
 };
 struct OfTiles {
-  static constexpr std::int64_t kDepth = std::int64_t{1} << 40;
+  static constexpr std::int64_t kDepth = std::int64_t{1} << 40;  // more than there is: all at once
   const float* at(const float* const* rows, int, std::int64_t, std::int64_t) { return rows[0]; }
 
   // A row of a matrix (cpu/matrix_block.h).
