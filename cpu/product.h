@@ -207,8 +207,11 @@ constexpr Products make_products() {
   Products out{};
   out.vectors_at_once = vectors_of_micropanel;
   out.rows_at_once = rows_in_registers;
-  if constexpr (requires { Format::prepare; }) out.prepare = Format::prepare;
-  ProductsBySize& products = out.prepare ? out.of_prepared : out.of_floats;
+  // Not by `out.prepare`: under GCC's UndefinedBehaviorSanitizer, whether a function's address is
+  // null is no constant.
+  constexpr bool kPrepares = requires { Format::prepare; };
+  if constexpr (kPrepares) out.prepare = Format::prepare;
+  ProductsBySize& products = kPrepares ? out.of_prepared : out.of_floats;
   (fill_row<Format, kRows, 1, 2, 3, 4, 5, 6, 7, 8>(products), ...);
   return out;
 }
