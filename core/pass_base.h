@@ -1,4 +1,5 @@
-// What the passes over a cell share: reading the states around a step, and what one fetches ahead.
+// What the passes over a cell share: reading the states around a step, what one fetches ahead, and
+// the step of those that give its parts (core/passes.h).
 #pragma once
 #include "core/arrays.h"
 
@@ -11,6 +12,7 @@ struct PassBase {
   using Value = T;
   using Index = typename S::Index;
   static constexpr int kPhases = C::kPhases;
+  static constexpr int kSources = 1;  // groups whose published values a group multiplies
   C cell;
   S shape;
   // Rows of arrays by time: of a step, and of the one that the loop takes after it.
@@ -101,5 +103,19 @@ struct PassBase {
     store_values(p, values, io);
   }
 };
+
+// The step of a pass that gives its parts.
+template <class Pass, class F, class Io>
+PRNN_HD void step_by_parts(const Pass& pass, std::int64_t g, std::int64_t s, std::int64_t b,
+                           std::int64_t unit, const Vec<Pass::kProducts, F>& products, Io io) {
+  auto carry = pass.carried(g, s, b, unit, io);
+  const auto rows = pass.rows(g, s, b);
+  const auto inputs = pass.inputs(pass.fetch(rows, g, s, b, unit, io), io);
+  typename Pass::Saved saved;
+  const auto published = pass.advance(g, s, b, unit, products, inputs, carry, saved, io);
+  pass.save(rows, g, s, b, unit, saved, io);
+  pass.publish(rows, g, s, b, unit, published, io);
+  pass.keep(g, s, b, unit, carry, io);
+}
 
 }  // namespace prnn

@@ -19,6 +19,7 @@ struct CudaCall {
   BackwardArrays<void> backward;
   void* workspace;
   Watchdog watchdog = {};
+  bool is_stack = false;  // the groups are layers of a stack (core/stack_passes.h)
 };
 
 // Values published per unit and step, and products per unit.
@@ -42,16 +43,32 @@ constexpr bool has_plain_kernels(const Instance& instance) {
   return instance.exchange != Exchange::kBlock && !instance.tile.is_streamed();
 }
 
-// Without lengths, resets, mask and zoneout; and no array has an index beyond 31 bits.
+// Whether there are kernels for stacks of a cell: of those whose gates are functions of the sum of
+// both products.
+template <class C>
+inline constexpr bool kHasStackKernels = false;
+template <>
+inline constexpr bool kHasStackKernels<Lstm> = true;
+template <class Activation>
+inline constexpr bool kHasStackKernels<Rnn<Activation>> =
+    !std::is_same_v<Activation, AnyActivation>;
+
+// Whether no array of a call has an index beyond 31 bits.
+inline bool has_small_indices(const CellSpec& cell, Number number, const Shape& shape,
+                              bool is_stack) {
+  const CellNumbers n = numbers(cell);
+  const std::int64_t padded = padded_hidden(shape.hidden, number);
+  const std::int64_t values = std::max(n.gates, n.kept(false)) * padded;
+  const std::int64_t depth = is_stack ? 2 * padded : padded;
+  return std::max(shape.time * shape.batch, depth) * shape.groups * values <= INT32_MAX;
+}
+// And without lengths, resets, mask and zoneout.
 inline bool is_plain(const CudaCall& call) {
   const Shape& shape = call.shape;
-  const CellNumbers n = numbers(call.cell);
   const bool has_controls =
       call.pass == PassKind::kForward ? call.forward.controls.any() : call.backward.controls.any();
-  const std::int64_t padded = padded_hidden(shape.hidden, call.number);
-  const std::int64_t values = std::max(n.gates, n.kept(false)) * padded;
-  const std::int64_t rows = std::max(shape.time * shape.batch, padded) * shape.groups;
-  return shape.lengths == nullptr && !has_controls && rows * values <= INT32_MAX;
+  return shape.lengths == nullptr && !has_controls &&
+         has_small_indices(call.cell, call.number, shape, call.is_stack);
 }
 inline PlainShape plain(const Shape& shape) {
   const auto narrow = [](std::int64_t v) { return static_cast<std::int32_t>(v); };
@@ -125,7 +142,8 @@ inline constexpr std::int64_t kAlwaysHeld = 64;  // units
 
 // Bytes of workspace a call needs, whatever its plan.
 inline std::int64_t workspace_bytes(const CudaCall& call) {
-  return mailbox_of(call).bytes + (call.shape.hidden > kAlwaysHeld ? streamed_bytes(call) : 0);
+  const bool may_stream = !call.is_stack && call.shape.hidden > kAlwaysHeld;
+  return mailbox_of(call).bytes + (may_stream ? streamed_bytes(call) : 0);
 }
 
 }  // namespace prnn

@@ -18,6 +18,7 @@ inline int values_of(const Request& request) {
 // What a step asks for.
 struct StepWork {
   int products, published;  // rows of the matrix per unit, and values that a unit publishes
+  int sources;              // groups whose published values a group multiplies
   std::int64_t padded;      // units
   std::int64_t steps;
   int values;  // that a unit's step reads from memory or writes there
@@ -25,17 +26,18 @@ struct StepWork {
   explicit StepWork(const Request& request)
       : products(pass_sizes(request.cell, request.pass).products),
         published(pass_sizes(request.cell, request.pass).published),
+        sources(request.is_stack ? 2 : 1),
         padded(padded_hidden(request.shape.hidden, request.number)),
         steps(request.shape.time + (request.pass == PassKind::kForward ? 0 : 1)),
         values(values_of(request)) {}
 
-  std::int64_t depth() const { return published * padded; }
+  std::int64_t depth() const { return sources * published * padded; }
 };
 
 inline double weight_bytes(const Request& request, std::int64_t hidden) {
   const StepWork work(request);
   const double size = static_cast<double>(hidden);
-  return size * size * work.products * work.published * value_bytes(request.number);
+  return size * size * work.products * work.published * work.sources * value_bytes(request.number);
 }
 
 // Of the weights, what a step of a block with so many panels reads from global memory, and of all
@@ -141,10 +143,14 @@ inline void set_times(const Request& request, const Device& device, Plan& plan) 
   const std::int64_t loads = std::min(plan.rounds, request.shape.groups);
   plan.call_us = c.launch_us + static_cast<double>(loads) * plan.load_us +
                  static_cast<double>(work.steps) * plan.step_us();
+  // Each layer of a stack begins a step after its neighbour.
+  if (request.is_stack)
+    plan.call_us += static_cast<double>(request.shape.groups - 1) * plan.step.total;
   if (plan.exchange == Exchange::kGrid) {  // the fill
     const Shape& shape = request.shape;
     const double sequences = static_cast<double>(shape.batch) * static_cast<double>(shape.groups);
-    const double filled = sequences * static_cast<double>(shape.time) * depth * bytes;
+    const double row_bytes = static_cast<double>(work.published * work.padded) * bytes;
+    const double filled = sequences * static_cast<double>(shape.time) * row_bytes;
     plan.call_us += c.launch_us + filled / (device.dram_bytes_per_s * us);
   }
 }

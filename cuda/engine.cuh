@@ -12,7 +12,7 @@
 //
 // Steps for which all rows of a job have ended are left out: nothing is multiplied or exchanged.
 #pragma once
-#include "cuda/exchange.cuh"
+#include "cuda/grid_exchange.cuh"
 #include "cuda/partial_sums.cuh"
 
 namespace prnn {
@@ -81,7 +81,7 @@ class Engine {
                                          Weights<kNumber, kTile, kIsPlain<Pass>>>;
 
   PRNN_DEVICE static SharedLayout layout(const Task<Pass>& task) {
-    return SharedLayout::of(kTile, kExchange, Pass::kPublished * task.padded, kNumber,
+    return SharedLayout::of(kTile, kExchange, depth_of<Pass>(task.padded), kNumber,
                             kIsStreamed ? task.panels : Panels{});
   }
   // Of the block's n-th panel.
@@ -297,7 +297,7 @@ class Engine {
     ptx::bar_warp_sync();  // mma wants the warp together
     probe.ended(Segment::kArrive);
     if constexpr (kIsStreamed) fetch(job, s, 0, state);
-    if (job.reads(s)) {
+    if (Pass::kSources > 1 || job.reads(s)) {
       if constexpr (kIsStreamed)
         weights_.multiply(exchange_, s, panel_, sums);
       else

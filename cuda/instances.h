@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/stack_passes.h"
 #include "cuda/call.h"
 #include "cuda/engine.cuh"
 #include "cuda/planner.h"
@@ -39,6 +40,7 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
 
 template <class Pass>
 constexpr std::span<const Instance> instances_of() {
+  if (Pass::kSources > 1) return instances_of_stack(Pass::kProducts);
   using Cell = std::remove_cvref_t<decltype(Pass::cell)>;
   return instances(Pass::kProducts, has_few_users<Cell>);
 }
@@ -91,6 +93,19 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
       const auto at = std::bit_cast<BackwardArrays<Value>>(call.backward);
       return with_pass(BackwardPass<C, Io, Value, S>{{cell, shape}, at}, at.da_h);
     };
+    const auto with_stack = [&](const PlainShape& shape) {
+      if (call.pass == PassKind::kForward) {
+        const auto at = std::bit_cast<ForwardArrays<Value>>(call.forward);
+        return with_pass(StackForwardPass<C, Io, Value, PlainShape>{{{cell, shape}, at}}, at.y);
+      }
+      const auto at = std::bit_cast<BackwardArrays<Value>>(call.backward);
+      return with_pass(StackBackwardPass<C, Io, Value, PlainShape>{{{cell, shape}, at}}, at.da_h);
+    };
+    if (call.is_stack) {
+      if constexpr (kHasStackKernels<C>)
+        if (is_plain(call)) return with_stack(plain(call.shape));
+      return false;
+    }
     if constexpr (cell_has_plain_kernels<C>)
       if (has_plain_kernels({plan.exchange, plan.tile}) && is_plain(call))
         return with_shape(plain(call.shape));

@@ -1,11 +1,11 @@
 #include "cuda/planner.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <string>
 
 #include "cuda/call.h"
 #include "cuda/cost.h"
+#include "cuda/plan_words.h"
 
 namespace prnn {
 namespace {
@@ -17,54 +17,15 @@ constexpr int kMostPanels = 1024;
 // Exchanges whose times differ by less are equal: the model is no better.
 constexpr double kPreference = 1.1;
 
-// ---- words ----
-
-template <class... Args>
-std::string text(const char* format, Args... args) {
-  std::string out(static_cast<std::size_t>(std::snprintf(nullptr, 0, format, args...)), '\0');
-  std::snprintf(out.data(), out.size() + 1, format, args...);
-  return out;
-}
-
-std::string megabytes(double bytes) {
-  const double mb = bytes * 1e-6;
-  return text(mb < 9.95 ? "%.1f MB" : "%.0f MB", mb);
-}
-
-const char* op(CellKind cell) {
-  switch (cell) {
-    case CellKind::kLstm:
-    case CellKind::kGeneralLstm:
-    case CellKind::kProjectedLstm:
-      return "lstm";
-    case CellKind::kSlstm:
-      return "slstm";
-    case CellKind::kGru:
-    case CellKind::kGeneralGru:
-    case CellKind::kGruResetBefore:
-      return "gru";
-    case CellKind::kRnnTanh:
-    case CellKind::kRnnRelu:
-    case CellKind::kGeneralRnn:
-      return "rnn";
-  }
-  __builtin_unreachable();
-}
-
-// "NVIDIA H200 (132 SMs)", or the part of it that the caller allows.
-std::string place(const Request& request, const Device& device) {
-  if (request.max_sms == 0) return text("%s (%d SMs)", device.name.c_str(), device.sms);
-  return text("%s with max_sms=%d", device.name.c_str(), request.max_sms);
-}
-
 // ---- what is to be held ----
+
+std::span<const Instance> instances(const Request& request) {
+  if (!request.is_stack) return instances(request.cell, request.pass);
+  return instances_of_stack(pass_sizes(request.cell, request.pass).products);
+}
 
 int usable_sms(const Request& request, const Device& device) {
   return request.max_sms == 0 ? device.sms : request.max_sms;
-}
-
-std::string kilobytes(std::int64_t bytes) {
-  return text("%.0f KB", static_cast<double>(bytes) / 1024);
 }
 
 // Divides the panels of a streamed tile among so many blocks, with as many k blocks in shared
@@ -123,7 +84,11 @@ bool hold_weights(const Request& request, const Device& device, Candidate& out, 
     if (blocks > std::int64_t{kMostPanels} * sms) return refuse(needs("too many for their panels"));
     divide(request, device, std::min<std::int64_t>(blocks, sms), plan);
   } else {
-    if (blocks > sms) return refuse(needs(text("an SM for each: there are %d", sms)));
+    const std::int64_t layers = request.is_stack ? request.shape.groups : 1;
+    if (blocks * layers > sms)
+      return refuse(needs(text(layers > 1 ? "for each layer, an SM for each: there are %d"
+                                          : "an SM for each: there are %d",
+                               sms)));
     plan.blocks = static_cast<int>(blocks);
     plan.shared_k_blocks = std::max(0, plan.k_blocks - tile.register_blocks);
     plan.shared_bytes = SharedLayout::of(tile, exchange, work.depth(), request.number).bytes;
@@ -138,14 +103,17 @@ bool hold_weights(const Request& request, const Device& device, Candidate& out, 
 // ---- what is chosen ----
 
 // The fastest of plans that have their blocks: as many teams as there is room for, or fewer where
-// that takes no more rounds, or where the teams would be in each other's way.
+// that takes no more rounds, or where the teams would be in each other's way. Those of a stack are
+// all there, and the jobs of each are one layer's.
 void take_fastest(const Request& request, const Device& device, Plan plan,
                   std::optional<Plan>& best) {
   std::int64_t room = std::min<std::int64_t>(plan.jobs, usable_sms(request, device) / plan.blocks);
   if (plan.exchange == Exchange::kCluster)
     room = std::min<std::int64_t>(room, device.clusters[static_cast<std::size_t>(plan.blocks)]);
   if (plan.streamed_k_blocks() > 0) room = 1;  // the workspace is for the weights of one
-  for (std::int64_t teams = 1; teams <= room; ++teams) {
+  const std::int64_t layers = request.is_stack ? request.shape.groups : 1;
+  for (std::int64_t teams = layers; teams <= room; teams += layers) {
+    if (layers > 1 && plan.jobs % teams != 0) continue;
     plan.rounds = ceil_div(plan.jobs, teams);
     plan.teams = static_cast<int>(teams);
     set_times(request, device, plan);
@@ -200,7 +168,7 @@ std::optional<Plan> choose(const std::vector<Candidate>& candidates) {
 
 // Whether any instance is for it; `on_chip`: any that is not streamed.
 bool fits(const Request& request, const Device& device, bool on_chip = false) {
-  const auto all = instances(request.cell, request.pass);
+  const auto all = instances(request);
   return std::any_of(all.begin(), all.end(), [&](const Instance& instance) {
     Candidate candidate{instance, std::nullopt, ""};
     Plan plan;
@@ -229,6 +197,13 @@ std::string invalid(const Request& request, const Device& device) {
 
 // What the engine as such cannot do, whatever the sizes; empty where it can.
 std::string unsupported(const Request& request, const Device& device) {
+  if (request.is_stack) {
+    const CellSpec cell{request.cell, 0, 0};
+    if (!visit(cell, [](auto c) { return kHasStackKernels<decltype(c)>; }))
+      return text("%s: no kernel runs layers of a stack at once.", op(request.cell));
+    if (!has_small_indices(cell, request.number, request.shape, true))
+      return text("%s: a stack at once has arrays of fewer than 2^31 values.", op(request.cell));
+  }
   if (request.cell == CellKind::kGruResetBefore)
     return text(
         "gru: reset_after=False has no CUDA kernel yet, for its step is two products in "
@@ -248,7 +223,7 @@ std::string unsupported(const Request& request, const Device& device) {
 }
 
 std::int64_t largest_fit(Request request, const Device& device, bool on_chip) {
-  request.shape = {1, 1, 1, 1, false, false, false};
+  request.shape = {1, 1, request.is_stack ? request.shape.groups : 1, 1, false, false, false};
   if (!invalid(request, device).empty() || !unsupported(request, device).empty()) return 0;
   // Every instance holds all sizes up to its largest.
   std::int64_t fit = 0, least_unfit = std::int64_t{1} << 20;
@@ -268,6 +243,12 @@ std::string too_large(const Request& request, const Device& device) {
            name(request.number));
 
   const auto largest = static_cast<long long>(largest_fit(request, device, false));
+  if (request.is_stack)
+    return start + text(
+                       " has no room for %lld layers at once, with hidden_size=%lld it has; where "
+                       "the program is made, "
+                       "PRNN_CUDA_STACKS=0 has them run one after the other.",
+                       static_cast<long long>(request.shape.groups), largest);
   Device cooperative = device;
   cooperative.cooperative = true;
   if (!device.cooperative && fits(request, cooperative))
@@ -314,7 +295,7 @@ Planning plan(const Request& request, const Device& device) {
   out.is_valid = out.reason.empty();
   if (out.is_valid) out.reason = unsupported(request, device);
   if (!out.reason.empty()) return out;
-  for (const Instance& instance : instances(request.cell, request.pass))
+  for (const Instance& instance : instances(request))
     if (is_compiled(instance, request.number))
       out.candidates.push_back(consider(request, device, instance));
   out.best = choose(out.candidates);

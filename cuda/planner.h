@@ -17,7 +17,8 @@ struct Request {
   PassKind pass;
   Number number;
   Shape shape;
-  int max_sms;  // for this call, so that others run beside it; 0: all
+  int max_sms;            // for this call, so that others run beside it; 0: all
+  bool is_stack = false;  // the groups are layers of a stack (core/stack_passes.h)
 };
 
 // Of one step of all teams, in microseconds. A block's product and the reading of what it
@@ -28,7 +29,8 @@ struct StepTime {
 };
 
 // Teams of blocks take jobs (cuda/task.h): the whole sequence of one group and `columns()` rows of
-// the batch. Teams run side by side; where there are more jobs than teams, in several rounds.
+// the batch. Teams run side by side; where there are more jobs than teams, in several rounds. Of a
+// stack, as many teams to each layer.
 struct Plan {
   Exchange exchange;
   Tile tile;

@@ -52,7 +52,7 @@ class Weights {
   template <class Pass>
   PRNN_DEVICE Weights(const Place& place, const SharedLayout& layout, const Task<Pass>& task)
       : place_(place) {
-    const std::int64_t depth = Pass::kPublished * task.padded;
+    const std::int64_t depth = depth_of<Pass>(task.padded);
     const int blocks = static_cast<int>(ceil_div(depth * sizeof(Value), kKBlockBytes));
     k_blocks_ = of_warp(kTile, blocks, place.warp_k);
     const int all = k_blocks(kTile, depth, kNumber);

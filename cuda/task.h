@@ -8,6 +8,8 @@ namespace prnn {
 
 // A team of `blocks` blocks holds the weights of one group and takes jobs, each the whole sequence
 // of one group and one slice of the batch; teams work side by side and never wait for each other.
+// But those of a stack's layers, each of which waits for the one that has the same rows of its
+// neighbour (core/stack_passes.h): all run, and each has jobs of one group.
 // Grid: [teams][blocks].
 template <class Pass>
 struct Task {
@@ -26,6 +28,12 @@ struct Task {
   Value* initial;  // [batch, groups, padded]: what the first step multiplies
   Watchdog watchdog;
 };
+
+// Published values that a unit's products run over.
+template <class Pass>
+PRNN_HD constexpr std::int64_t depth_of(std::int64_t padded) {
+  return std::int64_t{Pass::kSources} * Pass::kPublished * padded;
+}
 
 // Whether a pass is for calls without lengths, resets, mask and zoneout alone.
 template <class Pass>

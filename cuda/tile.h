@@ -174,6 +174,22 @@ inline constexpr Instance kFourProductsFewUsers[] = {
     {Exchange::kBlock, {4, 3, 1, 8, 1}}, {Exchange::kGrid, {4, 0, 2, 1, 1}},
     {Exchange::kGrid, {4, 0, 1, 1, 1}},
 };
+// For the layers of a stack, all of which the chip holds.
+inline constexpr Instance kOneProductOfStack[] = {
+    {Exchange::kGrid, {1, 16, 1, 1, 8}},
+    {Exchange::kGrid, {2, 8, 1, 1, 4}},
+    {Exchange::kGrid, {2, 6, 2, 1, 2}},
+};
+inline constexpr Instance kFourProductsOfStack[] = {
+    {Exchange::kGrid, {4, 4, 1, 1, 4}},
+    {Exchange::kGrid, {4, 4, 1, 2, 4}},
+    {Exchange::kGrid, {4, 3, 2, 2, 3}},
+};
+constexpr std::span<const Instance> instances_of_stack(int products) {
+  if (products == 1) return kOneProductOfStack;
+  if (products == 4) return kFourProductsOfStack;
+  return {};
+}
 constexpr std::span<const Instance> instances(int products, bool has_few_users) {
   switch (products) {
     case 1:

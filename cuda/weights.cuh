@@ -89,10 +89,17 @@ struct WeightReader {
     const int hidden = static_cast<int>(pass.shape.hidden);
     const int unit = first + place.warp_m * kRows + row;
     const int exchanged = k_block * kDepth + place.part * kPerLane;
-    const int value = exchanged / padded, from = exchanged % padded;
+    int value = exchanged / padded;
+    const int from = exchanged % padded;
+    const Value* first = columns.first;
+    if constexpr (Pass::kSources == 2)
+      if (value >= Pass::kPublished) {
+        first = pass.neighbour_weight_columns(g, 0).first;
+        value = first == nullptr ? Pass::kPublished : value - Pass::kPublished;
+      }
     Values values = {};
     if (row < kUnits && unit < hidden && value < Pass::kPublished) {
-      const Value* at = columns.first + unit * columns.stride + value * hidden + from;
+      const Value* at = first + unit * columns.stride + value * hidden + from;
       if (is_aligned<ptx::Word4>(columns.first, hidden)) {
         if (from < hidden) values = *reinterpret_cast<const Values*>(at);
       } else {
@@ -124,11 +131,16 @@ struct WeightReader {
       for (int i = 0; i < kBatch; ++i) {
         const int n = e + 32 * i, depth = n / kOfDepth, product = n % kOfDepth / kOfProduct;
         const int unit = first + place.warp_m * kUnits + n % kOfProduct * kGranule;
-        const int k = k_block * kDepth + depth;
+        int k = k_block * kDepth + depth;
+        const Value* first = rows.first;
+        if constexpr (Pass::kSources == 2)
+          if (k >= padded) {
+            first = pass.neighbour_weight_rows(g, 0).first;
+            k = first == nullptr ? hidden : k - padded;
+          }
         granules[i] = {};
         if (n < kAll && k < hidden)
-          granules[i] =
-              read_units(rows.first + k * rows.stride + product * hidden, unit, hidden, whole);
+          granules[i] = read_units(first + k * rows.stride + product * hidden, unit, hidden, whole);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {

@@ -26,6 +26,7 @@ struct CallAttributes {
   bool projects;                 // makes its own a_x
   bool prepared;                 // and is given packed weights
   bool time_major, reverse, bidirectional;
+  bool is_stack;          // the groups are layers of a stack (core/stack_passes.h)
   std::string_view save;  // "nothing", "all", or only the "states"
   bool has_lengths, has_resets, has_mask, has_zoneout;
   float skip, cap;
@@ -144,6 +145,13 @@ inline std::optional<CellSpec> cell_of(const CallAttributes& call) {
   return cell;
 }
 
+// Layers of a stack at once have nothing but the plain step.
+inline bool may_be_stack(const CallAttributes& call) {
+  const bool has_controls =
+      call.has_lengths || call.has_resets || call.has_mask || call.has_zoneout;
+  return !has_controls && !call.projects && !call.bidirectional && call.save != "states";
+}
+
 // Runs when the program is compiled: refuses what no device could execute.
 inline xla::ffi::Error check_attributes(CallAttributes call) {
   if (!cell_named(call.cell))
@@ -156,7 +164,7 @@ inline xla::ffi::Error check_attributes(CallAttributes call) {
                                             "; the program was made by another version");
   const bool has_save = call.save == "nothing" || call.save == "all" || call.save == "states";
   if (!has_save || call.max_sms < 0 || call.max_sms > std::numeric_limits<int>::max() ||
-      (call.prepared && !call.projects))
+      (call.prepared && !call.projects) || (call.is_stack && !may_be_stack(call)))
     return xla::ffi::Error::InvalidArgument(
         "prnn_jax: a native call's attributes are none that this version knows; was the program "
         "made by another version?");
@@ -171,8 +179,8 @@ XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     xla::ffi::StructMember<std::string_view>("norm"), xla::ffi::StructMember<bool>("projects"),
     xla::ffi::StructMember<bool>("prepared"), xla::ffi::StructMember<bool>("time_major"),
     xla::ffi::StructMember<bool>("reverse"), xla::ffi::StructMember<bool>("bidirectional"),
-    xla::ffi::StructMember<std::string_view>("save"), xla::ffi::StructMember<bool>("has_lengths"),
-    xla::ffi::StructMember<bool>("has_resets"), xla::ffi::StructMember<bool>("has_mask"),
-    xla::ffi::StructMember<bool>("has_zoneout"), xla::ffi::StructMember<float>("skip"),
-    xla::ffi::StructMember<float>("cap"), xla::ffi::StructMember<bool>("exact"),
-    xla::ffi::StructMember<std::int64_t>("max_sms"));
+    xla::ffi::StructMember<bool>("is_stack"), xla::ffi::StructMember<std::string_view>("save"),
+    xla::ffi::StructMember<bool>("has_lengths"), xla::ffi::StructMember<bool>("has_resets"),
+    xla::ffi::StructMember<bool>("has_mask"), xla::ffi::StructMember<bool>("has_zoneout"),
+    xla::ffi::StructMember<float>("skip"), xla::ffi::StructMember<float>("cap"),
+    xla::ffi::StructMember<bool>("exact"), xla::ffi::StructMember<std::int64_t>("max_sms"));

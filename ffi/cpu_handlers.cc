@@ -63,10 +63,17 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
   return ffi::Error::Success();
 }
 
+ffi::Error no_stack() {
+  return ffi::Error::Unimplemented(
+      "prnn_jax: the CPU engine runs the layers of a stack one after the other; was the program "
+      "made for a GPU?");
+}
+
 ffi::Error forward(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                    CallAttributes attributes) {
   const auto call = decode_forward(args, rets, attributes);
   if (!call.has_value()) return call.error();
+  if (call->is_stack) return no_stack();
   Problem p{};
   p.kind = Kind::kForward;
   return run_call(pool, p, *call);
@@ -76,6 +83,7 @@ ffi::Error backward(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::Remainin
                     CallAttributes attributes) {
   const auto call = decode_backward(args, rets, attributes);
   if (!call.has_value()) return call.error();
+  if (call->is_stack) return no_stack();
   Problem p{};
   p.kind = Kind::kBackward;
   return run_call(pool, p, *call);

@@ -30,15 +30,16 @@ inline xla::ffi::ErrorOr<CudaCall> cuda_call(PassKind pass, xla::ffi::RemainingA
     return xla::ffi::Unexpected(xla::ffi::Error::InvalidArgument(
         "prnn_jax: the CUDA engine takes bfloat16, float16 and float32; "
         "implementation=\"scan\" takes any dtype"));
-  const CudaCall out{pass,          call->cell,     *number,        call->shape,
-                     call->forward, call->backward, call->workspace};
+  const CudaCall out{pass,           call->cell,      *number, call->shape,   call->forward,
+                     call->backward, call->workspace, {},      call->is_stack};
   if (auto error = check_workspace(call->workspace_bytes, workspace_bytes(out)); error.failure())
     return xla::ffi::Unexpected(error);
   return out;
 }
 
 inline Request request_of(const CudaCall& call, std::int64_t max_sms) {
-  return {call.cell.kind, call.pass, call.number, call.shape, static_cast<int>(max_sms)};
+  return {call.cell.kind, call.pass, call.number, call.shape, static_cast<int>(max_sms),
+          call.is_stack};
 }
 
 }  // namespace prnn

@@ -69,6 +69,7 @@ class PreparedPlans {
                   s.groups,
                   s.hidden,
                   is_plain(call),  // which kernels it has
+                  call.is_stack,
                   max_sms,
                   asked_exchange()};
     const std::lock_guard lock(mutex_);
@@ -85,7 +86,7 @@ class PreparedPlans {
 
  private:
   using Key = std::tuple<int, int, int, int, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                         bool, std::int64_t, std::string>;
+                         bool, bool, std::int64_t, std::string>;
 
   struct KnownDevice {
     Device properties;

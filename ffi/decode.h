@@ -9,6 +9,8 @@
 // `saved` where nothing is kept, da_h where it equals da_x. The controls are those that the
 // attributes name, of
 //   lengths int32, resets bool, reset_to..., mask, zoneout
+// Of a stack's layers, which are the groups, a_x and dy have one group, and w_hh is
+// [groups, 2H, G·H] (core/stack_passes.h); for the CUDA engine alone.
 // Instead of a_x, a forward call that `projects` has what to make it of: x, a sequence [input] of
 // all groups, w_ih [input, groups, G·H], b_ih [groups, G·H]; then, if it is `prepared`, what
 // prnn_prepare has made of these and of w_hh and b_hh, uint32.
@@ -26,6 +28,7 @@ struct NativeCall {
   CellSpec cell;
   Shape shape;
   xla::ffi::DataType dtype;
+  bool is_stack;
   ForwardArrays<void> forward;  // one of the two
   BackwardArrays<void> backward;
   std::int64_t input_size;  // of a call that projects
@@ -118,6 +121,11 @@ class CallBuffers : public Buffers {
   void* sequence_result(std::int64_t values) {
     return result({rows_[0], rows_[1], shape_.groups, times(values, shape_.hidden)});
   }
+  // Of a stack, that of its outer layer.
+  const void* outer_sequence(std::int64_t values, bool is_stack) {
+    return argument(
+        {rows_[0], rows_[1], is_stack ? 1 : shape_.groups, times(values, shape_.hidden)});
+  }
   // Of h.
   const void* output() { return argument({rows_[0], rows_[1], shape_.groups, shape_.output()}); }
   void* output_result() { return result({rows_[0], rows_[1], shape_.groups, shape_.output()}); }
@@ -128,8 +136,8 @@ class CallBuffers : public Buffers {
     return static_cast<float*>(
         result({shape_.batch, shape_.groups, size_of_state(n)}, xla::ffi::DataType::F32));
   }
-  const void* matrix(std::int64_t gates) {
-    return argument({shape_.groups, shape_.output(), times(gates, shape_.hidden)});
+  const void* matrix(std::int64_t gates, std::int64_t sources) {
+    return argument({shape_.groups, times(sources, shape_.output()), times(gates, shape_.hidden)});
   }
   const void* projection() { return argument({shape_.groups, shape_.hidden, shape_.output()}); }
   const void* bias(std::int64_t gates) {
@@ -176,6 +184,7 @@ inline xla::ffi::ErrorOr<NativeCall> decode_shape(
                call.bidirectional,
                nullptr};
   out.dtype = sequence->element_type();
+  out.is_stack = call.is_stack;
   if (!numbers(out.cell).projects) return out;
   if (!w_hr.has_value() || w_hr->dimensions().size() != 3 || out.shape.hidden == 0)
     return xla::ffi::Unexpected(
@@ -223,9 +232,9 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
     if (call.prepared)
       decoded->prepared = buffers.row_argument(xla::ffi::DataType::U32, decoded->prepared_words);
   } else {
-    at.a_x = buffers.sequence(n.gates);
+    at.a_x = buffers.outer_sequence(n.gates, call.is_stack);
   }
-  at.w_hh = buffers.matrix(n.gates);
+  at.w_hh = buffers.matrix(n.gates, call.is_stack ? 2 : 1);
   at.b_hh = buffers.bias(n.gates);
   if (n.per_unit > 0) at.per_unit = buffers.bias(n.per_unit);
   if (n.projects) at.w_hr = buffers.projection();
@@ -256,13 +265,13 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
 
   CallBuffers buffers(args, rets, *decoded);
   auto& at = decoded->backward;
-  at.w_hh = buffers.matrix(n.gates);
+  at.w_hh = buffers.matrix(n.gates, call.is_stack ? 2 : 1);
   if (n.per_unit > 0) at.per_unit = buffers.bias(n.per_unit);
   if (n.projects) at.w_hr = buffers.projection();
   at.y = buffers.output();
   if (const int kept = n.kept(call.has_zoneout); kept > 0) at.saved = buffers.sequence(kept);
   for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state(s);
-  at.dy = buffers.output();
+  at.dy = call.is_stack ? buffers.outer_sequence(1, true) : buffers.output();
   for (int s = 0; s < n.states; ++s) at.dstate_n[s] = buffers.state(s);
   at.controls = decode_controls(buffers, shape, n.states, call);
   at.da_x = buffers.sequence_result(n.gates);

@@ -145,9 +145,11 @@ nb::dict to_dict(const Plan& plan, std::int64_t batch) {
 // {best: dict or None, candidates: [dict], reason, is_valid, text}.
 nb::dict cuda_plan(const std::string& cell, const std::string& pass, const std::string& number,
                    std::int64_t time, std::int64_t batch, std::int64_t groups, std::int64_t hidden,
-                   nb::handle device, int max_sms) {
+                   nb::handle device, int max_sms, bool is_stack) {
   const Shape shape{time, batch, groups, hidden, false, false, false};
-  const Planning planning = plan(request_of(cell, pass, number, shape, max_sms), device_of(device));
+  Request request = request_of(cell, pass, number, shape, max_sms);
+  request.is_stack = is_stack;
+  const Planning planning = plan(request, device_of(device));
   nb::list candidates;
   for (const Candidate& candidate : planning.candidates) {
     nb::dict entry;
@@ -181,7 +183,7 @@ std::vector<std::string> recorded_names() {
 
 void bind_planner(nb::module_& m) {
   m.def("cuda_plan", cuda_plan, "cell"_a, "pass_"_a, "number"_a, "time"_a, "batch"_a, "groups"_a,
-        "hidden"_a, "device"_a, "max_sms"_a = 0);
+        "hidden"_a, "device"_a, "max_sms"_a = 0, "is_stack"_a = false);
   m.def("cuda_largest_hidden", cuda_largest_hidden, "cell"_a, "pass_"_a, "number"_a, "device"_a,
         "max_sms"_a = 0);
   m.def("recorded_devices", recorded_names);

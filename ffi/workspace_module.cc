@@ -76,10 +76,11 @@ std::int64_t products_workspace_floats(const std::string& dtype,
 std::int64_t cuda_workspace_bytes(const std::string& cell, const std::string& dtype,
                                   std::int64_t time, std::int64_t batch, std::int64_t groups,
                                   std::int64_t hidden, bool backward, bool has_lengths,
-                                  bool is_reversed, bool changes_input) {
+                                  bool is_reversed, bool changes_input, bool is_stack) {
   CudaCall call{};
   call.pass = backward ? PassKind::kBackward : PassKind::kForward;
   call.cell = cell_of(cell);
+  call.is_stack = is_stack;
   const Dtype of = dtype_of(dtype);
   call.number = of == Dtype::kBfloat16  ? Number::kBfloat16
                 : of == Dtype::kFloat16 ? Number::kFloat16
@@ -99,7 +100,8 @@ void bind_workspaces(nb::module_& m) {
         "output"_a, "input_size"_a, "int8"_a);
   m.def("products_workspace_floats", products_workspace_floats, "dtype"_a, "products"_a);
   m.def("cuda_workspace_bytes", cuda_workspace_bytes, "cell"_a, "dtype"_a, "time"_a, "batch"_a,
-        "groups"_a, "hidden"_a, "backward"_a, "has_lengths"_a, "is_reversed"_a, "changes_input"_a);
+        "groups"_a, "hidden"_a, "backward"_a, "has_lengths"_a, "is_reversed"_a, "changes_input"_a,
+        "is_stack"_a = false);
 }
 
 }  // namespace prnn

@@ -58,6 +58,7 @@ def cuda_workspace_bytes(
     has_lengths: bool,
     is_reversed: bool,
     changes_input: bool,
+    is_stack: bool = False,
 ) -> int: ...
 def instruction_set() -> str: ...
 def sums_pairs() -> bool: ...
@@ -81,6 +82,7 @@ def cuda_plan(
     hidden: int,
     device: str | dict[str, Any],
     max_sms: int = 0,
+    is_stack: bool = False,
 ) -> dict[str, Any]: ...
 def cuda_largest_hidden(
     cell: str,

@@ -43,7 +43,7 @@ def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
     if call.implementation == "scan" and not call.lean:
         a_x = pre_activations(call, primals.source, primals.controls)
         y, state_n, _ = scan.forward(call, a_x, *primals[1:])
-        return y, state_n
+        return call.outer(y), state_n
     out: Any = _forward(call, reverse_mode_only(call, primals))
     y, state_n, _ = out
     return y, state_n
@@ -77,7 +77,10 @@ def _forward_of(call: Call, primals: Primals):
     given = input_projection.native_input(primals.source)
     if given is None:
         given = pre_activations(call, primals.source, primals.controls)
-    return ffi.forward(call, primals._replace(source=given))
+    y, state_n, saved = ffi.forward(call, primals._replace(source=given))
+    if call.is_stack and call.save != "nothing":
+        saved = y, *saved
+    return call.outer(y), state_n, saved
 
 
 def _forward_rule(call: Call, primals: Primals):
@@ -110,6 +113,8 @@ def _backward(call: Call, primals, kept, cotangents):
 def _backward_of(call: Call, primals, kept, cotangents):
     gradients: Any
     y, saved = kept
+    if call.is_stack:
+        kept = y, saved = saved[0], saved[1:]
     if call.lean:
         made_again = lean.backward(call, primals, kept, cotangents)
         gradients, saved, m, dper_unit = made_again
@@ -129,6 +134,8 @@ def _backward_of(call: Call, primals, kept, cotangents):
     dw_hh, db_hh = (jnp.concatenate(parts, -1) for parts in zip(*of_w_hh, strict=True))
     norm = call.table.norm
     dsource = da_h if norm is not None and norm.of == "sum" else da_x
+    if call.is_stack:  # a_x is the first layer's
+        dsource = da_x[:, :, :1]
     if of_source is not None:
         dsource = input_projection.gradients(source, of_source)
     return Primals(
@@ -157,7 +164,9 @@ def _backward_backward_rule(call: Call, residuals, dd):
         def run(floats):
             of_floats = controls._replace(reset_to=floats.controls.reset_to)
             a_x = pre_activations(call, floats.source, of_floats)
-            return scan.forward(call, a_x, *floats._replace(controls=of_floats)[1:])[:2]
+            given = floats._replace(controls=of_floats)[1:]
+            y, state_n, _ = scan.forward(call, a_x, *given)
+            return call.outer(y), state_n
 
         _, vjp = jax.vjp(run, floats)
         return vjp(cotangents)[0]
@@ -177,6 +186,9 @@ def _multiplied(call: Call, primals, y: Array, saved, da_h: Array) -> list[Weigh
     if controls.mask is not None:
         h = h * jnp.expand_dims(controls.mask, call.time_axis)
     h = counting(call, h, controls)
+    if call.is_stack:  # and y of the layer below
+        below = jnp.pad(y[:, :, :-1], [(0, 0), (0, 0), (1, 0), (0, 0)])
+        h = jnp.concatenate([h, below], -1)
     inputs_of = call.table.product_inputs
     if inputs_of is None:
         return [Weights(h, da_h)]

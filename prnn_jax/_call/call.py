@@ -10,6 +10,8 @@ Arrays of a call, with G gates, N groups (independent recurrences: directions, h
 - `w_hh [N, output, G*hidden]`, `b_hh [N, G*hidden]`, states `[batch, N, output]` (h)
   and `[batch, N, hidden]` (others)
 - output is what h is wide: hidden, or with `w_hr [N, hidden, output]` what that gives
+- of a stack's layers, a_x and dy have one group, and w_hh is `[N, 2*hidden, G*hidden]`:
+  w_hh of each, and below it w_ih, zeros of the first
 - what else a call may have: `_call.controls.Controls`
 """
 
@@ -39,6 +41,8 @@ class Call:
       time_major: whether sequences begin with time.
       reverse: whether all groups run from the last step to the first.
       bidirectional: whether the second half of the groups runs against the first.
+      is_stack: whether the groups are layers of a stack, each on the y of the one
+        before it (`_engine.at_once`).
       save: what the forward pass returns for the backward pass: "nothing", "all", or
         only the "states" besides h, from which the gates can be made again.
       lean: whether the backward pass makes the gates again instead of reading them.
@@ -54,6 +58,7 @@ class Call:
     time_major: bool = False
     reverse: bool = False
     bidirectional: bool = False
+    is_stack: bool = False
     save: Literal["nothing", "all", "states"] = "nothing"
     lean: bool = False
     skip: float = 0.0
@@ -73,6 +78,10 @@ class Call:
         """The cell's row in the table."""
         return CELLS[self.cell]
 
+    def outer(self, y: Array) -> Array:
+        """Of a stack's layers, y of the last."""
+        return y[:, :, -1:] if self.is_stack else y
+
     @property
     def batch_axis(self) -> int:
         """Axis of the batch in a sequence."""
@@ -86,7 +95,11 @@ class Call:
     @property
     def data_axes(self) -> dict[int, Axes]:
         """Of what has a batch axis, by rank: sequences, and states or what is alike."""
-        return {4: "tbgx" if self.time_major else "btgx", 3: "bgx"}
+        groups = "x" if self.is_stack else "g"  # layers are not independent
+        return {
+            4: f"tb{groups}x" if self.time_major else f"bt{groups}x",
+            3: f"b{groups}x",
+        }
 
     def matrix(self, params: Params | Prepared) -> tuple[str, Array]:
         """What multiplies the input, and its name."""
@@ -127,6 +140,7 @@ class Call:
             "time_major": self.time_major,
             "reverse": self.reverse,
             "bidirectional": self.bidirectional,
+            "is_stack": self.is_stack,
             "save": self.save,
             "has_lengths": controls.lengths is not None,
             "has_resets": controls.resets is not None,
@@ -184,7 +198,7 @@ class Sizes:
             batch=sequence.shape[call.batch_axis],
             groups=groups,
             hidden=columns // call.table.gates,
-            output=output,
+            output=output // 2 if call.is_stack else output,
         )
 
     def sequence(self, call: Call, values: int) -> tuple[int, ...]:

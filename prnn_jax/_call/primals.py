@@ -78,4 +78,5 @@ def axes_of(call: Call, primals: Primals, *rest) -> list[Axes]:
         per_unit=None if primals.per_unit is None else "gx",
         w_hr=None if primals.w_hr is None else "gxx",
     )
-    return jax.tree.leaves((table, by_rank(rest)))
+    leaves = jax.tree.leaves((table, by_rank(rest)))
+    return [axes.replace("g", "x") for axes in leaves] if call.is_stack else leaves

@@ -54,6 +54,8 @@ def batched(run, call: Call):
         source = primals.source
         of_weights = is_mapped.w_hh, is_mapped.b_hh, is_mapped.per_unit, is_mapped.w_hr
         over_groups = any(of_weights)
+        if over_groups and call.is_stack:  # whose groups are its layers
+            return _one_by_one(run, call, mapped, (primals, *rest))
         if isinstance(source, Input):
             of_source = is_mapped.source
             over_groups = over_groups or of_source.w or bool(of_source.b)
@@ -71,6 +73,21 @@ def batched(run, call: Call):
         return out, jax.tree.map(lambda _: True, out)
 
     return op
+
+
+def _one_by_one(run, call: Call, mapped, args):
+    """Calls one after the other."""
+    leaves, structure = jax.tree.flatten(args)
+    is_mapped = jax.tree.leaves(tuple(mapped))
+
+    def one(each):
+        own = iter(each)
+        given = [next(own) if m else x for x, m in zip(leaves, is_mapped, strict=True)]
+        return run(call, *jax.tree.unflatten(structure, given))
+
+    each = [x for x, m in zip(leaves, is_mapped, strict=True) if m]
+    out = lax.map(one, each)
+    return out, jax.tree.map(lambda _: True, out)
 
 
 def _no_rows(rule, mapped, args):

@@ -136,7 +136,8 @@ def _platforms(call: Call, primals: Primals, *, backward: bool) -> list[str]:
         return []
     w_hh, (state, *_) = primals.w_hh, primals.state_0
     there = [name for name in PLATFORMS if name in call.table.engines]
-    able = ["cpu"] if "cpu" in there and w_hh.dtype.name in CPU_DTYPES else []
+    on_cpu = "cpu" in there and w_hh.dtype.name in CPU_DTYPES and not call.is_stack
+    able = ["cpu"] if on_cpu else []
     groups, hidden = w_hh.shape[0], w_hh.shape[2] // call.table.gates
     if "cuda" in there and not gpu.refusal(
         call, w_hh.dtype, groups, hidden, state.shape[0], backward=backward

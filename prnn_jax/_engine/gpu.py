@@ -138,20 +138,80 @@ def refusal(
         max_sms=call.max_sms,
         batch=batch if isinstance(batch, int) else 1,
         implementation=call.implementation,
+        is_stack=call.is_stack,
     )
 
 
 @functools.lru_cache(maxsize=1024)
 def _refusal(
-    *of, device: str, max_sms: int, batch: int, implementation: str | None
+    *of,
+    device: str,
+    max_sms: int,
+    batch: int,
+    implementation: str | None,
+    is_stack: bool,
 ) -> str:
     cell, which, number, groups, hidden = of
+    shape = 1, batch, groups, hidden
     planning = native.cuda_plan(
-        cell, which, number, 1, batch, groups, hidden, json.loads(device), max_sms
+        cell, which, number, *shape, json.loads(device), max_sms, is_stack
     )
     if planning["best"] is None:
         return planning["reason"]
     return "" if implementation == "native" else prefers_scan(planning, batch)
+
+
+def prefers_turns(
+    call: Call,
+    dtype,
+    time: Any,
+    batch: Any,
+    layers: int,
+    hidden: int,
+    device: dict[str, Any] | None = None,
+) -> str:
+    """Why the layers of a stack run one after the other; empty where all run at once.
+
+    Once if the GPU is known, and the model says that both passes take less.
+
+    Args:
+      call: of the stack, whose groups are its layers.
+      device: by default that which programs are made for.
+    """
+    if not isinstance(time, int) or not isinstance(batch, int):
+        return "the sizes of x are known only when the program runs"
+    if jnp.dtype(dtype).name not in DTYPES:
+        return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
+    if device is None and os.environ.get(DEVICE_VARIABLE):
+        device = target_device()
+    device = device or local_device()
+    if device is None:
+        return f"the GPU is not known; {DEVICE_VARIABLE} names it"
+    of = number(call, dtype), time, batch
+    return _prefers_turns(
+        call.cell, *of, layers, hidden, device=json.dumps(device), max_sms=call.max_sms
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _prefers_turns(cell, number, time, batch, layers, hidden, *, device, max_sms) -> str:
+    for which in "forward", "backward":
+
+        def planned(groups: int, *, is_stack: bool, which: str = which):
+            shape = time, batch, groups, hidden
+            given = json.loads(device), max_sms, is_stack
+            return native.cuda_plan(cell, which, number, *shape, *given)
+
+        at_once, by_turns = planned(layers, is_stack=True), planned(1, is_stack=False)
+        if at_once["best"] is None:
+            return at_once["reason"]
+        taken = layers * by_turns["best"]["call_us"]
+        if at_once["best"]["call_us"] > taken:
+            return (
+                f"{which}, {layers} layers at once would take "
+                f"{at_once['best']['call_us']:.0f} us, one after the other {taken:.0f}"
+            )
+    return ""
 
 
 def prefers_scan(planning: dict[str, Any], batch: int) -> str:

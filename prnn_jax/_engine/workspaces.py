@@ -54,6 +54,7 @@ def cuda_bytes(
             controls.lengths is not None,
             call.reverse or call.bidirectional,
             controls.changes_product_input,
+            call.is_stack,
         )
 
     return _of_any(sizes, of)

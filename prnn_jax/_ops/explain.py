@@ -30,6 +30,7 @@ def explain(
     hidden_size: int,
     input_size: int | None = None,
     groups: int = 1,
+    layers: int = 1,
     dtype=jnp.float32,
     reset_after: bool = True,
     activation: GivenActivations = "tanh",
@@ -52,6 +53,8 @@ def explain(
       hidden_size: units of a group.
       input_size: of x, if the call is a layer and not a recurrence alone.
       groups: independent recurrences in the call: 2 for a bidirectional layer.
+      layers: of a stack that has nothing but the layers; on a GPU they may run at once,
+        which PRNN_CUDA_STACKS=1 allows.
       dtype: of the arrays.
       reset_after: of the GRU.
       activation: as in the cell's own function.
@@ -74,6 +77,7 @@ def explain(
     options = Options.of(locals())
     check_cell_name("explain", cell, get_args(LinearName))
     sizes = {"batch": batch, "time": time, "hidden_size": hidden_size, "groups": groups}
+    sizes["layers"] = layers
     if input_size is not None:
         sizes["input_size"] = input_size
     if proj_size is not None:
@@ -204,19 +208,32 @@ def _on_cuda(
             "explain: this machine has no GPU to plan for; name one with device=, of "
             f"{', '.join(map(repr, listed))}."
         )
+    rows, groups, layers = sizes["batch"], sizes["groups"], sizes["layers"]
+    of_turns = ""
+    if layers > 1:
+        of = sizes["time"], rows, layers, sizes["hidden_size"], known
+        of_turns = "a GPU runs layers of one direction at once" if groups > 1 else (
+            gpu.prefers_turns(replace(call, is_stack=True), dtype, *of)
+        )
+    is_at_once = layers > 1 and not of_turns
     planning = native.cuda_plan(
         call.cell,
         "backward" if training else "forward",
         gpu.number(call, dtype),
         sizes["time"],
-        sizes["batch"],
-        sizes["groups"],
+        rows,
+        layers if is_at_once else groups,
         sizes["hidden_size"],
         known,
         call.max_sms,
+        is_at_once,
     )
     checks.check(planning["is_valid"], planning["reason"])
     engine, reasons = "native", [planning["reason"].removesuffix(".")]
+    if is_at_once:
+        reasons.append(f"all {layers} layers run at once, with PRNN_CUDA_STACKS=1")
+    elif of_turns:
+        reasons.append(f"one layer after the other: {of_turns.removesuffix('.')}")
     best = planning["best"]
     if best is None:
         engine = "scan"

@@ -35,6 +35,7 @@ from prnn_jax._given.params import Params, Prepared
 from prnn_jax._given.statics import flag
 from prnn_jax._linear.call import LinearCall, run_linear
 from prnn_jax._linear.table import FunctionOptions
+from prnn_jax._ops.at_once import layers_at_once
 from prnn_jax._ops.run import call_of, run_layer
 from prnn_jax._ops.stack_parts import (
     Layer,
@@ -169,6 +170,9 @@ def stack(
         of_product: Any = cell
         call = call_of("stack", of_product, options)
     tower, y, form = tower_of("stack", call, x, layers, options)
+    at_once = tower.at_once(y, form)
+    if at_once is not None:
+        return at_once
     states, first = [], 0
     for members in _runs(*form):
         parts = [tuple(column[n] for column in form) for n in members]
@@ -297,6 +301,18 @@ class Tower(NamedTuple):
         if self.skip_connections and y.shape == x.shape:
             y = y + x
         return y, state
+
+    def at_once(self, x: Array, form) -> tuple[Array, tuple[Any, ...]] | None:
+        """All layers in one call, of which each is plain; None where they take turns."""
+        layers, state_0, reset_to = form
+        key, *others = self.shared
+        is_plain = isinstance(self.call, Call) and not self.skip_connections
+        is_plain = is_plain and not any(self.noise.zoneout)
+        is_plain = is_plain and (key is None or not self.noise)
+        if not is_plain or any(a is not None for a in (*others, *reset_to)):
+            return None
+        given = layers_at_once(self.call, x, layers, state_0)
+        return None if given is None else (given[0], tuple(given[1]))
 
     def one_by_one(self, x: Array, first: int, parts: Sequence) -> tuple[Array, list]:
         states = []

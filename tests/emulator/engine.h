@@ -12,7 +12,7 @@ namespace prnn::emulator {
 inline Plan plan_by_hand(const CudaCall& call, const Instance& instance, int teams) {
   const PassSizes sizes = pass_sizes(call.cell.kind, call.pass);
   const std::int64_t padded = padded_hidden(call.shape.hidden, call.number);
-  const std::int64_t depth = padded * sizes.published;
+  const std::int64_t depth = padded * sizes.published * (call.is_stack ? 2 : 1);
   Plan plan{};
   plan.exchange = instance.exchange;
   plan.tile = instance.tile;

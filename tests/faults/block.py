@@ -37,7 +37,7 @@ FAULTS = [
         "race",
         GRID,
         JOBS,
-        "exchange.cuh",
+        "grid_exchange.cuh",
         "ptx::bar_sync();\n    const std::int64_t depth_bytes",
         "const std::int64_t depth_bytes",
     ),

@@ -1,6 +1,6 @@
 """All mistakes in the CUDA engine that are made on purpose."""
 
-from faults import block, bounds, controls, exchange, rounding, streamed
+from faults import block, bounds, controls, exchange, rounding, stack, streamed
 from faults.fault import Fault
 
 FAULTS: list[Fault] = [
@@ -10,4 +10,5 @@ FAULTS: list[Fault] = [
     *controls.FAULTS,
     *rounding.FAULTS,
     *streamed.FAULTS,
+    *stack.FAULTS,
 ]

@@ -89,7 +89,8 @@ template <Number kNumber>
 std::optional<std::string> run_case(const Case& c, const Plan& plan, const Asked& asked) {
   using Value = typename UnitIo<kNumber>::Value;
   // The arrays come once it is known that the instance is compiled.
-  const CudaCall sizes{c.pass, cell_spec(c.cell), c.number, c.shape, {}, {}, nullptr};
+  const CudaCall sizes{c.pass, cell_spec(c.cell), c.number, c.shape,         {},
+                       {},     nullptr,           {},       is_stack(c.cell)};
   bool compiled = false;
   visit_instance<kNumber>(sizes, plan,
                           [&]<Exchange kExchange, Tile kTile, class Pass>(const Task<Pass>&) {
@@ -132,8 +133,9 @@ std::optional<std::string> run_case(const Case& c, const Plan& plan, const Asked
       return e.what() + of_schedule;
     }
     const bool is_first = schedule == 1;
-    std::string error =
-        wrong<kNumber>("result ", got.arrays, want.arrays, is_first ? got.arrays : first.arrays);
+    const int layers = is_stack(c.cell) ? static_cast<int>(c.shape.groups) : 1;
+    std::string error = wrong<kNumber>("result ", got.arrays, want.arrays,
+                                       is_first ? got.arrays : first.arrays, Scale::kSmall, layers);
     if (error.empty())
       error = wrong<kNumber>("sum ", got.sums, want.sums, is_first ? got.sums : first.sums);
     if (error.empty()) error = work;

@@ -78,6 +78,9 @@ constexpr const char* cell_name(const Rnn<AnyActivation>*) { return "general_rnn
 constexpr const char* cell_name(const Lstm*) { return "lstm"; }
 constexpr const char* cell_name(const GeneralLstm*) { return "general_lstm"; }
 constexpr const char* cell_name(const Slstm*) { return "slstm"; }
+constexpr const char* stack_name(const char* cell) {
+  return std::string_view(cell) == "lstm" ? "lstm_stack" : "rnn_stack";
+}
 constexpr const char* cell_name(const Gru*) { return "gru"; }
 constexpr const char* cell_name(const GeneralGru*) { return "general_gru"; }
 
@@ -86,6 +89,7 @@ constexpr bool is_selected() {
   using Cell = std::remove_cvref_t<decltype(Pass::cell)>;
   const PassKind pass = Pass::kStartsPublished ? PassKind::kForward : PassKind::kBackward;
   const char* cell = cell_name(static_cast<const Cell*>(nullptr));
+  if (Pass::kSources > 1) cell = stack_name(cell);
   return matches(PRNN_COMPILED,
                  name_of(cell, pass, kNumber, instances_of<Pass>(), {kExchange, kTile}));
 }
@@ -94,8 +98,8 @@ constexpr bool is_selected() {
 template <Number kNumber>
 constexpr bool is_any_selected() {
   constexpr int kMostInstances = 7;
-  for (const char* cell :
-       {"rnn", "general_rnn", "lstm", "general_lstm", "slstm", "gru", "general_gru"})
+  for (const char* cell : {"rnn", "general_rnn", "rnn_stack", "lstm", "general_lstm", "lstm_stack",
+                           "slstm", "gru", "general_gru"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Exchange exchange : {Exchange::kBlock, Exchange::kCluster, Exchange::kGrid})
         for (int place = 0; place < kMostInstances; ++place)
@@ -117,7 +121,15 @@ struct Case {
   int max_sms = 0;  // for the planner; 0: all
 };
 
+// Layers of a stack, all at once.
+inline bool is_stack(const std::string& cell) { return cell.ends_with("_stack"); }
+inline std::span<const Instance> instances(const Case& c, const CellSpec& cell) {
+  if (!is_stack(c.cell)) return instances(cell.kind, c.pass);
+  return instances_of_stack(pass_sizes(cell.kind, c.pass).products);
+}
+
 inline CellSpec cell_spec(const std::string& name) {
+  if (name == "rnn_stack") return {CellKind::kRnnTanh, 0.25f, 0.0f};
   if (name == "rnn_tanh") return {CellKind::kRnnTanh, 0.25f, 0.0f};
   if (name == "rnn_relu") return {CellKind::kRnnRelu, 0.0f, 0.9f};
   if (name == "gru") return {CellKind::kGru, 0, 0};
@@ -134,13 +146,13 @@ inline CellSpec cell_spec(const std::string& name) {
 
 inline Plan plan_of(const Case& c) {
   const CellSpec cell = cell_spec(c.cell);
-  const CudaCall call{c.pass, cell, c.number, c.shape, {}, {}, nullptr};
+  const CudaCall call{c.pass, cell, c.number, c.shape, {}, {}, nullptr, {}, is_stack(c.cell)};
   if (c.instance != kPlanned) {
-    const auto list = instances(cell.kind, c.pass);
+    const auto list = instances(c, cell);
     return emulator::plan_by_hand(call, list[static_cast<std::size_t>(c.instance)], c.teams);
   }
-  const Planning planning =
-      plan({cell.kind, c.pass, c.number, c.shape, c.max_sms}, *find_device("NVIDIA H200"));
+  const Planning planning = plan({cell.kind, c.pass, c.number, c.shape, c.max_sms, call.is_stack},
+                                 *find_device("NVIDIA H200"));
   return planning.best.value();
 }
 
@@ -149,7 +161,7 @@ inline std::string name_of(const Case& c, const Plan& plan) {
   std::snprintf(sizes, sizeof sizes, "%s%s-T%d-B%d-G%d-H%d", *c.controls == '\0' ? "" : "-",
                 c.controls, static_cast<int>(c.shape.time), static_cast<int>(c.shape.batch),
                 static_cast<int>(c.shape.groups), static_cast<int>(c.shape.hidden));
-  const auto list = instances(cell_spec(c.cell).kind, c.pass);
+  const auto list = instances(c, cell_spec(c.cell));
   const Name name = name_of(c.cell, c.pass, c.number, list, {plan.exchange, plan.tile});
   return std::string(name) + sizes;
 }
@@ -218,6 +230,22 @@ inline std::vector<Case> cases() {
   out.push_back({"gru", backward, Number::kTf32, 1, {3, 8, 1, 500, false, false, false}, 1});
   out.push_back({"gru", forward, Number::kTf32, 2, {3, 9, 1, 650, false, false, false}, 1});
   out.push_back({"rnn_relu", forward, Number::kTf32, 2, {3, 9, 1, 1030, true, false, false}, 1});
+  // Layers of a stack at once: two and three; slices of the batch one after the other, or of a team
+  // each; the last steps of one beside the first of another; planned, on all of the chip.
+  for (const char* cell : {"rnn_stack", "lstm_stack"})
+    for (const PassKind pass : {forward, backward})
+      for (const Number number : kNumbers)
+        for (int i = 0; i < 3; ++i) {
+          const int odd = i % 2, hidden = odd != 0 ? 43 : 40;
+          out.push_back({cell, pass, number, i, {3, 3, 2, hidden, i != 0, false, false}, 2});
+          out.push_back(
+              {cell, pass, number, i, {4 + odd, 30, 3, hidden, i == 0, i == 1, false}, 6});
+          out.push_back({cell, pass, number, i, {1 + odd, 9, 3, 40, i == 2, odd != 0, false}, 3});
+        }
+  for (const PassKind pass : {forward, backward}) {
+    out.push_back({"lstm_stack", pass, kBfloat16, kPlanned, {7, 16, 5, 256, true, {}, {}}, 1});
+    out.push_back({"lstm_stack", pass, Number::kTf32, kPlanned, {3, 4, 3, 72, {}, {}, {}}, 1});
+  }
   // As large as a layer gets.
   out.push_back({"lstm", forward, Number::kBfloat16, kPlanned, {3, 8, 1, 2048, true, {}, {}}, 1});
   out.push_back({"lstm", backward, Number::kBfloat16, kPlanned, {2, 8, 1, 2048, true, {}, {}}, 1});

@@ -128,10 +128,13 @@ struct Data {
   CudaCall call;
 
   Data(const Case& c, const CellSpec& cell, Values values)
-      : controls(c, random), call{c.pass, cell, c.number, c.shape, {}, {}, nullptr} {
+      : controls(c, random),
+        call{c.pass, cell, c.number, c.shape, {}, {}, nullptr, {}, is_stack(c.cell)} {
     const CellNumbers numbers = prnn::numbers(cell);
     const Shape& s = c.shape;
     const std::int64_t state = s.batch * s.groups * s.hidden, sequence = state * s.time;
+    // Of a stack, a_x and dy are one layer's, and w has w_ih, too.
+    const std::int64_t outer = call.is_stack ? sequence / s.groups : sequence;
     const bool is_lean = std::string_view(c.controls) == "lengths";
     const auto input = [&](std::int64_t n, float scale) {
       auto& array = inputs.emplace_back(n);
@@ -154,14 +157,15 @@ struct Data {
     };
     const auto output = [&](std::int64_t n) { return results.emplace_back(n).get(); };
     const float weight = 1.5f / std::sqrt(static_cast<float>(s.hidden));
-    const std::int64_t weights = s.groups * s.hidden * numbers.gates * s.hidden;
+    const std::int64_t sources = call.is_stack ? 2 : 1;
+    const std::int64_t weights = s.groups * sources * s.hidden * numbers.gates * s.hidden;
     const auto per_unit = [&]() -> const void* {
       const std::int64_t count = s.groups * numbers.per_unit * s.hidden;
       return count == 0 ? nullptr : input(count, 0.8f);
     };
     if (c.pass == PassKind::kForward) {
       auto& at = call.forward;
-      at.a_x = input(sequence * numbers.gates, 1.0f);
+      at.a_x = input(outer * numbers.gates, 1.0f);
       at.w_hh = input(weights, weight);
       at.b_hh = input(s.groups * numbers.gates * s.hidden, 0.5f);
       at.per_unit = per_unit();
@@ -193,7 +197,7 @@ struct Data {
         });
       }
       for (int n = 0; n < numbers.states; ++n) at.state_0[n] = input_state(n, false);
-      at.dy = input(sequence, 1.0f);
+      at.dy = input(outer, 1.0f);
       for (int n = 0; n < numbers.states; ++n) at.dstate_n[n] = with_one_nan(input(state, 1.0f));
       at.da_x = output(sequence * numbers.gates);
       at.da_h = numbers.same_gradient ? at.da_x : output(sequence * numbers.gates);
@@ -206,7 +210,7 @@ struct Data {
     }
     // No more than is used, so that a sanitizer sees what lies beyond the mailbox. Small layers are
     // streamed, too, by plans that are made by hand.
-    const auto list = instances(cell.kind, c.pass);
+    const auto list = instances(c, cell);
     const bool may_stream =
         c.instance == kPlanned || list[static_cast<std::size_t>(c.instance)].tile.is_streamed();
     const auto bytes = mailbox_of(call).bytes + (may_stream ? streamed_bytes(call) : 0);

@@ -20,9 +20,10 @@ class NaiveRun {
 
   void run() {
     read_weights();
+    carries_.resize(carry_at(shape().groups, 0, 0));
     for_all_rows([&](std::int64_t g, std::int64_t b) {
       for (std::int64_t unit = 0; unit < shape().hidden; ++unit) {
-        carries_.push_back(pass_.carried(g, 0, b, unit, io_));
+        carries_[carry_at(g, b, unit)] = pass_.carried(g, 0, b, unit, io_);
         pass_.begin(g, b, unit, io_);
         if constexpr (!kIsForward)
           for (float* sum : pass_.at.dreset_to)
@@ -40,10 +41,12 @@ class NaiveRun {
   static constexpr bool kIsForward = Pass::kStartsPublished;
 
   Shape shape() const { return pass_.shape; }
+  // Groups that multiply their neighbours' values come after these.
   template <class F>
   void for_all_rows(F&& f) const {
-    for (std::int64_t g = 0; g < shape().groups; ++g)
-      for (std::int64_t b = 0; b < shape().batch; ++b) f(g, b);
+    for (std::int64_t n = 0; n < shape().groups; ++n)
+      for (std::int64_t b = 0; b < shape().batch; ++b)
+        f(kIsForward || Pass::kSources == 1 ? n : shape().groups - 1 - n, b);
   }
   // What a matrix product takes of a stored number.
   static float operand(float v) {
@@ -69,16 +72,31 @@ class NaiveRun {
           for (std::int64_t k = 0; k < pass_.depth(0); ++k)
             weights_.push_back(operand(to_float(pass_.weight(g, 0, unit, p, k))));
   }
+  std::size_t carry_at(std::int64_t g, std::int64_t b, std::int64_t unit) const {
+    return static_cast<std::size_t>((g * shape().batch + b) * shape().hidden + unit);
+  }
+  // What step s multiplies of a neighbour's values, behind the group's own.
+  void add_neighbour(std::int64_t g, std::int64_t s, std::int64_t b, std::vector<double>& row) {
+    if constexpr (Pass::kSources == 2) {
+      const std::int64_t neighbour = g + Pass::kNeighbour;
+      if (neighbour < 0 || neighbour == shape().groups || s == shape().time) return;
+      const float* const values =
+          pass_.slot(pass_.at.multiplied, neighbour, s + 1, b, Pass::kPublished);
+      const std::size_t own = row.size() / 2;
+      for (std::size_t k = 0; k < own; ++k) row[own + k] = double{operand(values[k])};
+    }
+  }
   // products_ of a row.
   void multiply(std::int64_t g, std::int64_t s, std::int64_t b) {
     const std::int64_t depth = pass_.depth(0);
     std::vector<double> row(static_cast<std::size_t>(depth));
     const bool starts_anew = kIsForward && resets(g, s, b);
     if (pass_.multiplies(g, 0, s, b))
-      for (std::int64_t k = 0; k < depth; ++k) {
+      for (std::int64_t k = 0; k < depth / Pass::kSources; ++k) {
         const float v = starts_anew ? reset_to(0, g, b, k) : pass_.input(g, 0, s, b)[k];
         row[static_cast<std::size_t>(k)] = double{operand(v)} * (kIsForward ? mask(g, b, k) : 1.0f);
       }
+    add_neighbour(g, s, b, row);
     products_.clear();
     for (std::int64_t unit = 0; unit < shape().hidden; ++unit)
       for (int p = 0; p < Pass::kProducts; ++p) {
@@ -90,8 +108,7 @@ class NaiveRun {
       }
   }
   void step(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit) {
-    auto& carry =
-        carries_[static_cast<std::size_t>((g * shape().batch + b) * shape().hidden + unit)];
+    auto& carry = carries_[carry_at(g, b, unit)];
     auto inputs = pass_.inputs(pass_.fetch(g, s, b, unit, io_), io_);
     Vec<Pass::kProducts> products;
     for (int p = 0; p < Pass::kProducts; ++p)
