@@ -3,6 +3,7 @@
 python -m benchmarks.cuda_model ["NVIDIA H200"]
 """
 
+import math
 import sys
 
 from prnn_jax._engine.modules import native
@@ -41,8 +42,40 @@ def table(device: str) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+#: Of stacks: cell, layers, hidden size.
+STACKS = (
+    *(("lstm", 5, 256), ("lstm", 5, 512), ("lstm", 20, 128), ("lstm", 2, 1024)),
+    *(("gru", 5, 256), ("gru", 5, 512), ("rnn_tanh", 5, 512)),
+)
+
+
+def stack_text(cell: str, which: str, batch: int, layers: int, hidden: int, device):
+    def call_us(groups: int, *, is_stack: bool) -> float:
+        shape = TIME, batch, groups, hidden
+        plan = native.cuda_plan(
+            cell, which, "bfloat16", *shape, device, is_stack=is_stack
+        )["best"]
+        return math.inf if plan is None else plan["call_us"]
+
+    gain = layers * call_us(1, is_stack=False) / call_us(layers, is_stack=True)
+    return f"{gain:.2f}" if gain > 0 else "no room"
+
+
+def stacks(device: str) -> str:
+    """Markdown: layers one after the other, as a multiple of all at once."""
+    head = ["bfloat16, modelled", *(f"batch {batch}" for batch in BATCHES)]
+    lines = [head, ["---"] * len(head)]
+    for cell, layers, hidden in STACKS:
+        for which in ("forward", "backward"):
+            of = layers, hidden, device
+            gains = (stack_text(cell, which, batch, *of) for batch in BATCHES)
+            lines.append([f"{cell} {layers} × {hidden} {which}", *gains])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def main() -> None:
-    print(table(sys.argv[1] if len(sys.argv) > 1 else "NVIDIA H200"))
+    device = sys.argv[1] if len(sys.argv) > 1 else "NVIDIA H200"
+    print(table(device), stacks(device), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -26,9 +26,10 @@ struct CudaCall {
 struct PassSizes {
   int published, products;
 };
-inline PassSizes pass_sizes(CellKind cell, PassKind pass) {
+inline PassSizes pass_sizes(CellKind cell, PassKind pass, bool is_stack) {
   const CellNumbers n = numbers({cell, 0, 0});
-  return pass == PassKind::kForward ? PassSizes{1, n.gates} : PassSizes{n.gates, 1};
+  const int products = is_stack && !n.same_gradient ? n.gates + 1 : n.gates;
+  return pass == PassKind::kForward ? PassSizes{1, products} : PassSizes{products, 1};
 }
 // Whether few layers are of a cell, or its kernels are many instructions.
 template <class C>
@@ -43,15 +44,10 @@ constexpr bool has_plain_kernels(const Instance& instance) {
   return instance.exchange != Exchange::kBlock && !instance.tile.is_streamed();
 }
 
-// Whether there are kernels for stacks of a cell: of those whose gates are functions of the sum of
-// both products.
+// Whether there are kernels for stacks of a cell: of those that many have.
 template <class C>
-inline constexpr bool kHasStackKernels = false;
-template <>
-inline constexpr bool kHasStackKernels<Lstm> = true;
-template <class Activation>
-inline constexpr bool kHasStackKernels<Rnn<Activation>> =
-    !std::is_same_v<Activation, AnyActivation>;
+inline constexpr bool kHasStackKernels =
+    cell_has_plain_kernels<C> && C::kPhases == 1 && C::kStates <= 2;
 
 // Whether no array of a call has an index beyond 31 bits.
 inline bool has_small_indices(const CellSpec& cell, Number number, const Shape& shape,
@@ -79,7 +75,7 @@ inline PlainShape plain(const Shape& shape) {
 
 inline std::span<const Instance> instances(CellKind cell, PassKind pass) {
   const bool few = visit({cell, 0, 0}, [](auto c) { return has_few_users<decltype(c)>; });
-  return instances(pass_sizes(cell, pass).products, few);
+  return instances(pass_sizes(cell, pass, false).products, few);
 }
 
 // Whether the values that a grid's blocks exchange need a place of their own. Else they go through
@@ -90,7 +86,11 @@ inline bool has_own_mailbox(const CudaCall& call) {
       call.shape.lengths != nullptr && (call.shape.reverse || call.shape.bidirectional);
   const bool changes =
       call.pass == PassKind::kForward && call.forward.controls.change_product_input();
-  return padded_hidden(call.shape.hidden, call.number) != call.shape.hidden || turns || changes;
+  // Of a GRU's layers, more is exchanged than is kept.
+  const bool differs =
+      call.is_stack && call.pass == PassKind::kBackward && !numbers(call.cell).same_gradient;
+  const bool is_padded = padded_hidden(call.shape.hidden, call.number) != call.shape.hidden;
+  return is_padded || turns || changes || differs;
 }
 
 // The part of the workspace through which a grid's blocks exchange values.
@@ -111,8 +111,8 @@ inline Mailbox mailbox_of(const CudaCall& call) {
   }
   if (has_own_mailbox(call)) {
     out.separate = start + out.bytes;
-    out.bytes +=
-        shape.time * shape.batch * row_bytes * pass_sizes(call.cell.kind, call.pass).published;
+    out.bytes += shape.time * shape.batch * row_bytes *
+                 pass_sizes(call.cell.kind, call.pass, call.is_stack).published;
   }
   return out;
 }
@@ -120,7 +120,7 @@ inline Mailbox mailbox_of(const CudaCall& call) {
 // The weights of a group in the order in which mma.sync takes them, as they are streamed
 // (cuda/streamed.cuh); in the workspace behind the mailbox.
 inline std::int64_t streamed_bytes(const CudaCall& call) {
-  const PassSizes sizes = pass_sizes(call.cell.kind, call.pass);
+  const PassSizes sizes = pass_sizes(call.cell.kind, call.pass, call.is_stack);
   const Tile tile = streamed_tile(sizes.products);
   const std::int64_t padded = padded_hidden(call.shape.hidden, call.number);
   // Of no more panels than the layer has: what a block lacks of its last round is not there.

@@ -24,8 +24,8 @@ struct StepWork {
   int values;  // that a unit's step reads from memory or writes there
 
   explicit StepWork(const Request& request)
-      : products(pass_sizes(request.cell, request.pass).products),
-        published(pass_sizes(request.cell, request.pass).published),
+      : products(pass_sizes(request.cell, request.pass, request.is_stack).products),
+        published(pass_sizes(request.cell, request.pass, request.is_stack).published),
         sources(request.is_stack ? 2 : 1),
         padded(padded_hidden(request.shape.hidden, request.number)),
         steps(request.shape.time + (request.pass == PassKind::kForward ? 0 : 1)),

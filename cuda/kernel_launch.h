@@ -44,7 +44,7 @@ inline cudaError_t fill_mailbox(const CudaCall& call, cudaStream_t stream) {
     if (const cudaError_t e = cudaMemsetAsync(call.workspace, 0xff, mailbox.bytes, stream))
       return e;
   if (mailbox.separate != nullptr) return cudaSuccess;
-  const PassSizes sizes = pass_sizes(call.cell.kind, call.pass);
+  const PassSizes sizes = pass_sizes(call.cell.kind, call.pass, call.is_stack);
   const Shape& shape = call.shape;
   void* output = call.pass == PassKind::kForward ? call.forward.y : call.backward.da_h;
   return cudaMemsetAsync(output, 0xff,

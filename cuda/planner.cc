@@ -21,7 +21,7 @@ constexpr double kPreference = 1.1;
 
 std::span<const Instance> instances(const Request& request) {
   if (!request.is_stack) return instances(request.cell, request.pass);
-  return instances_of_stack(pass_sizes(request.cell, request.pass).products);
+  return instances_of_stack(pass_sizes(request.cell, request.pass, request.is_stack).products);
 }
 
 int usable_sms(const Request& request, const Device& device) {

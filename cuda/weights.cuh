@@ -84,22 +84,34 @@ struct WeightReader {
 
   // ---- k beside k: a lane's part of a row is one load ----
 
+  // The matrix of an exchanged value, and which of its values it is; -1: none has weights for it.
+  struct Columns {
+    const Value* first;
+    std::int64_t stride;
+    int value;
+  };
+  PRNN_DEVICE Columns columns_of(int value) const {
+    if constexpr (Pass::kSources == 1) {
+      const auto columns = pass.weight_columns(g, 0);
+      return {columns.first, columns.stride, value < Pass::kPublished ? value : -1};
+    } else {
+      const int source = value < Pass::kPublished ? 0 : 1;
+      const auto columns = pass.weight_columns(g, source);
+      const int within = value - source * Pass::kPublished;
+      const bool is_there = within < Pass::kPublished && columns.first != nullptr;
+      return {columns.first, columns.stride,
+              is_there ? Pass::Products::gate_of(source, within) : -1};
+    }
+  }
   PRNN_DEVICE ptx::Word4 from_columns(int k_block, int row) const {
-    const auto columns = pass.weight_columns(g, 0);
     const int hidden = static_cast<int>(pass.shape.hidden);
     const int unit = first + place.warp_m * kRows + row;
     const int exchanged = k_block * kDepth + place.part * kPerLane;
-    int value = exchanged / padded;
-    const int from = exchanged % padded;
-    const Value* first = columns.first;
-    if constexpr (Pass::kSources == 2)
-      if (value >= Pass::kPublished) {
-        first = pass.neighbour_weight_columns(g, 0).first;
-        value = first == nullptr ? Pass::kPublished : value - Pass::kPublished;
-      }
+    const int value = exchanged / padded, from = exchanged % padded;
+    const Columns columns = columns_of(value);
     Values values = {};
-    if (row < kUnits && unit < hidden && value < Pass::kPublished) {
-      const Value* at = first + unit * columns.stride + value * hidden + from;
+    if (row < kUnits && unit < hidden && columns.value >= 0) {
+      const Value* at = columns.first + unit * columns.stride + columns.value * hidden + from;
       if (is_aligned<ptx::Word4>(columns.first, hidden)) {
         if (from < hidden) values = *reinterpret_cast<const Values*>(at);
       } else {
@@ -118,10 +130,19 @@ struct WeightReader {
     const int granule = (column / kGranule + depth / kPerLane) % kGranules;
     return (depth * kGranules + granule) * kGranule + column % kGranule;
   }
-  PRNN_DEVICE void fill(int k_block, char* scratch) const {
-    const auto rows = pass.weight_rows(g, 0);
+  // Weights of the k-th exchanged value, of all units; null: there are none.
+  PRNN_DEVICE const Value* row_of(int k, int product) const {
     const int hidden = static_cast<int>(pass.shape.hidden);
-    const bool whole = is_aligned<ptx::Word2>(rows.first, hidden);
+    const int source = Pass::kSources == 2 && k >= padded ? 1 : 0, from = k - source * padded;
+    const auto rows = pass.weight_rows(g, source);
+    int gate = product;
+    if constexpr (Pass::kSources == 2) gate = Pass::Products::gate_of(source, product);
+    if (from >= hidden || gate < 0 || rows.first == nullptr) return nullptr;
+    return rows.first + from * rows.stride + gate * hidden;
+  }
+  PRNN_DEVICE void fill(int k_block, char* scratch) const {
+    const int hidden = static_cast<int>(pass.shape.hidden);
+    const bool whole = is_aligned<ptx::Word2>(pass.weight_rows(g, 0).first, hidden);
     constexpr int kOfProduct = kUnits / kGranule, kOfDepth = kProducts * kOfProduct;
     constexpr int kAll = kDepth * kOfDepth, kBatch = 4;  // on their way at a time, from memory
 #pragma unroll 1
@@ -131,16 +152,9 @@ struct WeightReader {
       for (int i = 0; i < kBatch; ++i) {
         const int n = e + 32 * i, depth = n / kOfDepth, product = n % kOfDepth / kOfProduct;
         const int unit = first + place.warp_m * kUnits + n % kOfProduct * kGranule;
-        int k = k_block * kDepth + depth;
-        const Value* first = rows.first;
-        if constexpr (Pass::kSources == 2)
-          if (k >= padded) {
-            first = pass.neighbour_weight_rows(g, 0).first;
-            k = first == nullptr ? hidden : k - padded;
-          }
+        const Value* const at = row_of(k_block * kDepth + depth, product);
         granules[i] = {};
-        if (n < kAll && k < hidden)
-          granules[i] = read_units(first + k * rows.stride + product * hidden, unit, hidden, whole);
+        if (n < kAll && at != nullptr) granules[i] = read_units(at, unit, hidden, whole);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {

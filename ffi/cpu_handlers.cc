@@ -64,7 +64,8 @@ ffi::Error run_call(ffi::ThreadPool pool, Problem p, const NativeCall& call) {
 }
 
 ffi::Error no_stack() {
-  return ffi::Error::Unimplemented(
+  return ffi::Error(
+      ffi::ErrorCode::kUnimplemented,
       "prnn_jax: the CPU engine runs the layers of a stack one after the other; was the program "
       "made for a GPU?");
 }

@@ -235,7 +235,8 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
     at.a_x = buffers.outer_sequence(n.gates, call.is_stack);
   }
   at.w_hh = buffers.matrix(n.gates, call.is_stack ? 2 : 1);
-  at.b_hh = buffers.bias(n.gates);
+  // A product of a stack's that is of w_ih alone has a bias of its own.
+  at.b_hh = buffers.bias(n.gates + (call.is_stack && !n.same_gradient ? 1 : 0));
   if (n.per_unit > 0) at.per_unit = buffers.bias(n.per_unit);
   if (n.projects) at.w_hr = buffers.projection();
   for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state(s);

@@ -17,9 +17,10 @@ def planned(
     hidden=512,
     device=H200,
     max_sms=0,
+    is_stack=False,
 ) -> dict:
     return native.cuda_plan(
-        cell, kind, number, time, batch, groups, hidden, device, max_sms
+        cell, kind, number, time, batch, groups, hidden, device, max_sms, is_stack
     )
 
 

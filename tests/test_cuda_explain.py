@@ -267,3 +267,24 @@ def test_the_platform_of_a_call(monkeypatch):
     engine, reason = engine_for(Call("gru_reset_before"), "float32", "gpu")
     assert engine == "scan"
     assert "reset_after=False" in reason
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_layers_at_once(training):
+    sizes = {"time": 1000, "batch": 8, "dtype": "bfloat16", "training": training}
+    plan = explained(hidden_size=256, layers=5, **sizes)
+    assert plan.engine == "native"
+    assert plan.teams == 5
+    assert "all 5 layers run at once, with PRNN_CUDA_STACKS=1" in str(plan)
+
+    plan = explained(hidden_size=768, layers=3, **sizes)
+    assert plan.teams == 1
+    assert "one layer after the other: lstm: no persistent plan" in str(plan)
+
+    plan = explained(hidden_size=1024, layers=2, **sizes | {"batch": 16})
+    assert "one layer after the other: forward, 2 layers at once would take" in str(
+        plan
+    )
+
+    plan = explained(hidden_size=256, layers=5, groups=2, **sizes)
+    assert "one layer after the other: a GPU runs layers of one direction" in str(plan)

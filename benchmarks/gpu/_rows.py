@@ -5,6 +5,7 @@ import json
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,8 +82,12 @@ def require_gpu(smoke: bool) -> None:
         raise SystemExit(77)
 
 
-def arrays(cell: str, batch: int, time: int, hidden: int, dtype):
-    """x, params, and weights for a sum of y; the same numbers in every run."""
+def arrays(cell: str, batch: int, time: int, hidden: int, dtype, layers: int = 1):
+    """x, params, and weights for a sum of y; the same numbers in every run.
+
+    Args:
+      layers: of a stack, whose params are a list.
+    """
     random = np.random.default_rng(zlib.crc32(f"{cell} {batch} {hidden}".encode()))
     wide = CELLS[cell][1] * hidden
 
@@ -92,17 +97,23 @@ def arrays(cell: str, batch: int, time: int, hidden: int, dtype):
     def uniform(*shape):
         return jnp.asarray(random.uniform(-1, 1, shape) * hidden**-0.5, dtype)
 
-    params = prnn_jax.Params(
-        uniform(hidden, wide), uniform(hidden, wide), uniform(wide), uniform(wide)
-    )
-    return normal(), params, normal()
+    each = [
+        prnn_jax.Params(
+            uniform(hidden, wide), uniform(hidden, wide), uniform(wide), uniform(wide)
+        )
+        for _ in range(layers)
+    ]
+    return normal(), each if layers > 1 else each[0], normal()
 
 
-def forward(cell: str, implementation: str | None):
+def forward(cell: Any, implementation: str | None):
     """`(x, params, weights) -> (y, state)`."""
     function, _, options = CELLS[cell]
 
     def run(x, params, _):
+        if isinstance(params, list):
+            given: Any = {**options, "implementation": implementation}
+            return prnn_jax.stack(cell, x, params, **given)
         return function(x, params, **options, implementation=implementation)
 
     return run

@@ -40,11 +40,18 @@ FIRST = (
     ("lstm", 128, 16),
 )
 
+#: Stacks: hidden size, batch, layers. Ours run one after the other ("native") and all
+#: at once; torch has a layer of so many.
+STACKS = (256, 1, 5), (256, 16, 5), (512, 1, 5), (512, 8, 5), (512, 16, 5), (128, 8, 20)
+
 #: The largest relative difference that rounding explains, over TIME steps. float32 is
 #: multiplied as TF32 on a GPU.
 TOLERANCES = {"bfloat16": 0.1, "float16": 0.02, "float32": 0.02}
 DTYPES = tuple(TOLERANCES)  # in this order
 SAMPLING_S = 0.25
+
+#: Contenders that are this package, and are compared with the scan.
+OURS = {"native", "at once"}
 
 #: In what ours says of a layer that is too large.
 NO_PLAN = "no persistent plan"
@@ -52,7 +59,7 @@ NO_PLAN = "no persistent plan"
 
 @dataclass(frozen=True)
 class Point:
-    """One layer; input_size = hidden_size."""
+    """One layer, or a stack of them; input_size = hidden_size."""
 
     cell: str
     hidden: int
@@ -60,6 +67,7 @@ class Point:
     dtype: str
     mode: str
     time: int
+    layers: int = 1
 
 
 def points(smoke: bool = False, quick: bool = False) -> Iterator[Point]:
@@ -72,6 +80,7 @@ def points(smoke: bool = False, quick: bool = False) -> Iterator[Point]:
     if smoke:
         for cell, mode in itertools.product(CELLS, MODES):
             yield Point(cell, 8, 2, "float32", mode, 4)
+        yield Point("lstm", 8, 2, "float32", "train", 4, 3)
         return
     every = itertools.product(BATCHES, HIDDEN_SIZES, CELLS)
     rest = [(cell, hidden, batch) for batch, hidden, cell in every]
@@ -80,6 +89,10 @@ def points(smoke: bool = False, quick: bool = False) -> Iterator[Point]:
         for dtype in DTYPES[:1] if quick else DTYPES:
             for (cell, hidden, batch), mode in itertools.product(shapes, MODES):
                 yield Point(cell, hidden, batch, dtype, mode, TIME)
+        if shapes is FIRST:
+            for cell, sizes in itertools.product(CELLS[:2], STACKS):
+                for mode in MODES:
+                    yield Point(cell, *sizes[:2], DTYPES[0], mode, TIME, sizes[2])
 
 
 # ---- JAX -----------------------------------------------------------------------------
@@ -93,17 +106,29 @@ def jax_contenders(point: Point) -> dict[str, Callable[[], object]]:
     from benchmarks.gpu import _rows
 
     mode = _rows.MODES[point.mode]
-    arrays = _rows.arrays(
-        point.cell, point.batch, point.time, point.hidden, jnp.dtype(point.dtype)
-    )
-    runs = {
+    sizes = point.cell, point.batch, point.time, point.hidden
+    arrays = _rows.arrays(*sizes, jnp.dtype(point.dtype), point.layers)
+    runs: dict[str, Callable[[], object]] = {
         name: functools.partial(jax.jit(mode(point.cell, name)), *arrays)
         for name in ("native", "scan")
     }
+    if point.layers > 1:
+        run = functools.partial(jax.jit(mode(point.cell, None)), *arrays)
+        runs["at once"] = functools.partial(_allowed_at_once, run)
+        return runs
     on_gpu = jax.default_backend() == "gpu"
     if point.cell == "lstm" and point.dtype == "float32" and on_gpu:
         runs["cudnn"] = _cudnn(point, arrays[0], arrays[2])
     return runs
+
+
+def _allowed_at_once(run: Callable[[], object]) -> object:
+    """What it is when it is traced: in the first call."""
+    os.environ["PRNN_CUDA_STACKS"] = "1"
+    try:
+        return run()
+    finally:
+        del os.environ["PRNN_CUDA_STACKS"]
 
 
 def _cudnn(point: Point, x, weights):
@@ -137,7 +162,7 @@ def torch_contenders(point: Point) -> dict[str, Callable[[], object]]:
     dtype = getattr(torch, point.dtype)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     layer = getattr(torch.nn, point.cell.upper())
-    layer = layer(point.hidden, point.hidden, batch_first=True)
+    layer = layer(point.hidden, point.hidden, point.layers, batch_first=True)
     layer = layer.to(device, dtype)
     shape = point.batch, point.time, point.hidden
     x, weights = (torch.randn(shape, device=device).to(dtype) for _ in range(2))
@@ -214,16 +239,16 @@ def measure(
             rows.write(**known, who=name, **failed, error=text)
             if "CUDA_ERROR" in text or "CUDA error" in text:
                 raise  # the context is lost
-    difference = None
-    if {"native", "scan"} <= set(running):
-        pair = {name: running[name] for name in ("native", "scan")}
+    differences = {}
+    for ours in OURS & set(running) if "scan" in running else ():
+        pair = {name: running[name] for name in (ours, "scan")}
         try:
-            difference = harness.check_agreement(
+            differences[ours] = harness.check_agreement(
                 str(point), pair, TOLERANCES[point.dtype]
             )
         except harness.DisagreementError as error:
-            rows.write(**known, who="native", ok=False, error=str(error)[:300])
-            del running["native"]  # its time would mean nothing
+            rows.write(**known, who=ours, ok=False, error=str(error)[:300])
+            del running[ours]  # its time would mean nothing
     budget_s = SAMPLING_S if point.time == TIME else 0
     samplers = {n: functools.partial(_queued, r, wait) for n, r in running.items()}
     timings = harness.measure_samplers(samplers, budget_s=budget_s) if running else {}
@@ -235,7 +260,7 @@ def measure(
             step_us=round(spread.median, 4),
             quartiles=[round(q, 4) for q in spread.quartiles],
             rounds=len(timing.seconds),
-            **({"difference": difference} if name == "native" else {}),
+            **({"difference": differences.get(name)} if name in OURS else {}),
         )
 
 

@@ -33,7 +33,7 @@ def text(rows: list[Row]) -> str:
     devices = {row["device"] for row in found if "device" in row}
     times: dict[tuple, dict[str, float]] = collections.defaultdict(dict)
     for row in found:
-        if "step_us" in row:
+        if "step_us" in row and row.get("layers", 1) == 1:
             point = [row[k] for k in ("cell", "dtype", "mode", "hidden", "batch")]
             times[tuple(point)][row["who"]] = row["step_us"]
     ratios = collections.defaultdict(list)

@@ -199,11 +199,12 @@ def segments(rows: list[Row]) -> list[str]:
 
 def peers(rows: list[Row], limit: int = 60) -> list[str]:
     """µs per step of all contenders, a line for each point."""
-    names = "native", "scan", "cudnn", "torch", "torch graph"
+    names = "native", "at once", "scan", "cudnn", "torch", "torch graph"
     by_point = collections.defaultdict(dict)
     for row in rows:
         if row["part"] == "peers" and "who" in row:
             point = [row[k] for k in ("cell", "hidden", "batch", "dtype", "mode")]
+            point.append(row.get("layers", 1))
             value = _number(row["step_us"]) if "step_us" in row else "error"
             by_point[tuple(point)][row["who"]] = (value, row.get("step_us"))
     if not by_point:
@@ -213,12 +214,23 @@ def peers(rows: list[Row], limit: int = 60) -> list[str]:
         ours = found.get("native", ("", None))[1]
         rivals = [v for who, (_, v) in found.items() if who != "native" and v]
         best = f"{min(rivals) / ours:.2f}×" if ours and rivals else ""
-        rate = f"{_tflops(*point) / ours:.1f}" if ours else ""
+        *of_layer, layers = point
+        rate = f"{layers * _tflops(*of_layer) / ours:.1f}" if ours else ""
         lines.append([*point, *(found.get(n, ("", 0))[0] for n in names), best, rate])
         for who, (_, value) in found.items():
             if ours and value and who != "native":
                 ratios[who].append(value / ours)
-    header = ["cell", "H", "B", "dtype", "mode", *names, "best other / ours", "TFLOP/s"]
+    header = [
+        "cell",
+        "H",
+        "B",
+        "dtype",
+        "mode",
+        "layers",
+        *names,
+        "best other / ours",
+        "TFLOP/s",
+    ]
     means = [
         f"{who}: {statistics.geometric_mean(v):.2f}× (least {min(v):.2f}×, {len(v)})"
         for who, v in ratios.items()

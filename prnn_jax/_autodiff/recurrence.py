@@ -21,7 +21,13 @@ from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Input, Primals
 from prnn_jax._cells.table import State
-from prnn_jax._engine import ffi, input_projection, scan, weight_products
+from prnn_jax._engine import (
+    ffi,
+    input_projection,
+    scan,
+    scan_stack,
+    weight_products,
+)
 from prnn_jax._engine.batching import whole
 from prnn_jax._engine.input_projection import pre_activations
 from prnn_jax._engine.normed import entered
@@ -43,7 +49,7 @@ def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
     if call.implementation == "scan" and not call.lean:
         a_x = pre_activations(call, primals.source, primals.controls)
         y, state_n, _ = scan.forward(call, a_x, *primals[1:])
-        return call.outer(y), state_n
+        return y, state_n
     out: Any = _forward(call, reverse_mode_only(call, primals))
     y, state_n, _ = out
     return y, state_n
@@ -124,6 +130,8 @@ def _backward_of(call: Call, primals, kept, cotangents):
         own = gradients[0], gradients[-1]
         dper_unit = per_unit.gradient(call, primals, y, saved, *own)
     da_x, da_h, dstate_0, dreset_to, dh = gradients
+    if call.is_stack:
+        return _gradients_of_stack(call, primals, y, gradients)
     # Parallel in time: one large product instead of `time` small ones.
     weights = _multiplied(call, primals, y, saved, da_h)
     given = weights if m is None else [*weights, Weights(m, dh)]
@@ -134,8 +142,6 @@ def _backward_of(call: Call, primals, kept, cotangents):
     dw_hh, db_hh = (jnp.concatenate(parts, -1) for parts in zip(*of_w_hh, strict=True))
     norm = call.table.norm
     dsource = da_h if norm is not None and norm.of == "sum" else da_x
-    if call.is_stack:  # a_x is the first layer's
-        dsource = da_x[:, :, :1]
     if of_source is not None:
         dsource = input_projection.gradients(source, of_source)
     return Primals(
@@ -146,6 +152,30 @@ def _backward_of(call: Call, primals, kept, cotangents):
         Controls(reset_to=dreset_to),
         dper_unit,
         of_w_hr[0].dw if of_w_hr else None,
+    )
+
+
+def _gradients_of_stack(call: Call, primals: Primals, y: Array, gradients) -> Primals:
+    """Of all layers' arrays; of w_ih and a_x of the first, those of a_x."""
+    da_x, da_h, dstate_0, *_ = gradients
+    given = [
+        Weights(before(call, y, primals.state_0[0], Controls(), 0), da_h),
+        Weights(y[:, :, :-1], da_x[:, :, 1:]),  # y of the layer below
+    ]
+    (of_w_hh, of_w_ih), _ = weight_products.gradients(call, primals.w_hh, given, None)
+    of_first = jnp.zeros_like(of_w_ih.dw[:1])
+    dw_ih = jnp.concatenate([of_first, of_w_ih.dw])
+    db = of_w_hh.db
+    apart = primals.b_hh.shape[-1] - db.shape[-1]
+    if apart:  # the bias of a product with w_ih alone; the first layer's is a_x's
+        of_x = jnp.concatenate([jnp.zeros_like(db[:1]), of_w_ih.db])
+        db = jnp.concatenate([db, of_x[:, -apart:]], -1)
+    return Primals(
+        da_x[:, :, :1],
+        jnp.concatenate([of_w_hh.dw, dw_ih], 1),
+        db,
+        dstate_0,
+        Controls(),
     )
 
 
@@ -164,9 +194,11 @@ def _backward_backward_rule(call: Call, residuals, dd):
         def run(floats):
             of_floats = controls._replace(reset_to=floats.controls.reset_to)
             a_x = pre_activations(call, floats.source, of_floats)
-            given = floats._replace(controls=of_floats)[1:]
-            y, state_n, _ = scan.forward(call, a_x, *given)
-            return call.outer(y), state_n
+            given = floats._replace(source=a_x, controls=of_floats)
+            if call.is_stack:
+                y, state_n, _ = scan_stack.forward(call, given)
+                return call.outer(y), state_n
+            return scan.forward(call, *given)[:2]
 
         _, vjp = jax.vjp(run, floats)
         return vjp(cotangents)[0]
@@ -186,9 +218,6 @@ def _multiplied(call: Call, primals, y: Array, saved, da_h: Array) -> list[Weigh
     if controls.mask is not None:
         h = h * jnp.expand_dims(controls.mask, call.time_axis)
     h = counting(call, h, controls)
-    if call.is_stack:  # and y of the layer below
-        below = jnp.pad(y[:, :, :-1], [(0, 0), (0, 0), (1, 0), (0, 0)])
-        h = jnp.concatenate([h, below], -1)
     inputs_of = call.table.product_inputs
     if inputs_of is None:
         return [Weights(h, da_h)]

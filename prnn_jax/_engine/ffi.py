@@ -16,7 +16,7 @@ from prnn_jax._call.call import Call, Sizes
 from prnn_jax._call.controls import Controls
 from prnn_jax._call.primals import Input, Primals, axes_of
 from prnn_jax._cells.table import State
-from prnn_jax._engine import gpu, scan, workspaces
+from prnn_jax._engine import gpu, scan, scan_stack, workspaces
 from prnn_jax._engine.batching import batched
 from prnn_jax._engine.by_platform import DEFAULT, by_platform
 from prnn_jax._engine.input_projection import pre_activations
@@ -109,6 +109,8 @@ def _forward_on(platform: str):
 
     def on_a_x(call: Call, primals: Primals):
         a_x = pre_activations(call, primals.source, primals.controls)
+        if platform == DEFAULT and call.is_stack:
+            return scan_stack.forward(call, primals)
         if platform == DEFAULT:
             return scan.forward(call, a_x, *primals[1:])
         return _forward_native(call, primals._replace(source=a_x), platform=platform)
@@ -124,6 +126,8 @@ def _backward_on(platform: str):
         return _backward_native(call, primals, kept, cotangents, platform=platform)
 
     def scan_call(call: Call, primals: Primals, _, cotangents):
+        if call.is_stack:
+            return scan_stack.backward(call, primals, cotangents)
         a_x = pre_activations(call, primals.source, primals.controls)
         return scan.backward(call, primals._replace(source=a_x), cotangents)
 

@@ -3,7 +3,6 @@
 Any floating dtype, any platform, any order of differentiation.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -44,8 +43,6 @@ def forward(
       y, the last state, and what `call.save` says of the saved values (a tuple of one
       array; else empty).
     """
-    if call.is_stack:
-        return _forward_of_stack(call, a_x, w_hh, b_hh, state_0, a_h)
     cell = call.table
     sizes = Sizes.of(call, a_x, w_hh)
     hidden = sizes.hidden
@@ -131,27 +128,6 @@ def forward(
     return y, state_n, saved
 
 
-def _forward_of_stack(call: Call, a_x, w_hh, b_hh, state_0, a_h):
-    """The layers of a stack, one after the other; all of their y, states, saved."""
-    one, hidden = replace(call, is_stack=False), w_hh.shape[1] // 2
-    layers = []
-    for n in range(len(w_hh)):
-        of_layer = slice(n, n + 1)
-        if n > 0:
-            a_x = grouped_product(layers[-1][0], w_hh[of_layer, hidden:], call.precision)
-        layers.append(
-            forward(
-                one,
-                a_x,
-                w_hh[of_layer, :hidden],
-                b_hh[of_layer],
-                tuple(state[:, of_layer] for state in state_0),
-                a_h=None if a_h is None else a_h[:, :, of_layer],
-            )
-        )
-    return jax.tree.map(lambda *each: jnp.concatenate(each, -2), *layers)
-
-
 def backward(
     call: Call,
     primals: Primals,
@@ -174,7 +150,7 @@ def backward(
         y, state_n, _ = forward(
             call, a_x, *given[1:], a_h=a_h, h_more=h_more, own_more=own_more
         )
-        return call.outer(y), state_n
+        return y, state_n
 
     a_x: Any = primals.source
     h_more = jnp.zeros_like(dy) if call.table.projects else None
@@ -183,16 +159,12 @@ def backward(
         own, lead = primals.per_unit, a_x.shape[:-1]
         assert own is not None
         own_more = jnp.zeros((*lead, own.shape[-1]), a_x.dtype)
-    groups = primals.w_hh.shape[0]
-    a_h = jnp.zeros_like(a_x, shape=(*a_x.shape[:2], groups, a_x.shape[3]))
-    given = a_x, a_h, state_0, reset_to, h_more, own_more
+    given = a_x, jnp.zeros_like(a_x), state_0, reset_to, h_more, own_more
     _, vjp = jax.vjp(run, *given)
     *gradients, of_own = vjp(cotangents)
     if sees_c:
         _, of_gates, _, of_seen = divided(of_own, 4, 4, 1, 1)
         gradients[0], gradients[-1] = of_gates, of_seen
-    if call.is_stack:  # of every layer's pre-activations
-        gradients[0] = gradients[1]
     return tuple(gradients)
 
 

@@ -46,17 +46,19 @@ def layers_at_once(
         return None
     if any(layer.norm is not None or layer.stacked for layer in layers):
         return None
+    given: Any = [layer.params for layer in layers]
     # What is wrong with an argument is said where each layer has its turn.
-    outer = checked_layer(
-        "stack, layer 0", call, x, layers[0].params, Options(state_0=states[0])
-    )
-    params = [plain(layer.params) for layer in layers]
+    options = Options(state_0=states[0])
+    outer = checked_layer("stack, layer 0", call, x, given[0], options)
+    params = [plain(each) for each in given]
     of_layers = [_as_state(state) for state in states]
     if not _are_alike(outer, params, of_layers):
         return None
     layout = outer.layout
     sizes = layout.time, math.prod(layout.batch), len(layers), layout.hidden
-    if gpu.prefers_turns(replace(outer.call, is_stack=True), outer.arrays.x.dtype, *sizes):
+    if gpu.prefers_turns(
+        replace(outer.call, is_stack=True), outer.arrays.x.dtype, *sizes
+    ):
         return None
     return _compiled(*outer, params[1:], of_layers[1:])
 
@@ -78,52 +80,60 @@ def _are_alike(outer: Checked, params: Sequence[Params], states: Sequence) -> bo
     """Whether all layers are as the first, each on what the one below gives."""
     call, layout, x = outer.call, outer.layout, outer.arrays.x
     hidden, columns = layout.hidden, call.table.gates * layout.hidden
-    one = Params(*[(hidden, columns)] * 2, *[(columns,)] * 2)
+    matrix, bias = (hidden, columns), (columns,)
+    one = matrix, matrix, bias, bias, None, None
 
-    def fits(array: Any, shape: tuple[int, ...]) -> bool:
-        is_there = getattr(array, "shape", None) == shape
+    def fits(array: Any, shape: tuple[int, ...] | None) -> bool:
+        is_there = shape is not None and getattr(array, "shape", None) == shape
         return is_there and getattr(array, "dtype", None) == x.dtype
 
     for n, given in enumerate(params):
         arrays = list(zip(given, one, strict=True))
         if n > 0 and not all(fits(*pair) for pair in arrays[:2]):
             return False
-        if any(a is not None and not (s and fits(a, s)) for a, s in arrays[2:]):
+        if any(a is not None and not fits(a, s) for a, s in arrays[2:]):
             return False
     shapes = layout.state_shapes
     return layout.heads is None and all(
-        state is None
-        or (len(state) == len(shapes) and all(map(fits, state, shapes)))
+        state is None or (len(state) == len(shapes) and all(map(fits, state, shapes)))
         for state in states
     )
+
+
+def _biases(call: Call, b_ih: Array, b_hh: Array) -> Array:
+    """Of the products of a layer's unit, of which a GRU's candidate has two."""
+    if call.table.same_gradient:
+        return b_ih + b_hh
+    last = b_hh.size // call.table.gates
+    both = b_ih[:-last] + b_hh[:-last]
+    return jnp.concatenate([both, b_hh[-last:], b_ih[-last:]])
 
 
 @compiled_once(static_argnums=(0, 1, 2, 3))
 def _compiled(
     call, layout, merge, masked_y, arrays, packed, controls, steps, params, states
 ) -> tuple[Array, list]:
-    outer = Checked(call, layout, merge, masked_y, arrays, packed, controls, steps)
-    outer, params, states = match_varying((outer.varying(), params, states))
-    outer = Checked(call, layout, merge, masked_y, *outer[4:])
+    static = call, layout, merge, masked_y
+    outer = Checked(*static, arrays, packed, controls, steps).varying()
+    *given, params, states = match_varying((*outer[4:], params, states))
+    outer = Checked(*static, *given)
     first = outer.primals()
+    (w_hh,), (b_hh,), state_0 = first.w_hh, first.b_hh, first.state_0
     a_x = pre_activations(call, first.source, first.controls)
-    zeros: Any = first.w_hh[0], first.b_hh[0], first.state_0
 
     def bias(b: Array | None) -> Array:
-        return jnp.zeros_like(zeros[1]) if b is None else b
+        return jnp.zeros_like(b_hh) if b is None else b
 
-    weights = [jnp.concatenate([zeros[0], jnp.zeros_like(zeros[0])])]
+    def initial(state: tuple | None) -> tuple:
+        if state is None:
+            return tuple(map(jnp.zeros_like, state_0))
+        return tuple(map(layout.state_to_native, state))
+
+    weights = [jnp.concatenate([w_hh, jnp.zeros_like(w_hh)])]
     weights += [jnp.concatenate([p.w_hh, p.w_ih]) for p in params]
-    biases = [first.b_hh[0], *(bias(p.b_ih) + bias(p.b_hh) for p in params)]
-    each = [
-        first.state_0,
-        *(
-            tuple(map(jnp.zeros_like, first.state_0))
-            if state is None
-            else tuple(map(layout.state_to_native, state))
-            for state in states
-        ),
-    ]
+    biases = [_biases(call, jnp.zeros_like(b_hh), b_hh)]
+    biases += [_biases(call, bias(p.b_ih), bias(p.b_hh)) for p in params]
+    each = [state_0, *map(initial, states)]
     stack = first._replace(
         source=a_x,
         w_hh=jnp.stack(weights),

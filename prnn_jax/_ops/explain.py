@@ -212,8 +212,10 @@ def _on_cuda(
     of_turns = ""
     if layers > 1:
         of = sizes["time"], rows, layers, sizes["hidden_size"], known
-        of_turns = "a GPU runs layers of one direction at once" if groups > 1 else (
-            gpu.prefers_turns(replace(call, is_stack=True), dtype, *of)
+        of_turns = (
+            "a GPU runs layers of one direction at once"
+            if groups > 1
+            else (gpu.prefers_turns(replace(call, is_stack=True), dtype, *of))
         )
     is_at_once = layers > 1 and not of_turns
     planning = native.cuda_plan(

@@ -98,6 +98,9 @@ def stack(
     already saves the copy. So a deep stack best is `[first, Layer(rest, stacked=True)]`
     with a first layer for x, which is of another width.
 
+    On a GPU, layers with nothing between them may run at once, each a step behind the
+    one below (PRNN_CUDA_STACKS=1; `explain` with layers says whether and why).
+
     Masks are drawn from `jax.random.fold_in(jax.random.fold_in(key, k), kind)`, kind
     being 0 for dropout, 1 for recurrent dropout and 2 for zoneout (and there once more,
     with the number of the state).
@@ -303,7 +306,7 @@ class Tower(NamedTuple):
         return y, state
 
     def at_once(self, x: Array, form) -> tuple[Array, tuple[Any, ...]] | None:
-        """All layers in one call, of which each is plain; None where they take turns."""
+        """All layers in one call; None where each has its turn."""
         layers, state_0, reset_to = form
         key, *others = self.shared
         is_plain = isinstance(self.call, Call) and not self.skip_connections

@@ -10,7 +10,7 @@ namespace prnn::emulator {
 // A plan with the given instance, whatever the planner would say. Teams beyond the jobs idle; a
 // streamed tile has one.
 inline Plan plan_by_hand(const CudaCall& call, const Instance& instance, int teams) {
-  const PassSizes sizes = pass_sizes(call.cell.kind, call.pass);
+  const PassSizes sizes = pass_sizes(call.cell.kind, call.pass, call.is_stack);
   const std::int64_t padded = padded_hidden(call.shape.hidden, call.number);
   const std::int64_t depth = padded * sizes.published * (call.is_stack ? 2 : 1);
   Plan plan{};

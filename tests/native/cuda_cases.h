@@ -79,7 +79,8 @@ constexpr const char* cell_name(const Lstm*) { return "lstm"; }
 constexpr const char* cell_name(const GeneralLstm*) { return "general_lstm"; }
 constexpr const char* cell_name(const Slstm*) { return "slstm"; }
 constexpr const char* stack_name(const char* cell) {
-  return std::string_view(cell) == "lstm" ? "lstm_stack" : "rnn_stack";
+  const std::string_view name = cell;
+  return name == "lstm" ? "lstm_stack" : name == "gru" ? "gru_stack" : "rnn_stack";
 }
 constexpr const char* cell_name(const Gru*) { return "gru"; }
 constexpr const char* cell_name(const GeneralGru*) { return "general_gru"; }
@@ -99,7 +100,7 @@ template <Number kNumber>
 constexpr bool is_any_selected() {
   constexpr int kMostInstances = 7;
   for (const char* cell : {"rnn", "general_rnn", "rnn_stack", "lstm", "general_lstm", "lstm_stack",
-                           "slstm", "gru", "general_gru"})
+                           "slstm", "gru", "general_gru", "gru_stack"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Exchange exchange : {Exchange::kBlock, Exchange::kCluster, Exchange::kGrid})
         for (int place = 0; place < kMostInstances; ++place)
@@ -125,14 +126,14 @@ struct Case {
 inline bool is_stack(const std::string& cell) { return cell.ends_with("_stack"); }
 inline std::span<const Instance> instances(const Case& c, const CellSpec& cell) {
   if (!is_stack(c.cell)) return instances(cell.kind, c.pass);
-  return instances_of_stack(pass_sizes(cell.kind, c.pass).products);
+  return instances_of_stack(pass_sizes(cell.kind, c.pass, true).products);
 }
 
 inline CellSpec cell_spec(const std::string& name) {
   if (name == "rnn_stack") return {CellKind::kRnnTanh, 0.25f, 0.0f};
   if (name == "rnn_tanh") return {CellKind::kRnnTanh, 0.25f, 0.0f};
   if (name == "rnn_relu") return {CellKind::kRnnRelu, 0.0f, 0.9f};
-  if (name == "gru") return {CellKind::kGru, 0, 0};
+  if (name == "gru" || name == "gru_stack") return {CellKind::kGru, 0, 0};
   // Hard sigmoids, as Keras 2 has them, and ELUs.
   constexpr AnyActivation kHard{ActivationKind::kClipped, 0.2f, 0.5f, 0.0f, 1.0f};
   constexpr AnyActivation kElu{ActivationKind::kElu, 0.5f, 0.0f, 0.0f, 0.0f};
@@ -232,7 +233,7 @@ inline std::vector<Case> cases() {
   out.push_back({"rnn_relu", forward, Number::kTf32, 2, {3, 9, 1, 1030, true, false, false}, 1});
   // Layers of a stack at once: two and three; slices of the batch one after the other, or of a team
   // each; the last steps of one beside the first of another; planned, on all of the chip.
-  for (const char* cell : {"rnn_stack", "lstm_stack"})
+  for (const char* cell : {"rnn_stack", "lstm_stack", "gru_stack"})
     for (const PassKind pass : {forward, backward})
       for (const Number number : kNumbers)
         for (int i = 0; i < 3; ++i) {

@@ -167,7 +167,8 @@ struct Data {
       auto& at = call.forward;
       at.a_x = input(outer * numbers.gates, 1.0f);
       at.w_hh = input(weights, weight);
-      at.b_hh = input(s.groups * numbers.gates * s.hidden, 0.5f);
+      const int products = pass_sizes(cell.kind, c.pass, call.is_stack).products;
+      at.b_hh = input(s.groups * products * s.hidden, 0.5f);
       at.per_unit = per_unit();
       for (int n = 0; n < numbers.states; ++n) at.state_0[n] = with_one_nan(input_state(n, true));
       at.y = output(sequence);
