@@ -9,8 +9,8 @@ FAULTS = [
         GRID,
         ALL,
         "weights.cuh",
-        "if (n < kAll && k < hidden)",
-        "if (n < kAll)",
+        "if (from >= hidden || gate < 0 || rows.first == nullptr)",
+        "if (gate < 0 || rows.first == nullptr)",
     ),
     edit(
         "no_tail_of_units",
@@ -27,8 +27,8 @@ FAULTS = [
         GRID_BACKWARD,
         ALL,
         "weights.cuh",
-        "if (row < kUnits && unit < hidden && value",
-        "if (row < kUnits && value",
+        "if (row < kUnits && unit < hidden && columns.value",
+        "if (row < kUnits && columns.value",
     ),
     edit(
         "no_tail_of_the_batch",
