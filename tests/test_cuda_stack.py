@@ -221,6 +221,25 @@ def test_second_derivative_is_that_of_layers_one_after_the_other(stacks):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_is_torchs_layer_of_several(stacks, cell):
+    """With the parameters that torch has drawn."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(3)
+    layer = getattr(torch.nn, cell.upper())(INPUT, 24, 3, batch_first=True)
+    x = torch.randn(3, 7, INPUT)
+    with torch.no_grad():
+        want, last = layer(x)
+    params = prnn_jax.convert.from_pytorch(cell.upper(), layer.state_dict())
+    with jax.default_matmul_precision("highest"):
+        run_it = jax.jit(lambda: prnn_jax.stack(cell, x.numpy(), params))
+        y, states = jax.block_until_ready(run_it())
+    stacks.expect("forward:grid")
+    np.testing.assert_allclose(y, want, atol=1e-6)
+    hidden = states if cell != "lstm" else [h for h, _ in states]
+    np.testing.assert_allclose(hidden, last if cell != "lstm" else last[0], atol=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(1, 4))
 def test_schedules_do_not_matter(stacks, seed):
     if HAS_GPU:

@@ -189,7 +189,7 @@ def with_attributes(call: NativeCall):
     if call.target == "prnn_prepare":
         changed = [{"cell": "no_such"}]
     else:
-        changed += [{"save": "some"}]
+        changed += [{"save": "some"}, {"is_stack": True}]
         if call.target == "prnn_forward":
             changed += [{"projects": not given["projects"]}]
         changed += [{"prepared": not given["prepared"]}]
