@@ -122,9 +122,14 @@ def test_a_tool_is_good_with_both_summaries(log, status, good):
 
 def test_the_most_telling_points_come_first():
     every, quick = list(peers.points()), list(peers.points(quick=True))
-    assert len(every) == len(set(every)) == 3 * 8 * 6 * len(peers.DTYPES) * 2
+    layers = [p for p in every if p.layers == 1]
+    assert len(layers) == len(set(layers)) == 3 * 8 * 6 * len(peers.DTYPES) * 2
     assert every[: len(quick)] == quick
-    assert {(p.cell, p.hidden, p.batch) for p in quick} == set(peers.FIRST)
+    first = {(p.cell, p.hidden, p.batch) for p in quick if p.layers == 1}
+    assert first == set(peers.FIRST)
+    stacks = {(p.hidden, p.batch, p.layers) for p in quick if p.layers > 1}
+    assert stacks == set(peers.STACKS)
+    assert len(every) == len(layers) + 2 * 2 * len(stacks)
     assert {p.dtype for p in quick} == {"bfloat16"}
 
 
@@ -174,7 +179,7 @@ def test_a_summary_of_rows_that_say_little(tmp_path, capsys):
     assert "not relied on: nan." in printed
     assert ".grid_exchange = 700.2," in printed
     # 2 · 16 · 768 · 4 · 768 operations in 1.25 us.
-    assert "| 1.25 | error |  | 2.5 |  | 2.00× | 60.4 |" in printed
+    assert "| 1.25 |  | error |  | 2.5 |  | 2.00× | 60.4 |" in printed
     assert "| forward | bfloat16 | grid | 2 | 1.50 | 1.75 | 2.00 |" in printed
     # 0.5 us of two rounds and 1.5 us of one, at 2 GHz; the median.
     assert "in cycles at 2.00 GHz: grid +1750 (of 2)" in printed

@@ -89,10 +89,14 @@ def points(smoke: bool = False, quick: bool = False) -> Iterator[Point]:
         for dtype in DTYPES[:1] if quick else DTYPES:
             for (cell, hidden, batch), mode in itertools.product(shapes, MODES):
                 yield Point(cell, hidden, batch, dtype, mode, TIME)
-        if shapes is FIRST:
-            for cell, sizes in itertools.product(CELLS[:2], STACKS):
-                for mode in MODES:
-                    yield Point(cell, *sizes[:2], DTYPES[0], mode, TIME, sizes[2])
+            if shapes is FIRST and dtype == DTYPES[0]:
+                yield from _stacks()
+
+
+def _stacks() -> Iterator[Point]:
+    for cell, (hidden, batch, layers) in itertools.product(CELLS[:2], STACKS):
+        for mode in MODES:
+            yield Point(cell, hidden, batch, DTYPES[0], mode, TIME, layers)
 
 
 # ---- JAX -----------------------------------------------------------------------------

@@ -98,6 +98,7 @@ std::string run_case(Gpu& gpu, const Case& c, const Plan& plan, const Asked& ask
   Data<Value, DeviceMemory> data(c, cell, values);
   const bool is_small = c.shape.time <= 8 && c.shape.hidden <= 128;
   const Scale scale = is_small ? Scale::kSmall : Scale::kLarge;
+  const int layers = is_stack(c.cell) ? static_cast<int>(c.shape.groups) : 1;
   std::vector<std::vector<Value>> first;
   std::vector<std::vector<float>> first_sums;
   for (int n = 0; n < asked.runs; ++n) {
@@ -109,7 +110,7 @@ std::string run_case(Gpu& gpu, const Case& c, const Plan& plan, const Asked& ask
       first = got;
       first_sums = got_sums;
     }
-    std::string error = wrong<kNumber>("result ", got, arrays, first, scale);
+    std::string error = wrong<kNumber>("result ", got, arrays, first, scale, layers);
     if (error.empty()) error = wrong<kNumber>("sum ", got_sums, sums, first_sums, scale);
     if (!error.empty()) return error + " (run " + std::to_string(n + 1) + ")";
   }
@@ -181,7 +182,8 @@ int run_all(const Asked& asked) {
   chosen.erase(std::remove_if(chosen.begin(), chosen.end(), leaves), chosen.end());
 
   for (const auto& [c, plan, name] : chosen) {
-    CudaCall call{c.pass, cell_spec(c.cell), c.number, c.shape, {}, {}, nullptr};
+    CudaCall call{c.pass, cell_spec(c.cell), c.number, c.shape, {}, {}, nullptr, {},
+                  is_stack(c.cell)};
     static constexpr std::int32_t kSome = 0;  // not read: a call that has controls is not plain
     if (*c.controls != '\0') call.shape.lengths = &kSome;
     gpu.prepare(call, plan);
