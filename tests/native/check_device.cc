@@ -182,8 +182,8 @@ int run_all(const Asked& asked) {
   chosen.erase(std::remove_if(chosen.begin(), chosen.end(), leaves), chosen.end());
 
   for (const auto& [c, plan, name] : chosen) {
-    CudaCall call{c.pass, cell_spec(c.cell), c.number, c.shape, {}, {}, nullptr, {},
-                  is_stack(c.cell)};
+    CudaCall call{c.pass, cell_spec(c.cell), c.number, c.shape,         {},
+                  {},     nullptr,           {},       is_stack(c.cell)};
     static constexpr std::int32_t kSome = 0;  // not read: a call that has controls is not plain
     if (*c.controls != '\0') call.shape.lengths = &kSome;
     gpu.prepare(call, plan);
