@@ -13,6 +13,7 @@ from importlib.metadata import version as _version
 from prnn_jax import convert as convert
 from prnn_jax._autodiff.recurrence import SAVED
 from prnn_jax._cells.activations import Activation
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.normed import LayerNorm
 from prnn_jax._engine.plan import Plan
 from prnn_jax._given.params import (
@@ -53,6 +54,7 @@ __all__ = [
     "SAVED",
     "Activation",
     "BidirectionalParams",
+    "Clip",
     "DefinedCell",
     "Layer",
     "LayerNorm",

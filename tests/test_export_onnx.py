@@ -125,6 +125,22 @@ def test_activations_there_and_back():
         export_onnx("gru", [params], activation="hard_tanh")
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_clip_there_and_back(cell):
+    layers = layers_of(cell, 1, bidirectional=True, peepholes=cell == "lstm")
+    layers = [jax.tree.map(lambda w: 2 * w, layer) for layer in layers]
+    clip = prnn_jax.Clip(pre_activations=0.25, gradients=1.0)
+    model = export_onnx(cell, layers, bidirectional=True, clip=clip)
+    wanted, _ = prnn_jax.stack(cell, X, layers, bidirectional=True, clip=clip)
+    plain, _ = prnn_jax.stack(cell, X, layers, bidirectional=True)
+    assert abs(wanted - plain).max() > 0.1  # most pre-activations are above it
+    np.testing.assert_allclose(run(model, {"x": X})["y"], wanted, **CLOSE)
+    network = import_onnx(model)
+    assert network.clip == prnn_jax.Clip(pre_activations=0.25)
+    y, _ = network(np.moveaxis(X, 1, 0))
+    np.testing.assert_allclose(np.moveaxis(y, 0, 1), wanted, **CLOSE)
+
+
 def test_of_a_network_of_pytorch(tmp_path):
     torch = pytest.importorskip("torch")
     module = torch.nn.GRU(IN, HIDDEN, 2, batch_first=True).eval()
@@ -156,6 +172,12 @@ def test_of_a_network_of_pytorch(tmp_path):
         ),
         ("gru", layers_of("gru", 2), {"reverse": True}, "reverse must be False"),
         ("rnn", layers_of("rnn", 1), {"activation": "clipped_relu"}, "activation must"),
+        (
+            "lstm",
+            layers_of("lstm", 1),
+            {"clip": prnn_jax.Clip(state=1.0)},
+            "clip must be of pre_activations alone",
+        ),
     ],
 )
 def test_what_does_not_fit_is_an_error(cell, layers, options, message):

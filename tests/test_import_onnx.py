@@ -59,6 +59,18 @@ OPTIONS = [
         },
     ),
     ("RNN", {"activations": ["Tanh", "Tanh"], "direction": "bidirectional"}),
+    *((cell, {"clip": 0.5}) for cell in ("LSTM", "GRU", "RNN")),
+    ("GRU", {"clip": 0.5, "linear_before_reset": 1}),
+    ("LSTM", {"clip": 0.5, "direction": "bidirectional"}),
+    (
+        "RNN",
+        {
+            "clip": 0.5,
+            "activations": ["Affine"] * 2,
+            "activation_alpha": [0.5] * 2,
+            "direction": "bidirectional",
+        },
+    ),
 ]
 
 
@@ -281,7 +293,7 @@ def without_any():
         (lambda: b"no model", "the bytes must be a model of ONNX"),
         (lambda: b"", "the bytes must be a model of ONNX"),
         (lambda: 7, "model must be a path, an onnx.ModelProto or its bytes, got int"),
-        (lambda: lstm(clip=1.0), "'the' must have no clip, got 1.0"),
+        (lambda: lstm(clip=-1.0), "'the' must have a positive clip, or none, got -1"),
         (lambda: lstm(input_forget=1), "'the' must have input_forget=0"),
         (
             lambda: lstm(activations=["ThresholdedRelu", "Tanh", "Tanh"]),

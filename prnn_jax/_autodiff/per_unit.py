@@ -65,7 +65,9 @@ def sum_over_steps(
             das[gate],
             preferred_element_type=wide,
         )
-        for gate, x in zip(cell.per_unit_gates, inputs_of(states, reserve), strict=True)
+        for gate, x in zip(
+            cell.per_unit_gates, inputs_of(call, states, reserve), strict=True
+        )
     ]
     return jnp.concatenate(sums, -1)
 

@@ -23,6 +23,7 @@ import numpy as np
 from jax import Array
 
 from prnn_jax._cells.activations import USUAL, Activations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import CELLS, Cell
 from prnn_jax._given import checks
 from prnn_jax._given.params import Params, Prepared, plain
@@ -49,6 +50,8 @@ class Call:
       skip: scale of the residual through time (RNN only).
       cap: upper bound of the activation (clipped ReLU only).
       f: activations, of the cells that have a choice.
+      clip: bounds of the step, of the same cells, as `_cells.clip.checked` gives them;
+        `f` has those that are its own.
       precision: of the scan's products and of those outside the recurrence.
       implementation: "native", "scan", or None for the best that the platform has.
       max_sms: streaming multiprocessors of a GPU that a call may take; 0 for all.
@@ -64,6 +67,7 @@ class Call:
     skip: float = 0.0
     cap: float = math.inf
     f: Activations = USUAL
+    clip: Clip | None = None
     precision: Any = None
     implementation: str | None = None
     max_sms: int = 0
@@ -164,7 +168,7 @@ def activations_attribute(f: Activations, dtype) -> str:
     A string, for an array inside of a dictionary is no attribute that JAX takes.
     """
     words = []
-    for kind, *scale, low, high in f:
+    for kind, *scale, low, high, _, _ in f:
         ends = np.asarray([low, high], dtype).astype(np.float32)
         bits = np.concatenate([np.asarray(scale, np.float32), ends]).view(np.uint32)
         words += [kind, *(f"{word:08x}" for word in bits)]

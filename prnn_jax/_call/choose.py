@@ -14,12 +14,13 @@ from prnn_jax._cells.activations import (
     activations_of,
     applied,
 )
-from prnn_jax._cells.table import AnyCell, Defined
+from prnn_jax._cells.clip import Clip, checked
+from prnn_jax._cells.table import AnyCell, CellName, Defined
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 
 #: Options of cells that have gates.
-GATED = "activation", "gate_activation"
+GATED = "activation", "gate_activation", "clip"
 
 #: Options that say which cell it is.
 _OF_CELLS = *GATED, "reset_after", "cap", "skip"
@@ -43,13 +44,14 @@ def cell_of(op: str, function: AnyCell, options: Options) -> dict[str, Any]:
         )
         return {"cell": function.row}
     activation, gate_activation = options.activation, options.gate_activation
+    clip = _clip(op, function, options.clip)
     if function == "rnn":
         check(
             gate_activation == "sigmoid",
             f"{op}: the rnn has no gates; gate_activation must be 'sigmoid', got "
             f"{gate_activation!r}.",
         )
-        return _rnn(op, options)
+        return _rnn(op, options, clip)
     f = activations_of(op, activation, gate_activation)
     check(
         function != "slstm" or f == USUAL,
@@ -61,13 +63,30 @@ def cell_of(op: str, function: AnyCell, options: Options) -> dict[str, Any]:
         f"{op}: activation must be one, for the {function}, got {activation!r}.",
     )
     after = statics.flag(op, "reset_after", options.reset_after)
-    cell: str = function if f == USUAL else f"{function}_general"
+    is_usual = f == USUAL and clip is None
+    cell: str = function if is_usual else f"{function}_general"
     if function == "gru" and not after:
         cell = "gru_reset_before"
-    return {"cell": cell, "f": f}
+    return {"cell": cell, "f": f.clipped(clip), "clip": clip}
 
 
-def _rnn(op: str, options: Options) -> dict[str, Any]:
+def _clip(op: str, function: CellName, given: Any) -> Clip | None:
+    clip = checked(op, given)
+    check(
+        clip is None or function != "slstm",
+        f"{op}: clip must be None for the slstm, whose gates are exponential and "
+        f"scaled by its state m, got {given!r}.",
+    )
+    for name in ("state", "projection") if function != "lstm" else ():
+        check(
+            clip is None or getattr(clip, name) is None,
+            f"{op}: clip.{name} must be None for the {function}, for only the lstm has "
+            f"{'a c' if name == 'state' else 'a projection'}, got {given!r}.",
+        )
+    return clip
+
+
+def _rnn(op: str, options: Options, clip: Clip | None) -> dict[str, Any]:
     activation: Any = options.activation
     cap = statics.number(op, "cap", options.cap)
     skip = float(statics.number(op, "skip", options.skip))
@@ -75,6 +94,9 @@ def _rnn(op: str, options: Options) -> dict[str, Any]:
     if activation == "clipped_relu":
         activation = Activation("clipped_relu", cap) if math.isfinite(cap) else "relu"
     f = applied(op, "activation", activation)
+    if clip is not None:
+        f = Activations(candidate=f).clipped(clip)
+        return {"cell": "rnn_general", "skip": skip, "f": f, "clip": clip}
     if f == TANH:
         return {"cell": "rnn_tanh", "skip": skip}
     if f == RELU._replace(high=f.high):

@@ -12,6 +12,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 
 Implementation = Literal["native", "scan"]
 #: Of the two directions' outputs.
@@ -54,6 +55,7 @@ class Options:
     implementation: Implementation | None = None
     activation: GivenActivations | None = "tanh"
     gate_activation: GivenActivation = "sigmoid"
+    clip: Clip | None = None
     reset_after: bool = True
     cap: float = 20.0
     skip: float = 0.0

@@ -5,12 +5,13 @@ The same functions as core/activations.h, whose numbers an `Applied` holds.
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
+from prnn_jax._cells.clip import Clip, bounded, with_bounded_gradient
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 
@@ -73,17 +74,34 @@ GivenActivations = GivenActivation | tuple[GivenActivation, GivenActivation]
 
 
 class Applied(NamedTuple):
-    """An activation as the engines know it (`AnyActivation` of core/activations.h)."""
+    """An activation as the engines know it (`AnyActivation` of core/activations.h).
+
+    The last two are of `Clip`: what bounds its argument, and the gradient of that.
+    """
 
     kind: str
     alpha: float = 1.0
     beta: float = 0.0
     low: float = -math.inf
     high: float = math.inf
+    bound: float = math.inf
+    gradient_bound: float = math.inf
 
     def __call__(self, a: Array) -> Array:
         """Of any floating dtype; NaN of NaN."""
+        if self.gradient_bound < math.inf:
+            a = with_bounded_gradient(a, self.gradient_bound)
+        if self.bound < math.inf:
+            a = bounded(a, -self.bound, self.bound)
         return _FUNCTIONS[self.kind](self, a)
+
+    def clipped(self, clip: Clip | None) -> Self:
+        """With the bounds of a call."""
+        if clip is None:
+            return self
+        bounds = clip.pre_activations, clip.gradients
+        bound, gradient = (math.inf if b is None else b for b in bounds)
+        return self._replace(bound=bound, gradient_bound=gradient)
 
 
 SIGMOID = Applied("sigmoid", 1.0, 0.0, 0.0, 1.0)
@@ -97,6 +115,11 @@ class Activations(NamedTuple):
     gate: Applied = SIGMOID
     candidate: Applied = TANH
     output: Applied = TANH
+
+    def clipped(self, clip: Clip | None) -> Self:
+        """With the bounds of a call; the state's own are none of them."""
+        gate, candidate = self.gate.clipped(clip), self.candidate.clipped(clip)
+        return self._replace(gate=gate, candidate=candidate)
 
 
 USUAL = Activations()
@@ -187,9 +210,7 @@ def _tanh(f: Applied, a: Array) -> Array:
 
 def _clipped(f: Applied, a: Array) -> Array:
     v = a if (f.alpha, f.beta) == (1.0, 0.0) else f.alpha * a + f.beta
-    # NaN passes, but no gradient where it is not between the ends, as of a ReLU.
-    inside = (v > f.low) & (v < f.high)
-    return jnp.where(inside, v, jax.lax.stop_gradient(jnp.clip(v, f.low, f.high)))
+    return bounded(v, f.low, f.high)
 
 
 def _elu(f: Applied, a: Array) -> Array:

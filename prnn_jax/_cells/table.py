@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from prnn_jax._cells.clip import bounded
 from prnn_jax._cells.normed import LayerNorm
 from prnn_jax._given import checks
 
@@ -71,7 +72,7 @@ class Cell:
         `(h, saved) -> (gate 0's, gate 1's, ...)`.
       per_unit_gates: of the numbers that each unit has for itself, the gates whose
         pre-activations they are a part of, each times something.
-      per_unit_inputs: what: `(states before, reserve) -> (of number 0, of 1, ...)`.
+      per_unit_inputs: what: `(call, states before, reserve) -> (of number 0, ...)`.
       with_per_unit: the cell that this one is with such numbers.
       project_input: what `w_hr` `[hidden, projection]` multiplies, where that makes h:
         `(call, reserve, states besides h after the step) -> m`.
@@ -168,6 +169,12 @@ def _rnn_relu(call, a_x, state, product):
     return (jnp.where(h >= call.cap, jnp.asarray(call.cap, h.dtype), h),), ()
 
 
+def _within(call, c):
+    """An LSTM's new c within the bounds of the call."""
+    bounds = None if call.clip is None else call.clip.state
+    return c if bounds is None else bounded(c, *bounds)
+
+
 def _lstm(call, a_x, state, product, peepholes=None, project=None):
     h, c = state
     f = call.f
@@ -176,10 +183,14 @@ def _lstm(call, a_x, state, product, peepholes=None, project=None):
         p_i, p_f, p_o = _split(peepholes, 3)
         i, forget = i + p_i * c, forget + p_f * c
     i, forget, g = f.gate(i), f.gate(forget), f.candidate(g)
-    c = forget * c + i * g
+    c = _within(call, forget * c + i * g)
     o = f.gate(o if peepholes is None else o + p_o * c)
     h = o * f.output(c)
-    return (h if project is None else project(h), c), (i, forget, g, o)
+    if project is not None:
+        h = project(h)
+        if call.clip is not None and call.clip.projection is not None:
+            h = bounded(h, -call.clip.projection, call.clip.projection)
+    return (h, c), (i, forget, g, o)
 
 
 def _lstm_project_input(call, reserve, states):
@@ -187,9 +198,10 @@ def _lstm_project_input(call, reserve, states):
     return o * call.f.output(c)
 
 
-def _peephole_inputs(states, reserve):
+def _peephole_inputs(call, states, reserve):
     (_, c), (i, f, g, _) = states, reserve
-    return c, c, f * c + i * g  # the c that the step made, whatever zoneout mixed
+    # The c that the step made, whatever zoneout mixed.
+    return c, c, _within(call, f * c + i * g)
 
 
 def _slstm(call, a_x, state, product):

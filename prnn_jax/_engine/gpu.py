@@ -29,6 +29,9 @@ MAX_SMS_VARIABLE = "PRNN_CUDA_MAX_SMS"
 #: What NCCL takes at most, by default, for one collective.
 _FOR_COLLECTIVES = 20
 
+#: Why no kernel runs a call with `prnn_jax.Clip`.
+NO_CLIP = "clip has no CUDA kernel yet"
+
 #: Environment variable: 0 keeps calls out of CUDA graphs.
 GRAPHS_VARIABLE = "PRNN_CUDA_GRAPHS"
 
@@ -129,6 +132,8 @@ def refusal(
 
     A batch that is not known is taken for a small one.
     """
+    if call.clip is not None:
+        return NO_CLIP
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
     device = target_device()

@@ -26,6 +26,8 @@ def engine_for(
     """("native" or "scan", the reason) for a forward pass."""
     if call.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
+    if call.clip is not None:
+        return "scan", "clip has no native engine yet"
     if not call.table.engines:
         described = call.table.described
         if not described:
@@ -38,6 +40,8 @@ def engine_for(
     if jnp.dtype(dtype).name not in takes:
         listed = ", ".join(takes)
         return "scan", f"the native engines take {listed}, not {jnp.dtype(dtype)}"
+    if lowered == "cuda" and call.clip is not None:
+        return "scan", gpu.NO_CLIP
     if lowered == "cuda" and lowered not in ffi.PLATFORMS:
         return "scan", (
             "this installation has no CUDA engine; pip install prnn_jax_cuda13 brings "

@@ -119,7 +119,7 @@ class LinearCall:
 
 
 #: Options that mean nothing where a step has no product.
-_OF_PRODUCTS = "gate_activation", "reset_after", "cap", "skip", "reserve"
+_OF_PRODUCTS = "gate_activation", "clip", "reset_after", "cap", "skip", "reserve"
 
 
 def run_linear(

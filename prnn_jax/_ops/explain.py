@@ -11,6 +11,7 @@ from prnn_jax._call.call import Call
 from prnn_jax._call.choose import cell_of
 from prnn_jax._call.options import Options
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._engine import ffi, gpu, input_projection
 from prnn_jax._engine.cores import cores
@@ -35,6 +36,7 @@ def explain(
     reset_after: bool = True,
     activation: GivenActivations = "tanh",
     gate_activation: GivenActivation = "sigmoid",
+    clip: Clip | None = None,
     peepholes: bool = False,
     proj_size: int | None = None,
     training: bool = False,
@@ -59,6 +61,7 @@ def explain(
       reset_after: of the GRU.
       activation: as in the cell's own function.
       gate_activation: as in `lstm` and `gru`.
+      clip: as in `lstm`.
       peepholes: whether an LSTM or an SRU has some.
       proj_size: columns of `Params.w_hr`, of an LSTM that has a projection.
       training: plan the backward pass instead of the forward pass.
@@ -128,7 +131,7 @@ def explain(
         call = replace(call, cell=call.table.with_projection)
     if missing:
         return Plan("scan", platform, (missing,))
-    has_plans = call.table.engines and call.table.norm is None
+    has_plans = call.table.engines and call.table.norm is None and call.clip is None
     if lowered_as(platform) == "cuda" and has_plans:
         return _on_cuda(call, sizes, dtype, training, platform, device)
     engine, reason = engine_for(call, dtype, platform)

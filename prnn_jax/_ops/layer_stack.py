@@ -25,6 +25,7 @@ from prnn_jax._call.options import (
     Resets,
 )
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._engine.eager import compiled_once
 from prnn_jax._engine.linear_plan import LinearCellName
@@ -78,6 +79,7 @@ def stack(
     reset_after: bool = True,
     activation: GivenActivations | None = None,
     gate_activation: GivenActivation = "sigmoid",
+    clip: Clip | None = None,
     cap: float = 20.0,
     skip: float = 0.0,
     **own: Unpack[FunctionOptions],
@@ -145,6 +147,7 @@ def stack(
       reset_after: as in `gru`.
       activation: as in the cell's own function, whose default is None here.
       gate_activation: as in `lstm` and `gru`.
+      clip: as in `lstm`.
       cap: as in `rnn`.
       skip: as in `rnn`.
       **own: as in the cell's own function: pooling, skip_scale, c.

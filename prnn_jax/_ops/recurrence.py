@@ -20,6 +20,7 @@ from prnn_jax._call.options import (
     Zoneout,
 )
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._given import checks
 from prnn_jax._given.params import (
@@ -43,6 +44,7 @@ def recurrence(
     reset_after: bool = True,
     activation: GivenActivations = "tanh",
     gate_activation: GivenActivation = "sigmoid",
+    clip: Clip | None = None,
     cap: float = 20.0,
     skip: float = 0.0,
     lengths: Lengths | None = None,
@@ -80,6 +82,7 @@ def recurrence(
       reset_after: as in `gru`.
       activation: as in the cell's own function.
       gate_activation: as in `lstm` and `gru`.
+      clip: as in `lstm`.
       cap: as in `rnn`.
       skip: as in `rnn`.
       lengths: `[*batch]`, as in `lstm`.

@@ -17,6 +17,7 @@ from prnn_jax._call.options import (
     Zoneout,
 )
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._given.params import (
     Params,
     Prepared,
@@ -33,6 +34,7 @@ def lstm(
     *,
     activation: GivenActivations = "tanh",
     gate_activation: GivenActivation = "sigmoid",
+    clip: Clip | None = None,
     lengths: Lengths | None = None,
     mask: ArrayLike | None = None,
     masked_y: MaskedY = "hold",
@@ -70,6 +72,8 @@ def lstm(
       activation: in place of tanh: a name, or an `Activation` with numbers; or two, of
         the candidate :math:`a_g` and of :math:`c'`.
       gate_activation: in place of σ, as "hard_sigmoid" in old models of Keras.
+      clip: bounds of pre-activations, of :math:`c'`, of h, or of gradients inside the
+        steps; see `Clip`.
       lengths: whole numbers `[*batch]`, how many steps of each row count, from its
         beginning. At the others y is zero, and what x holds there, NaN too, reaches
         neither results nor gradients; the last state is that after the last step that
@@ -187,6 +191,7 @@ def gru(
     reset_after: bool = True,
     activation: GivenActivation = "tanh",
     gate_activation: GivenActivation = "sigmoid",
+    clip: Clip | None = None,
     lengths: Lengths | None = None,
     mask: ArrayLike | None = None,
     masked_y: MaskedY = "hold",
@@ -220,6 +225,7 @@ def gru(
       reset_after: which of the two.
       activation: in place of tanh, as in `lstm`, but one.
       gate_activation: in place of σ, as in `lstm`.
+      clip: bounds of pre-activations and gradients; see `Clip`.
       lengths: `[*batch]`, as in `lstm`.
       mask: `[*batch, time]`, which steps count, as in `lstm`.
       masked_y: y where one does not, as in `lstm`.
@@ -254,6 +260,7 @@ def rnn(
     activation: GivenActivation = "tanh",
     cap: float = 20.0,
     skip: float = 0.0,
+    clip: Clip | None = None,
     lengths: Lengths | None = None,
     mask: ArrayLike | None = None,
     masked_y: MaskedY = "hold",
@@ -284,6 +291,7 @@ def rnn(
         name or `Activation`.
       cap: of the clipped ReLU.
       skip: s, the scale of the residual.
+      clip: bounds of pre-activations and gradients; see `Clip`.
       lengths: `[*batch]`, as in `lstm`.
       mask: `[*batch, time]`, which steps count, as in `lstm`.
       masked_y: y where one does not, as in `lstm`.

@@ -87,7 +87,13 @@ def call_of(op: str, function: AnyCell, options: Options) -> Call:
 
 def with_own(op: str, call: Call, params: Params) -> Call:
     """The call of the cell that has peepholes or a projection, if there are such."""
-    return _with_projection(op, _with_per_unit(op, call, params.peepholes), params.w_hr)
+    call = _with_projection(op, _with_per_unit(op, call, params.peepholes), params.w_hr)
+    clips_h = call.clip is not None and call.clip.projection is not None
+    check(
+        not clips_h or call.table.projects,
+        f"{op}: clip.projection must be None without params.w_hr, got {call.clip}.",
+    )
+    return call
 
 
 def _with_projection(op: str, call: Call, w_hr: Any) -> Call:

@@ -43,7 +43,7 @@ def pre_activations(
         r, _, _, h_n = reserve
         a[2] = a_x[2] + r * h_n
     if own is not None and cell.per_unit_inputs is not None:
-        inputs = cell.per_unit_inputs(state, reserve)
+        inputs = cell.per_unit_inputs(call, state, reserve)
         each = zip(
             cell.per_unit_gates, jnp.split(own, cell.per_unit, -1), inputs, strict=True
         )

@@ -22,6 +22,7 @@ from prnn_jax._call.options import (
     Resets,
 )
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._engine.eager import compiled_once
 from prnn_jax._given import checks, statics
@@ -89,6 +90,7 @@ def statistics(
     reset_after: bool = True,
     activation: GivenActivations | None = None,
     gate_activation: GivenActivation = "sigmoid",
+    clip: Clip | None = None,
     cap: float = 20.0,
     skip: float = 0.0,
 ) -> tuple[LayerStatistics, ...]:
@@ -150,6 +152,7 @@ def statistics(
       reset_after: as in `gru`.
       activation: as in the cell's own function.
       gate_activation: as in `lstm` and `gru`.
+      clip: as in `lstm`.
       cap: as in `rnn`.
       skip: as in `rnn`.
 

@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 
 from prnn_jax._call.options import GivenState, Merge
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import NAMES, CellName
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
@@ -31,6 +32,7 @@ _STATIC = [
     "reset_after",
     "activation",
     "gate_activation",
+    "clip",
 ]
 
 
@@ -58,6 +60,7 @@ class Imported:
       reset_after: of the GRU, as in `prnn_jax.gru`.
       activation: as in the cell's own function.
       gate_activation: likewise, of the LSTM and the GRU.
+      clip: likewise; of ONNX it bounds pre-activations.
       state_0: the original's own initial states, if there are any and they are not
         zero: one for each layer, of one row, or of as many as x has.
     """
@@ -73,6 +76,7 @@ class Imported:
     reset_after: bool = True
     activation: GivenActivations = "tanh"
     gate_activation: GivenActivation = "sigmoid"
+    clip: Clip | None = None
     state_0: tuple[Any, ...] | None = None
 
     @property
@@ -92,6 +96,8 @@ class Imported:
             options["activation"] = self.activation
         if self.gate_activation != "sigmoid":
             options["gate_activation"] = self.gate_activation
+        if self.clip is not None:
+            options["clip"] = self.clip
         return options
 
     def __call__(

@@ -8,6 +8,7 @@ import numpy as np
 from prnn_jax._call.choose import cell_of
 from prnn_jax._call.options import Options
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import CellName
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
@@ -33,6 +34,7 @@ def export_onnx(
     reset_after: bool = True,
     activation: GivenActivations = "tanh",
     gate_activation: GivenActivation = "sigmoid",
+    clip: Clip | None = None,
     state: bool = False,
 ) -> Any:
     """Layers as an `onnx.ModelProto` that computes what `prnn_jax.stack` does.
@@ -55,6 +57,8 @@ def export_onnx(
       reset_after: as in `prnn_jax.gru`.
       activation: as in the cell's own function, of those that ONNX has.
       gate_activation: as in `prnn_jax.lstm` and `gru`, likewise.
+      clip: as in `prnn_jax.lstm`; ONNX has that of pre-activations alone. That of
+        gradients is no part of a model.
       state: whether the states are inputs and outputs.
 
     Raises:
@@ -85,8 +89,10 @@ def export_onnx(
     if cell == "gru":
         attributes["linear_before_reset"] = int(flags["reset_after"])
     chosen = activation, gate_activation
-    cell_of(_OP, cell, Options(activation=activation, gate_activation=gate_activation))
+    options = Options(activation=activation, gate_activation=gate_activation, clip=clip)
+    call = cell_of(_OP, cell, options)
     attributes |= attributes_of(_OP, operator, *chosen, directions)
+    attributes |= _clip_of(call.get("clip"))
     graph = _Graph(onnx)
     of_step = layers[0].w_ih.shape[-2]
     axes: list[Any] = ["time", "batch"] if time_major else ["batch", "time"]
@@ -132,6 +138,18 @@ def export_onnx(
     graph.rename_last("y")
     graph.output("y", [*axes, of_step], first=True)
     return graph.model()
+
+
+def _clip_of(clip: Clip | None) -> dict[str, float]:
+    """The attribute that says the same."""
+    if clip is None:
+        return {}
+    check(
+        clip.state is None and clip.projection is None,
+        f"{_OP}: clip must be of pre_activations alone, as ONNX has it, got {clip}.",
+    )
+    bound = clip.pre_activations
+    return {} if bound is None else {"clip": bound}
 
 
 class _Graph:

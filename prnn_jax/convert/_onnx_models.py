@@ -1,5 +1,6 @@
 """Whole models of ONNX."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
@@ -58,7 +60,7 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     Raises:
       ValueError: it is no model of ONNX; it has no such node, or several and `name`
         says none of them; weights depend on the model's input; or the node has what
-        prnn_jax has not: clip, input_forget, ThresholdedRelu, directions that
+        prnn_jax has not: input_forget, ThresholdedRelu, directions that
         differ in their activations, or from those of the other layers. Says which
         node, and what to do.
       FileNotFoundError: there is no such file.
@@ -172,6 +174,7 @@ def of_layer(layer: Layer) -> Imported:
         and one.reset_after == other.reset_after
         and one.activation == other.activation
         and one.gate_activation == other.gate_activation
+        and one.clip == other.clip
         and one.time_major == other.time_major,
         f"{_OP}: the nodes {one.name!r} and {other.name!r}, directions of one layer, "
         "must have the same options.",
@@ -214,6 +217,7 @@ def _network(node: Node) -> Imported:
     if "P" in arrays and not arrays["P"].any():
         del arrays["P"]  # as good as none, and faster
     _check_options(node, where)
+    clip = node.attribute("clip")
     params = from_onnx(operator, arrays)
     return Imported(
         layers=(params,),
@@ -225,6 +229,7 @@ def _network(node: Node) -> Imported:
         reverse=direction == "reverse",
         time_major=not node.attribute("layout", 0),
         reset_after=operator != "GRU" or bool(node.attribute("linear_before_reset", 0)),
+        clip=None if clip is None else Clip(pre_activations=clip),
         **options_of(
             _OP,
             where,
@@ -254,10 +259,10 @@ def _dequantized(node: Node, arrays: dict, where: str) -> dict[str, np.ndarray]:
 
 
 def _check_options(node: Node, where: str) -> None:
+    clip = node.attribute("clip")
     check(
-        node.attribute("clip") is None,
-        f"{_OP}: {where} must have no clip, got {node.attribute('clip')}; prnn_jax "
-        "clips nothing.",
+        clip is None or 0 < clip < math.inf,
+        f"{_OP}: {where} must have a positive clip, or none, got {clip}.",
     )
     check(
         not node.attribute("input_forget", 0),

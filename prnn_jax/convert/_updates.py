@@ -17,7 +17,7 @@ from prnn_jax.convert._imported import Imported
 _Key = TypeVar("_Key")
 
 #: What the arrays mean; how x lies, and dropout and the like, are no part of that.
-_MEANING = "cell", "reverse", "reset_after", "activation", "gate_activation"
+_MEANING = "cell", "reverse", "reset_after", "activation", "gate_activation", "clip"
 
 
 def check_network(op: str, net: Any) -> None:
