@@ -147,6 +147,16 @@ struct UsualActivations {
 };
 struct ChosenActivations {
   AnyActivation gate = kSigmoid, candidate = kTanh, output = kTanh;
+
+  // What an LSTM keeps of the c that it has made: all of it (core/clipped_cells.h).
+  template <class F>
+  PRNN_HD static F kept(F c) {
+    return c;
+  }
+  template <class F>
+  PRNN_HD static F kept_grad(F d, F) {
+    return d;
+  }
 };
 
 }  // namespace prnn

@@ -129,37 +129,39 @@ struct Lstm {
 // peepholes (Gers & Schmidhuber 2000), if it has some: each gate sees c of its unit, scaled by the
 // unit's own numbers p, i and f the c before, o the c after.
 //   i, f = σ(a_i + p_i c), σ(a_f + p_f c)    c' = f c + i φ(a_g)    o = σ(a_o + p_o c')
-struct GeneralLstm {
+template <class Activations>
+struct GeneralLstmOf {
   static constexpr int kGates = 4, kStates = 2, kReserve = 4, kPhases = 1;  // reserve: i, f, g, o
   static constexpr int kPerUnit = 3;                                        // of i, f, o
   static constexpr bool kSameGradient = true, kKeepsMade = false;
-  ChosenActivations f;
+  Activations f;
   bool has_peepholes;
 
   template <class F>
-  PRNN_HD Forward<GeneralLstm, F> step(Vec<3, F> p, Vec<4, F> a_x, Vec<4, F> a_h,
-                                       Vec<2, F> prev) const {
+  PRNN_HD Forward<GeneralLstmOf, F> step(Vec<3, F> p, Vec<4, F> a_x, Vec<4, F> a_h,
+                                         Vec<2, F> prev) const {
     const F i = f.gate(a_x[0] + a_h[0] + seen(p[0], prev[1]));
     const F forget = f.gate(a_x[1] + a_h[1] + seen(p[1], prev[1]));
     const F g = f.candidate(a_x[2] + a_h[2]);
-    const F c = forget * prev[1] + i * g;
+    const F c = f.kept(forget * prev[1] + i * g);
     const F o = f.gate(a_x[3] + a_h[3] + seen(p[2], c));
     return {{o * f.output(c), c}, {i, forget, g, o}};
   }
   template <class F>
-  PRNN_HD Backward<GeneralLstm, F> step_grad(Vec<3, F> p, Vec<2, F> d, Vec<2, F> prev,
-                                             Vec<2, F> now, Vec<4, F> reserve) const {
+  PRNN_HD Backward<GeneralLstmOf, F> step_grad(Vec<3, F> p, Vec<2, F> d, Vec<2, F> prev,
+                                               Vec<2, F> now, Vec<4, F> reserve) const {
     const F i = reserve[0], forget = reserve[1], g = reserve[2], o = reserve[3];
     const F out = f.output(now[1]);
     const F da_o = f.gate.grad(d[0] * out, o);
-    const F dc = d[1] + f.output.grad(d[0] * o, out) + seen(p[2], da_o);
+    const F dc = f.kept_grad(d[1] + f.output.grad(d[0] * o, out) + seen(p[2], da_o), now[1]);
     const Vec<4, F> da{f.gate.grad(dc * g, i), f.gate.grad(dc * prev[1], forget),
                        f.candidate.grad(dc * i, g), da_o};
     return {{F(0.0f), dc * forget + seen(p[0], da[0]) + seen(p[1], da[1])}, da, da};
   }
   template <class F>
-  PRNN_HD static Vec<2, F> recompute_state(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) {
-    return Lstm::recompute_state(prev, now, reserve);
+  PRNN_HD Vec<2, F> recompute_state(Vec<2, F> prev, Vec<2, F> now, Vec<4, F> reserve) const {
+    const Vec<2, F> made = Lstm::recompute_state(prev, now, reserve);
+    return {made[0], f.kept(made[1])};
   }
 
  private:
@@ -169,6 +171,7 @@ struct GeneralLstm {
     return has_peepholes ? p * v : F(0.0f);
   }
 };
+using GeneralLstm = GeneralLstmOf<ChosenActivations>;
 
 // sLSTM of the xLSTM (Beck et al. 2024), gate order i, f, z, o; log σ(a_f) is l:
 //   m' = max(l + m, a_i)    i = e^(a_i - m')    f = e^(l + m - m')
@@ -255,11 +258,12 @@ using GeneralGru = GruOf<ChosenActivations>;
 // GRU as first published (Cho et al. 2014), reset gate before the product, gate order r, z, n:
 //   n = tanh(a_x,n + (r h) w_hn)    h' = (1 - z) n + z h
 // Two products in series: open() makes what the second one multiplies, close() ends the step.
-struct GruResetBefore {
+template <class Activations>
+struct GruResetBeforeOf {
   static constexpr int kGates = 3, kStates = 1, kReserve = 3, kPhases = 2;  // r, z, n
   static constexpr int kOpenGates = 2;                                      // r, z
   static constexpr bool kSameGradient = true, kKeepsMade = false;
-  ChosenActivations f;
+  Activations f;
 
   template <class F>
   struct Opened {
@@ -272,7 +276,7 @@ struct GruResetBefore {
     return {r * h, {r, z}};
   }
   template <class F>
-  PRNN_HD Forward<GruResetBefore, F> close(F a_x, F a_h, F h, Vec<2, F> kept) const {
+  PRNN_HD Forward<GruResetBeforeOf, F> close(F a_x, F a_h, F h, Vec<2, F> kept) const {
     const F n = f.candidate(a_x + a_h), z = kept[1];
     return {{n + z * (h - n)}, {kept[0], z, n}};
   }
@@ -297,6 +301,7 @@ struct GruResetBefore {
     return {f.gate.grad(dq * h, r), dh + dq * r};
   }
 };
+using GruResetBefore = GruResetBeforeOf<ChosenActivations>;
 
 // A cell whose h a second product makes of what its units give, m (Sak et al. 2014, LSTMP):
 //   m = the cell's own h    h' = m w_hr

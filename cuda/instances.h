@@ -15,6 +15,7 @@ namespace prnn {
 template <class F>
 bool visit_cuda_cell(const CellSpec& cell, F&& f) {
   if (cell.norm.is_there) return false;  // what a step sees of all units: no kernel
+  if (cell.clip.is_there) return false;  // bounds inside of the step: no kernel yet
   switch (cell.kind) {
     case CellKind::kRnnTanh:
     case CellKind::kRnnRelu:

@@ -166,6 +166,7 @@ class Kernel:
 _CELLS = {
     "GruOf<UsualActivations>": "Gru",
     "GruOf<ChosenActivations>": "GeneralGru",
+    "GeneralLstmOf<ChosenActivations>": "GeneralLstm",
     "Rnn<AnyActivation>": "GeneralRnn",
 }
 

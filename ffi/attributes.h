@@ -23,6 +23,7 @@ struct CallAttributes {
   std::string_view cell;
   std::string_view activations;  // of the general cells
   std::string_view norm;         // of cells with layer norm, else empty
+  std::string_view clip;         // of cells with bounds inside of their steps, else empty
   bool projects;                 // makes its own a_x
   bool prepared;                 // and is given packed weights
   bool time_major, reverse, bidirectional;
@@ -78,28 +79,55 @@ inline std::optional<ActivationKind> activation_kind(std::string_view name) {
   return std::nullopt;
 }
 
-// Of the gates, the candidate and the output: a name and the bits of four floats each, in hex.
-inline std::optional<ChosenActivations> activations_of(std::string_view text) {
-  const auto next_word = [&] {
-    const std::size_t end = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
+// Words of a text, one after the other.
+class Words {
+ public:
+  explicit Words(std::string_view text) : left_(text) {}
+
+  std::string_view next() {
+    const std::size_t end = std::min(left_.find(' '), left_.size());
+    const std::string_view word = left_.substr(0, end);
+    left_.remove_prefix(std::min(end + 1, left_.size()));
     return word;
-  };
+  }
+  // A float by its bits, in hex; false if it is none.
+  bool next(float& number) {
+    const std::string_view word = next();
+    std::uint32_t bits = 0;
+    const char* end = word.data() + word.size();
+    const auto read = std::from_chars(word.data(), end, bits, 16);
+    if (read.ec != std::errc() || read.ptr != end) return false;
+    number = std::bit_cast<float>(bits);
+    return true;
+  }
+  bool is_over() const { return left_.empty(); }
+
+ private:
+  std::string_view left_;
+};
+
+// Of the gates, the candidate and the output: a name and four floats each.
+inline std::optional<ChosenActivations> activations_of(std::string_view text) {
+  Words words(text);
   ChosenActivations out;
   for (AnyActivation* f : {&out.gate, &out.candidate, &out.output}) {
-    const auto kind = activation_kind(next_word());
+    const auto kind = activation_kind(words.next());
     if (!kind) return std::nullopt;
     f->kind = *kind;
-    for (float* number : {&f->alpha, &f->beta, &f->low, &f->high}) {
-      const std::string_view word = next_word();
-      std::uint32_t bits = 0;
-      const char* end = word.data() + word.size();
-      const auto read = std::from_chars(word.data(), end, bits, 16);
-      if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
-      *number = std::bit_cast<float>(bits);
-    }
+    for (float* number : {&f->alpha, &f->beta, &f->low, &f->high})
+      if (!words.next(*number)) return std::nullopt;
   }
+  return out;
+}
+// Bounds of what gates and the candidate make, of the state, and of gradients: two floats each.
+inline std::optional<Clip> clip_of(std::string_view text) {
+  Clip out{};
+  if (text.empty()) return out;
+  out.is_there = true;
+  Words words(text);
+  for (Bounds* bounds : {&out.gate, &out.candidate, &out.state, &out.gradient})
+    if (!words.next(bounds->low) || !words.next(bounds->high)) return std::nullopt;
+  if (!words.is_over()) return std::nullopt;
   return out;
 }
 // How a cell normalises, as prnn_jax/_cells/normed.py says it: of what, over what, what sees the
@@ -123,11 +151,7 @@ inline std::optional<Normalisation> normalisation_of(std::string_view text) {
     out.inner = InnerNorm::kState;
   else if (!take("none "))
     return std::nullopt;
-  std::uint32_t bits = 0;
-  const char* end = text.data() + text.size();
-  const auto read = std::from_chars(text.data(), end, bits, 16);
-  if (read.ec != std::errc() || read.ptr != end) return std::nullopt;
-  out.epsilon = std::bit_cast<float>(bits);
+  if (!Words(text).next(out.epsilon)) return std::nullopt;
   return out;
 }
 // The cell of a call.
@@ -142,6 +166,9 @@ inline std::optional<CellSpec> cell_of(const CallAttributes& call) {
   const auto norm = normalisation_of(call.norm);
   if (!norm || norm->is_there != cell->norm.is_there) return std::nullopt;
   cell->norm = *norm;
+  const auto clip = clip_of(call.clip);
+  if (!clip) return std::nullopt;
+  cell->clip = *clip;
   return cell;
 }
 
@@ -176,7 +203,8 @@ inline xla::ffi::Error check_attributes(CallAttributes call) {
 XLA_FFI_REGISTER_STRUCT_ATTR_DECODING(
     prnn::CallAttributes, xla::ffi::StructMember<std::string_view>("cell"),
     xla::ffi::StructMember<std::string_view>("activations"),
-    xla::ffi::StructMember<std::string_view>("norm"), xla::ffi::StructMember<bool>("projects"),
+    xla::ffi::StructMember<std::string_view>("norm"),
+    xla::ffi::StructMember<std::string_view>("clip"), xla::ffi::StructMember<bool>("projects"),
     xla::ffi::StructMember<bool>("prepared"), xla::ffi::StructMember<bool>("time_major"),
     xla::ffi::StructMember<bool>("reverse"), xla::ffi::StructMember<bool>("bidirectional"),
     xla::ffi::StructMember<bool>("is_stack"), xla::ffi::StructMember<std::string_view>("save"),

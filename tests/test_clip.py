@@ -223,11 +223,14 @@ def test_no_bounds_are_no_clip():
     assert program.as_text() == plain.as_text()
 
 
-def test_nan_passes():
+@pytest.mark.parametrize("implementation", [None, "scan"])
+def test_nan_passes(implementation):
     step = Step("lstm", LSTM)
     arrays = arrays_of(step)
     arrays["x"][0, 2] = np.nan
-    (y, (_, c)), gradients = ours(step, arrays, np.float32)
+    (y, (_, c)), gradients = ours(
+        step, arrays, np.float32, implementation=implementation
+    )
     assert np.isnan(y[0, 2:]).all()
     assert np.isnan(c[0]).all()
     assert np.isfinite(y[1:]).all()

@@ -139,6 +139,7 @@ class Call:
             "cell": self.table.name,
             "activations": activations_attribute(self.f, dtype),
             "norm": "" if self.table.norm is None else self.table.norm.attribute,
+            "clip": clip_attribute(self.f, self.clip, dtype),
             "projects": projects,
             "prepared": prepared,
             "time_major": self.time_major,
@@ -173,6 +174,17 @@ def activations_attribute(f: Activations, dtype) -> str:
         bits = np.concatenate([np.asarray(scale, np.float32), ends]).view(np.uint32)
         words += [kind, *(f"{word:08x}" for word in bits)]
     return " ".join(words)
+
+
+def clip_attribute(f: Activations, clip: Clip | None, dtype) -> str:
+    """Ends, in bits, of what gates and candidate make, of c, and of gradients."""
+    if clip is None:
+        return ""
+    most = math.inf if clip.gradients is None else clip.gradients
+    state: Any = clip.state or (-math.inf, math.inf)
+    ends = np.asarray([*f.gate.ends, *f.candidate.ends, *state], dtype)
+    ends = [*ends.astype(np.float32), -most, most]
+    return " ".join(f"{word:08x}" for word in np.asarray(ends, "f").view(np.uint32))
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,15 @@ class Applied(NamedTuple):
             a = bounded(a, -self.bound, self.bound)
         return _FUNCTIONS[self.kind](self, a)
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        """What it makes of the bounds of its argument, with which it grows."""
+        if self.bound == math.inf:
+            return -math.inf, math.inf
+        with jax.ensure_compile_time_eval():
+            low, high = self(jnp.asarray([-self.bound, self.bound], jnp.float32))
+        return float(low), float(high)
+
     def clipped(self, clip: Clip | None) -> Self:
         """With the bounds of a call."""
         if clip is None:

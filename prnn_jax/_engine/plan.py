@@ -26,8 +26,8 @@ def engine_for(
     """("native" or "scan", the reason) for a forward pass."""
     if call.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
-    if call.clip is not None:
-        return "scan", "clip has no native engine yet"
+    if call.clip is not None and call.table.projects:
+        return "scan", "clip has no native engine in the LSTM with a projection"
     if not call.table.engines:
         described = call.table.described
         if not described:

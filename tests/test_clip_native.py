@@ -1,0 +1,251 @@
+"""Bounds inside of steps in the CPU engine: against the scan in float64."""
+
+import functools
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import CONTROLS, CellCase
+from half_support import DTYPES, Half
+from half_support import assert_as_accurate as assert_half_as_accurate
+from support import (
+    Program,
+    assert_as_accurate,
+    assert_bitwise_equal,
+    assert_follows_scan,
+    named,
+    oracle,
+    run_python,
+    scan,
+)
+
+import prnn_jax
+from prnn_jax import Activation, Clip
+
+ALL = Clip(pre_activations=0.8, gradients=0.25)
+LSTM = ALL._replace(state=(-0.4, 0.5))
+CELLS = {
+    "lstm": CellCase(prnn_jax.lstm, 4, "lstm_general", {"clip": LSTM}, states=2),
+    "lstm_state": CellCase(
+        prnn_jax.lstm, 4, "lstm_general", {"clip": Clip(state=0.4)}, states=2
+    ),
+    "lstm_peephole": CellCase(
+        prnn_jax.lstm, 4, "lstm_peephole", {"clip": LSTM}, states=2, per_unit=3
+    ),
+    "lstm_general": CellCase(
+        prnn_jax.lstm,
+        4,
+        "lstm_general",
+        {"clip": LSTM, "gate_activation": "hard_sigmoid", "activation": "softsign"},
+        states=2,
+    ),
+    "gru": CellCase(prnn_jax.gru, 3, "gru_general", {"clip": ALL}),
+    "gru_gradients": CellCase(
+        prnn_jax.gru, 3, "gru_general", {"clip": Clip(gradients=0.1)}
+    ),
+    "gru_reset_before": CellCase(
+        prnn_jax.gru, 3, "gru_reset_before", {"clip": ALL, "reset_after": False}
+    ),
+    "rnn": CellCase(prnn_jax.rnn, 1, "rnn_general", {"clip": ALL, "skip": 0.5}),
+    "rnn_scaled_tanh": CellCase(
+        prnn_jax.rnn,
+        1,
+        "rnn_general",
+        {"clip": ALL, "activation": Activation("scaled_tanh", 1.5, 0.75)},
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Clipped(Half):
+    """A case of a cell with bounds."""
+
+    half: str = "float32"
+
+    @property
+    def table(self) -> CellCase:
+        return CELLS[self.cell]
+
+    def __str__(self) -> str:
+        return f"clip-{super().__str__()}"
+
+
+def cases() -> list[Clipped]:
+    found = []
+    for cell in CELLS:
+        full = {"state": True, "controls": CONTROLS}
+        found += [
+            Clipped(cell, 33, (5,), 17, state=True),
+            Clipped(cell, batch=(5,), **full),
+            Clipped(cell, 40, (3,), lean=True, reverse=True, **full),
+        ]
+    return [
+        *found,
+        Clipped("lstm", 2, (3,), 513, state=True),
+        Clipped("lstm", 7, (17,), 64, bidirectional=True),
+        Clipped("lstm_peephole", batch=(2, 3), bidirectional=True, heads=2, hidden=19),
+        Clipped("gru", 8, (1,), 160, time_major=True),
+        Clipped("rnn", 1, (1,), 1, 1),
+    ]
+
+
+def results(case: Clipped) -> tuple[dict, dict]:
+    forward = named(*case.forward("native")(case.inputs()))
+    return forward, case.gradient("native")(case.inputs(), case.cotangents())
+
+
+@pytest.mark.parametrize("case", cases(), ids=str)
+def test_is_as_accurate_as_the_scan(case):
+    forward, gradients = results(case)
+    of_scan, exact = scan(case), oracle(case)
+    assert_as_accurate(forward, of_scan.forward, exact.forward)
+    assert_as_accurate(gradients, of_scan.gradients, exact.gradients)
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_bounds_matter(cell):
+    """Else the test above would see nothing of them."""
+    case, rest = Clipped(cell, 33, (5,), 17, state=True), dict(CELLS[cell].options)
+    exact = oracle(case).gradients["w_hh"]
+    for name, bound in rest.pop("clip")._asdict().items():
+        if bound is not None:
+            clip = CELLS[cell].options["clip"]._replace(**{name: None})
+            arrays = case.inputs()
+
+            def run(arrays, clip=clip):
+                function = CELLS[cell].function
+                state_0 = case.state_of(arrays)
+                return function(
+                    arrays["x"], case.params(arrays), state_0, **rest, clip=clip
+                )
+
+            dy, dstate = case.cotangents()
+            dstate = dstate if len(dstate) > 1 else dstate[0]
+            others = jax.vjp(run, arrays)[1]((dy, dstate))[0]
+            assert abs(others["w_hh"] - exact).max() > 0.05 * abs(exact).max()
+
+
+HALVES = [
+    case
+    for half in DTYPES
+    for cell in CELLS
+    for case in (
+        Clipped(cell, 9, (5,), 17, state=True, half=half),
+        Clipped(cell, batch=(4,), state=True, controls=CONTROLS, half=half),
+    )
+]
+
+
+@pytest.mark.parametrize("case", HALVES, ids=str)
+def test_in_16_bits(case):
+    forward, gradients = results(case)
+    of_scan, exact = scan(case, case.half), oracle(case)
+    assert_half_as_accurate(forward, of_scan.forward, exact.forward)
+    # Where a value is near a bound, rounding makes another gradient of its row, the
+    # scan's too. Most are near none.
+    for name, value in gradients.items():
+        errors, errors_of_scan = (
+            np.abs(np.float64(a) - exact.gradients[name])
+            for a in (value, of_scan.gradients[name])
+        )
+        slack = float(jnp.finfo(case.half).eps) / 2 * abs(exact.gradients[name]).max()
+        assert np.median(errors) <= 2 * np.median(errors_of_scan) + slack / 4, name
+
+
+def test_it_is_one_native_call_each_way():
+    case = Clipped("lstm", 5, (3,), 9)
+    run = case.gradient("native")
+    assert Program.of(run, case.inputs(), case.cotangents()).calls == (1, 1)
+
+
+@pytest.mark.parametrize("cell", ["lstm_peephole", "gru"])
+def test_bounds_that_nothing_meets_change_nothing(cell):
+    """But the order in which activations of one's choice are taken."""
+    case = Clipped(cell, 9, (5,), 17, state=True)
+    arrays, function = case.inputs(), CELLS[cell].function
+    far = Clip(1e30, 1e30 if cell == "lstm_peephole" else None, gradients=1e30)
+    run = functools.partial(
+        function, arrays["x"], case.params(arrays), case.state_of(arrays)
+    )
+    with_bounds, without = jax.jit(lambda: run(clip=far))(), jax.jit(run)()
+    # Of one expression, in another order: some roundings of numbers below 1.
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=0, atol=5e-7),
+        with_bounds,
+        without,
+    )
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru_reset_before"])
+def test_rows_do_not_know_of_each_other(cell):
+    case = Clipped(cell, 9, (5,), 17, state=True)
+    arrays = case.inputs()
+    forward = case.forward("native")
+    all_rows = forward(arrays)
+    one = {
+        name: a[2:3] if name in ("x", "h_0", "c_0") else a for name, a in arrays.items()
+    }
+    y, state = all_rows
+    alone = replace(case, batch=(1,)).forward("native")(one)
+    assert_bitwise_equal(alone, (y[2:3], tuple(s[2:3] for s in state)))
+
+
+def test_under_vmap_and_twice():
+    case = Clipped("lstm", 5, (3,), 9, state=True)
+
+    def run(implementation, arrays):
+        def loss(arrays):
+            y, _ = case.run(arrays, implementation)
+            return (y**2).sum()
+
+        def slope(arrays):
+            return (jax.grad(loss)(arrays)["x"] ** 2).sum()
+
+        many = jax.tree.map(lambda a: jnp.stack([a, 0.5 * a]), arrays)
+        return jax.vmap(jax.grad(loss))(many), jax.grad(slope)(arrays)
+
+    assert_follows_scan(run, case.inputs())
+
+
+def test_weights_that_were_prepared():
+    case = Clipped("lstm", 2, (1,), 19)
+    arrays = case.inputs()
+    forward = case.forward("native")
+    assert_bitwise_equal(forward(case.prepared(arrays)), forward(arrays))
+
+
+SCRIPT = """
+import sys
+import numpy as np
+import prnn_jax, test_clip_native as tests
+plan = prnn_jax.explain("lstm", batch=1, time=1, hidden_size=1)
+assert plan.instruction_set == "portable", plan
+for cell in tests.CELLS:
+    case = tests.Clipped(cell, 33, (5,), 17, state=True)
+    tests.test_is_as_accurate_as_the_scan(case)
+"""
+
+
+def test_in_any_instruction_set():
+    run_python(SCRIPT, PRNN_CPU_ISA="portable")
+
+
+def test_explain_says_where_it_is_native():
+    explain = functools.partial(
+        prnn_jax.explain, "lstm", batch=1, time=3, hidden_size=8, clip=Clip(1.0)
+    )
+    assert explain().engine == "native"
+    plan = explain(device="NVIDIA H200")
+    assert (plan.engine, plan.reasons) == ("scan", ("clip has no CUDA kernel yet",))
+    plan = explain(proj_size=4)
+    assert "clip has no native engine in the LSTM with a projection" in str(plan)
+
+
+def test_a_native_engine_that_is_not_there_is_an_error():
+    params = prnn_jax.init("lstm", jax.random.key(0), 4, 8, proj_size=5)
+    with pytest.raises(ValueError, match="clip has no native engine in the LSTM with"):
+        prnn_jax.lstm(
+            jnp.zeros((2, 4)), params, clip=Clip(1.0), implementation="native"
+        )
