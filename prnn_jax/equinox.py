@@ -83,6 +83,7 @@ class LSTM(WithCell):
       implementation: "native", "scan" or None, as in `prnn_jax.lstm`.
       activation: in place of tanh, as in `prnn_jax.lstm`.
       gate_activation: in place of σ, likewise.
+      clip: bounds inside of the steps: `prnn_jax.Clip`.
       peepholes: whether the gates see c, as in `prnn_jax.Params`; they begin with zero.
       proj_size: of h, as in PyTorch: h is the product of what the units give with one
         more matrix, `prnn_jax.Params.w_hr`, and y as wide as that; then there is no
@@ -220,7 +221,7 @@ class RNN(Layer):
 
     _function = staticmethod(recurrent.rnn)
     _cell_name = "rnn_tanh"
-    _option_names = "activation", "cap", "skip"
+    _option_names = "activation", "clip", "cap", "skip"
 
     def __init__(
         self,

@@ -60,8 +60,9 @@ __all__ = [
 class LSTM(Layer, keras.layers.LSTM):
     """`keras.layers.LSTM` on the engines of prnn_jax; see `prnn_jax.lstm`.
 
-    All arguments are those of `keras.layers.LSTM`. unroll and use_cudnn change
-    nothing; recurrent_dropout runs Keras' own code while training.
+    All arguments are those of `keras.layers.LSTM`, and `clip`, a `prnn_jax.Clip`.
+    unroll and use_cudnn change nothing; recurrent_dropout runs Keras' own code while
+    training.
     """
 
     _function = staticmethod(recurrent.lstm)
@@ -71,8 +72,8 @@ class LSTM(Layer, keras.layers.LSTM):
 class GRU(Layer, keras.layers.GRU):
     """`keras.layers.GRU` on the engines of prnn_jax; see `prnn_jax.gru`.
 
-    All arguments are those of `keras.layers.GRU`. unroll and use_cudnn change nothing;
-    recurrent_dropout runs Keras' own code while training.
+    All arguments are those of `keras.layers.GRU`, and `clip`, a `prnn_jax.Clip`. unroll
+    and use_cudnn change nothing; recurrent_dropout runs Keras' own code while training.
     """
 
     _function = staticmethod(recurrent.gru)
@@ -85,7 +86,8 @@ class GRU(Layer, keras.layers.GRU):
 class SimpleRNN(Layer, keras.layers.SimpleRNN):
     """`keras.layers.SimpleRNN` on the engines of prnn_jax; see `prnn_jax.rnn`.
 
-    All arguments are those of `keras.layers.SimpleRNN`. unroll changes nothing.
+    All arguments are those of `keras.layers.SimpleRNN`, and `clip`, a `prnn_jax.Clip`.
+    unroll changes nothing.
     """
 
     _function = staticmethod(recurrent.rnn)

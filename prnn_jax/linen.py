@@ -109,6 +109,7 @@ class LSTM(Layer):
       implementation: "native", "scan" or None, as in `prnn_jax.lstm`.
       activation: in place of tanh, as in `prnn_jax.lstm`.
       gate_activation: in place of σ, likewise.
+      clip: bounds inside of the steps: `prnn_jax.Clip`.
       peepholes: whether the gates see c, as in `prnn_jax.Params`; they begin with zero.
       proj_size: of h, as in PyTorch: h is the product of what the units give with one
         more matrix, `prnn_jax.Params.w_hr`, and y as wide as that; then there is no

@@ -116,8 +116,9 @@ def hashable(value: Any) -> Any:
 
     Lists become tuples, known arrays of no axes numbers; all else stays.
     """
-    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-        return tuple(map(hashable, value))
+    if isinstance(value, (tuple, list)):
+        made = map(hashable, value)
+        return type(value)(*made) if hasattr(value, "_fields") else tuple(made)
     if isinstance(value, (np.generic, np.ndarray, jax.Array)):
         known = scalar(value)
         return value if known is None else known

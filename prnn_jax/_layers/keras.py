@@ -1,11 +1,14 @@
 """What the layers for Keras share: the loop over time, in place of Keras'."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import jax.numpy as jnp
 from jax import Array
 
+from prnn_jax._call.choose import cell_of
+from prnn_jax._call.options import Options
+from prnn_jax._cells.clip import Clip
 from prnn_jax._engine.plan import Plan
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import BidirectionalParams, Params
@@ -59,9 +62,25 @@ class Layer:
     zero_output_for_mask: bool
     name: str
 
-    def __init__(self, *args: Any, **options: Any):
+    def __init__(self, *args: Any, clip: Any = None, **options: Any):
         check_backend()
         super().__init__(*args, **options)
+        if isinstance(clip, list):  # of a configuration
+            clip = Clip(*clip)
+        name, function = type(self).__name__, type(self)._function.__name__
+        made = cell_of(name, cast("Any", function), Options(clip=clip))
+        self.clip = made.get("clip")
+        check(
+            self.clip is None or self.clip.projection is None,
+            f"{name}: clip.projection must be None, for Keras' layers have no "
+            f"projection, got {clip}.",
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the layer."""
+        keras_own: Any = super()
+        config = keras_own.get_config()
+        return config if self.clip is None else config | {"clip": list(self.clip)}
 
     @classmethod
     def from_params(cls, params: Params, **options: Any) -> Any:
@@ -100,7 +119,13 @@ class Layer:
         """All steps, for `call`: the last output, all of them, the last states."""
         if keras.tree.is_nested(mask):
             mask = mask[0]
-        if self._refusal(bool(training), None if mask is None else jnp.ndim(mask)):
+        rank = None if mask is None else jnp.ndim(mask)
+        if why := self._refusal(bool(training), rank):
+            check(
+                self.clip is None,
+                f"{self.name}: clip must be None where Keras' own code runs, as here: "
+                f"{why}.",
+            )
             loop: Any = super()
             return loop.inner_loop(sequences, initial_state, mask, training=training)
         states = list(map(jnp.asarray, keras.tree.flatten(initial_state)))
@@ -198,7 +223,7 @@ class Layer:
             option: ACTIVATIONS[getattr(self.cell, name)]
             for name, option in _OPTIONS.items()
             if hasattr(self.cell, name)
-        }
+        } | {"clip": self.clip}
 
 
 def _kind(layer: Any) -> str:

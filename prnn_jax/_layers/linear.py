@@ -24,6 +24,7 @@ _NOT_HERE = {
     **dict.fromkeys(("recurrent_initializer", "reset_after"), _NO_PRODUCT),
     **dict.fromkeys(("gate_activation", "recurrent_activation"), "gates are σ"),
     **dict.fromkeys(("zoneout", "zoneout_rate"), "only QRNN has a zoneout_rate"),
+    "clip": "LSTM, GRU and RNN have it",
     "dropout": "a layer of dropout before this one does it",
     "carry_init": "a carry that is not zero is a call's initial_carry",
 }

@@ -4,6 +4,7 @@ from typing import TypedDict
 
 from prnn_jax._call.options import Implementation, Merge, Precision, Reserve
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 
 
 class SharedOptions(TypedDict, total=False):
@@ -16,5 +17,6 @@ class SharedOptions(TypedDict, total=False):
     implementation: Implementation | None
     activation: GivenActivations
     gate_activation: GivenActivation
+    clip: Clip | None
     peepholes: bool
     proj_size: int | None

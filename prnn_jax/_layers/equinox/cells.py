@@ -122,6 +122,11 @@ class WithCell(Layer):
             f"{name}: Equinox's cells have activation 'tanh' and gate_activation "
             f"'sigmoid', got {given[0]!r} and {given[1]!r}.",
         )
+        check(
+            self.clip is None,
+            f"{name}: Equinox has no cell with bounds; clip must be None, got "
+            f"{self.clip}.",
+        )
         zoneout = () if self.training is None else self.training.noise.zoneout
         check(
             not any(zoneout),

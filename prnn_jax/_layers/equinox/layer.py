@@ -25,6 +25,7 @@ from prnn_jax._call.options import (
     State,
 )
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import CELLS, AnyCell
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
@@ -63,6 +64,7 @@ class Layer(eqx.Module):
     implementation: Implementation | None = eqx.field(static=True)
     activation: GivenActivations = eqx.field(static=True)
     gate_activation: GivenActivation = eqx.field(static=True)
+    clip: Clip | None = eqx.field(static=True)
     proj_size: int | None = eqx.field(static=True)
 
     _function: ClassVar[Callable]
@@ -89,6 +91,7 @@ class Layer(eqx.Module):
         implementation: Implementation | None = None,
         activation: GivenActivations = "tanh",
         gate_activation: GivenActivation = "sigmoid",
+        clip: Clip | None = None,
         peepholes: bool = False,
         proj_size: int | None = None,
         key: Array,
@@ -125,6 +128,7 @@ class Layer(eqx.Module):
         self.implementation = implementation
         self.activation = statics.hashable(activation)
         self.gate_activation = gate_activation
+        self.clip = statics.hashable(clip)
         of_all = {option: getattr(self, option) for option in GATED}
         table = CELLS[self._cell_name]
         self.proj_size = checked_proj_size(name, table, proj_size, heads)

@@ -47,7 +47,7 @@ class Kind:
 LSTM = Kind(CELLS["lstm"], recurrent.lstm, "ch", GATED)
 SLSTM = Kind(CELLS["slstm"], recurrent.slstm, "hcnm", (), has_carry_init=False)
 GRU = Kind(CELLS["gru"], recurrent.gru, "h", (*GATED, "reset_after"))
-RNN = Kind(CELLS["rnn_tanh"], recurrent.rnn, "h", ("activation", "cap", "skip"))
+RNN = Kind(CELLS["rnn_tanh"], recurrent.rnn, "h", ("activation", "clip", "cap", "skip"))
 KINDS: dict[CellName, Kind] = {
     kind.cell.function: kind for kind in (GRU, LSTM, RNN, SLSTM)
 }

@@ -21,6 +21,7 @@ from prnn_jax._call.options import (
     Resets,
 )
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
@@ -85,6 +86,7 @@ class Layer(nn.Module):
     implementation: Implementation | None = None
     activation: GivenActivations = "tanh"
     gate_activation: GivenActivation = "sigmoid"
+    clip: Clip | None = None
     peepholes: bool = False
     proj_size: int | None = None
 

@@ -126,6 +126,10 @@ class Convertible:
             not any(rates if isinstance(rates, tuple) else (rates,)),
             f"{name}: zoneout_rate must be 0 for a cell of Flax, got {rates}.",
         )
+        check(
+            self.clip is None,
+            f"{name}: clip must be None for a cell of Flax, got {self.clip}.",
+        )
         arguments = self._cell_arguments(name)
         if self.carry_init is not None:
             arguments["carry_init"] = self.carry_init

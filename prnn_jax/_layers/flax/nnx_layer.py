@@ -19,6 +19,7 @@ from prnn_jax._call.options import (
     Resets,
 )
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
@@ -88,6 +89,7 @@ class Layer(nnx.Module):
         implementation: Implementation | None = None,
         activation: GivenActivations = "tanh",
         gate_activation: GivenActivation = "sigmoid",
+        clip: Clip | None = None,
         peepholes: bool = False,
         proj_size: int | None = None,
         rngs: nnx.Rngs,
@@ -113,6 +115,7 @@ class Layer(nnx.Module):
         self.implementation = implementation
         self.activation = static(activation)
         self.gate_activation = gate_activation
+        self.clip = static(clip)
         self.proj_size = static(proj_size)
         options = self._options()
         # A random stream only for who needs it: it is state, and splits graph and jit.

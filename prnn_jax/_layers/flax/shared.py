@@ -23,6 +23,7 @@ from prnn_jax._call.options import (
 )
 from prnn_jax._call.options import Options as CallOptions
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import AnyCell
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
@@ -80,6 +81,7 @@ class Options:
     implementation: Implementation | None
     activation: GivenActivations
     gate_activation: GivenActivation
+    clip: Clip | None
     proj_size: int | None
     cell_options: Mapping[str, Any]
 
