@@ -81,10 +81,10 @@ def valid_steps(lengths: Array, time: int, *, time_major: bool) -> Array:
 def steps_that_count(lengths: Array, time: int, *, time_major: bool) -> Array:
     """The same of lengths `[*batch]`: `[*batch, time, 1]`, or time-major."""
     steps = jnp.arange(time, dtype=lengths.dtype)
+    of_rows = (1,) * lengths.ndim  # said, for those who promote no ranks
     if time_major:
-        steps = steps.reshape(time, *(1,) * lengths.ndim)
-        return (steps < lengths)[..., None]
-    return (steps < lengths[..., None])[..., None]
+        return (steps.reshape(time, *of_rows) < lengths[None])[..., None]
+    return (steps.reshape(*of_rows, time) < lengths[..., None])[..., None]
 
 
 def check_controls(
