@@ -86,6 +86,9 @@ def _cell_options(case: Case) -> dict[str, str]:
             out[name] = repr(getattr(case, name))
     if case.activation == "clipped_relu":
         out["cap"] = str(case.cap)
+    if case.clip:
+        state = f", state={case.clip}" * (case.cell == "lstm")
+        out["clip"] = f"prnn_jax.Clip({case.clip}{state})"
     return out | ({"skip": str(case.skip)} if case.skip else {})
 
 

@@ -26,6 +26,7 @@ class Case:
     """One call. The first value that each field may have is the simplest.
 
     Attributes:
+      clip: bound of pre-activations, and of an LSTM's c; 0 for none.
       lengths: dtype of the lengths, "list", "number" or none; so are resets.
       known: lengths and resets are constants of the program rather than arguments.
       zoneout: "number", "scalar" (of NumPy), "draws", "bools", "shares" or "tuple".
@@ -63,6 +64,7 @@ class Case:
     gate_activation: str = "sigmoid"
     cap: float = 0.5
     skip: float = 0.0
+    clip: float = 0.0
     lengths: str = ""
     known: bool = False
     resets: str = ""

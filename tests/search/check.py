@@ -117,7 +117,7 @@ def _together(case: Case, every: list[Errors], eps: float) -> str | None:
 
 def _is_sensitive(case: Case) -> bool:
     """Derivatives at kinks; features nearly equal under layer norm; many layers."""
-    is_cut = case.activation in ("relu", "clipped_relu")
+    is_cut = case.activation in ("relu", "clipped_relu") or case.clip > 0
     is_cut = is_cut or case.gate_activation == "hard_sigmoid"
     has_kinks = case.derivative != "forward" and (case.cell == "slstm" or is_cut)
     return has_kinks or case.norm or case.layers > 3

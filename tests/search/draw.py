@@ -61,6 +61,8 @@ def _cell(draw) -> dict:
     if cell == "rnn":
         out["activation"] = _one(draw, "tanh", "relu", "clipped_relu", "softsign")
         out["skip"] = _one(draw, 0.0, 0.3)
+    if cell != "slstm" and _sometimes(draw, 6):
+        out["clip"] = 0.4
     return out
 
 

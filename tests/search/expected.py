@@ -43,7 +43,7 @@ def outputs(case: Case, arrays: Arrays) -> list[np.ndarray]:
         name: getattr(case, name)
         for name in (
             *("bidirectional", "reverse", "merge", "time_major"),
-            *("reset_after", "activation", "gate_activation", "cap", "skip"),
+            *("reset_after", "activation", "gate_activation", "cap", "skip", "clip"),
         )
     }
     options |= {n: arrays.get(n) for n in ("lengths", "resets", "mask")}

@@ -43,6 +43,13 @@ def activated(name, a, cap=None):
     return np.where(at >= cap, cap, a) if name == "clipped_relu" else a
 
 
+def bounded(a, most):
+    """From -most to most; a complex step ends there."""
+    if not most:
+        return a
+    return np.where(a.real >= most, most, np.where(a.real <= -most, -most, a))
+
+
 def step(cell, options, a_x, state, product):
     """The state after one step; `product(h, gates)` is `h w_hh + b_hh` of some gates.
 
@@ -56,9 +63,16 @@ def step(cell, options, a_x, state, product):
     h = state[0]
     if cell == "rnn":
         a = a_x + product(h, 0, 1) + options["skip"] * h
+        a = bounded(a, options["clip"])
         return (activated(options["activation"], a, options.get("cap")),)
-    candidate = functools.partial(activated, options["activation"])
-    of_gate = functools.partial(activated, options["gate_activation"])
+    output = functools.partial(activated, options["activation"])
+
+    def candidate(a):
+        return output(bounded(a, options["clip"]))
+
+    def of_gate(a):
+        return activated(options["gate_activation"], bounded(a, options["clip"]))
+
     if cell == "gru":
         a_h = product(h, 0, 2)
         r, z = (of_gate(gate(a_x, n) + gate(a_h, n)) for n in (0, 1))
@@ -71,7 +85,8 @@ def step(cell, options, a_x, state, product):
     i, f, g, o = (gate(a, n) for n in range(4))
     if cell == "lstm":
         c = of_gate(f) * state[1] + of_gate(i) * candidate(g)
-        return of_gate(o) * candidate(c), c
+        c = bounded(c, options["clip"])
+        return of_gate(o) * output(c), c
     _, c, n, m = state
     is_new = ~(n.real > 0)  # nothing to forget yet
     kept = log_sigmoid(f) + m
@@ -100,7 +115,7 @@ def layer(
     **options,
 ):
     """y and the last state, a tuple. Inside, arrays are `[many, group, row, ...]`."""
-    usual = {"skip": 0, "activation": "tanh", "gate_activation": "sigmoid"}
+    usual = {"skip": 0, "clip": 0, "activation": "tanh", "gate_activation": "sigmoid"}
     options = {**usual, "reset_after": True, **options}
     w_ih, w_hh, b_ih, b_hh = params
     directions = 2 if bidirectional else 1
