@@ -30,7 +30,7 @@ class Clip(NamedTuple):
       with w_hr: TensorFlow's ``proj_clip`` (Sak et al. 2014, arXiv:1402.1128).
     - ``gradients``: :math:`\mathrm{clip}_k(∂L/∂a)` takes the place of :math:`∂L/∂a` at
       each step, before it goes to weights, to x, to peepholes and to earlier steps. It
-      changes no result. So Graves (2013, arXiv:1308.0850, section 4) trained his
+      changes no result. So Graves (2013, arXiv:1308.0850) trained his
       LSTMs, and Lasagne has it as ``grad_clipping``. There is no forward mode then.
 
     Where a value is not between its bounds, or on one of them, its derivative is zero.

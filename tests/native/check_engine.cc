@@ -264,6 +264,11 @@ int main(int argc, char**) {
     cells.push_back({kind, 0.0f, 0.0f});
     cells.back().norm = norm;
   }
+  for (const CellKind kind : {CellKind::kGeneralRnn, CellKind::kGeneralLstm, CellKind::kGeneralGru,
+                              CellKind::kGruResetBefore}) {
+    cells.push_back({kind, 0.0f, 0.0f});
+    cells.back().clip = {true, {0.3f, 0.7f}, {-0.6f, 0.6f}, {-0.4f, 0.5f}, {-0.1f, 0.1f}};
+  }
   for (int n = 0; n < static_cast<int>(cells.size()); ++n) {
     const prnn::CellSpec& cell = cells[n];
     for (const Kind kind : kinds) {
