@@ -24,7 +24,8 @@ struct Bounds {
 // As they come from the caller.
 struct Clip {
   bool is_there;
-  // Of what gates and the candidate make of pre-activations from -k to k: they grow with those.
+  // Of what gates and the candidate make of pre-activations from -k to k: they grow with those, or
+  // fall.
   Bounds gate, candidate;
   Bounds state;     // of an LSTM's c
   Bounds gradient;  // of ∂a

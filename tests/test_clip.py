@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import float64
+from test_activations import ALL as ACTIVATIONS
 
 import prnn_jax
-from prnn_jax import Clip
+from prnn_jax import Activation, Clip
+from prnn_jax._cells.activations import applied
 
 torch = pytest.importorskip("torch")
 
@@ -235,3 +237,15 @@ def test_nan_passes(implementation):
     assert np.isnan(c[0]).all()
     assert np.isfinite(y[1:]).all()
     assert np.isnan(gradients["w_hh"]).any()
+
+
+FALLS = Activation("scaled_tanh", 1.5, -0.75)
+
+
+@pytest.mark.parametrize("activation", [*ACTIVATIONS, FALLS], ids=str)
+def test_ends_of_activations_are_theirs(activation):
+    for bound in (0.3, 3.0, 50.0):
+        f = applied("", "activation", activation).clipped(Clip(bound))
+        with float64():
+            wanted = jnp.sort(f(jnp.asarray([-bound, bound])))
+        np.testing.assert_allclose(f.ends, wanted, rtol=1e-12)

@@ -53,7 +53,7 @@ CELLS = {
         prnn_jax.rnn,
         1,
         "rnn_general",
-        {"clip": ALL, "activation": Activation("scaled_tanh", 1.5, 0.75)},
+        {"clip": ALL, "activation": Activation("scaled_tanh", 1.5, -0.75)},
     ),
 }
 

@@ -22,6 +22,7 @@ from onnx_support import (
 )
 from support import assert_bitwise_equal
 
+from prnn_jax import Clip
 from prnn_jax.convert import Imported, import_onnx, update_onnx
 
 TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
@@ -54,6 +55,7 @@ NODES = {
     "GRU": ("GRU", {"direction": "reverse"}),
     "GRU, reset after": ("GRU", {"linear_before_reset": 1}),
     "RNN": ("RNN", {"activations": ["Relu"]}),
+    "clip": ("LSTM", {"clip": 0.5}),
 }
 
 
@@ -250,6 +252,7 @@ def test_what_does_not_fit_is_an_error(tmp_path):
     for change, message in (
         ({"reset_after": True}, "has reset_after=False, got True"),
         ({"reverse": True}, "has reverse=False, got True"),
+        ({"clip": Clip(0.5)}, r"has clip=None, got Clip\(pre_activations=0.5"),
         ({"places": ("x",)}, "name must be of 'the', got 'x'"),
         ({"places": ()}, "got none"),
     ):

@@ -182,7 +182,8 @@ def clip_attribute(f: Activations, clip: Clip | None, dtype) -> str:
         return ""
     most = math.inf if clip.gradients is None else clip.gradients
     state: Any = clip.state or (-math.inf, math.inf)
-    ends = np.asarray([*f.gate.ends, *f.candidate.ends, *state], dtype)
+    with np.errstate(over="ignore"):  # ∞, in 16 bits
+        ends = np.asarray([*f.gate.ends, *f.candidate.ends, *state], dtype)
     ends = [*ends.astype(np.float32), -most, most]
     return " ".join(f"{word:08x}" for word in np.asarray(ends, "f").view(np.uint32))
 

@@ -97,12 +97,12 @@ class Applied(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """What it makes of the bounds of its argument, with which it grows."""
+        """The least and the largest that it makes of its argument: of the bounds."""
         if self.bound == math.inf:
             return -math.inf, math.inf
-        with jax.ensure_compile_time_eval():
-            low, high = self(jnp.asarray([-self.bound, self.bound], jnp.float32))
-        return float(low), float(high)
+        of_number = _OF_NUMBERS[self.kind]
+        low, high = sorted(of_number(self, a) for a in (-self.bound, self.bound))
+        return low, high
 
     def clipped(self, clip: Clip | None) -> Self:
         """With the bounds of a call."""
@@ -234,4 +234,22 @@ _FUNCTIONS: dict[str, Callable[[Applied, Array], Array]] = {
     "elu": _elu,
     "softsign": lambda f, a: a / (1 + jnp.abs(a)),
     "softplus": lambda f, a: -jax.nn.log_sigmoid(-a),
+}
+
+
+def _sigmoid_of(a: float) -> float:
+    e = math.exp(-abs(a))
+    return 1 / (1 + e) if a > 0 else e / (1 + e)
+
+
+#: The same of a number that is known, by no arrays: while a program is traced, these
+#: are a part of it.
+_OF_NUMBERS: dict[str, Callable[[Applied, float], float]] = {
+    "sigmoid": lambda f, a: _sigmoid_of(a),
+    "tanh": lambda f, a: f.alpha * math.tanh(f.beta * a),
+    "clipped": lambda f, a: min(max(f.alpha * a + f.beta, f.low), f.high),
+    "leaky_relu": lambda f, a: f.alpha * a if a < 0 else a,
+    "elu": lambda f, a: f.alpha * math.expm1(a) if a < 0 else a,
+    "softsign": lambda f, a: a / (1 + abs(a)),
+    "softplus": lambda f, a: max(a, 0.0) + math.log1p(math.exp(-abs(a))),
 }
