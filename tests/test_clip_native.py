@@ -23,6 +23,9 @@ from support import (
 
 import prnn_jax
 from prnn_jax import Activation, Clip
+from prnn_jax._call.call import Call
+from prnn_jax._engine import gpu
+from prnn_jax._engine.modules import native
 
 ALL = Clip(pre_activations=0.8, gradients=0.25)
 LSTM = ALL._replace(state=(-0.4, 0.5))
@@ -221,15 +224,27 @@ import sys
 import numpy as np
 import prnn_jax, test_clip_native as tests
 plan = prnn_jax.explain("lstm", batch=1, time=1, hidden_size=1)
-assert plan.instruction_set == "portable", plan
+assert plan.instruction_set == sys.argv[1], plan
 for cell in tests.CELLS:
     case = tests.Clipped(cell, 33, (5,), 17, state=True)
     tests.test_is_as_accurate_as_the_scan(case)
 """
 
 
-def test_in_any_instruction_set():
-    run_python(SCRIPT, PRNN_CPU_ISA="portable")
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+def test_in_each_instruction_set(isa):
+    if not native.has_isa(isa):
+        pytest.skip(f"this processor or build lacks {isa}")
+    run_python(SCRIPT, isa, timeout_s=300, PRNN_CPU_ISA=isa)
+
+
+def test_a_gpu_of_a_program_for_several_platforms_runs_the_scan():
+    clipped = {"cell": "lstm_general", "clip": Clip(1.0)}
+    shape = {"groups": 1, "hidden": 8, "batch": 2}
+    for backward in (False, True):
+        ask = functools.partial(gpu.refusal, dtype="float32", **shape)
+        assert ask(Call("lstm_general"), backward=backward) == ""
+        assert ask(Call(**clipped), backward=backward) == gpu.NO_CLIP
 
 
 def test_explain_says_where_it_is_native():
