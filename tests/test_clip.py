@@ -239,6 +239,25 @@ def test_nan_passes(implementation):
     assert np.isnan(gradients["w_hh"]).any()
 
 
+@pytest.mark.parametrize("implementation", [None, "scan"])
+def test_forward_mode_is_of_values_alone(implementation):
+    params = prnn_jax.init("gru", jax.random.key(0), 4, 8)
+    x = jax.random.normal(jax.random.key(1), (3, 5, 4))
+
+    def tangent(clip):
+        def run(x):
+            return prnn_jax.gru(x, params, clip=clip, implementation=implementation)[0]
+
+        return jax.jvp(run, (x,), (jnp.ones_like(x),))[1]
+
+    with pytest.raises(
+        TypeError, match=r"does not go through Clip\(gradients=...\); p"
+    ):
+        tangent(ALL)
+    if implementation == "scan":
+        assert jnp.isfinite(tangent(Clip(0.6))).all()
+
+
 FALLS = Activation("scaled_tanh", 1.5, -0.75)
 
 

@@ -1,8 +1,9 @@
 """Forward-mode differentiation: an error that says what to do instead.
 
-The native engines and the lean backward pass have no tangents. JAX's own message, for a
-function with a custom derivative, cannot know of `implementation="scan"`; so the inputs
-of a call pass through an identity whose tangent may be transposed but not computed.
+The native engines and the lean backward pass have no tangents, nor has a step that
+clips gradients. JAX's own message, for a function with a custom derivative, cannot know
+of `implementation="scan"`; so the inputs of a call pass through an identity whose
+tangent may be transposed but not computed.
 """
 
 import jax
@@ -20,12 +21,14 @@ _MESSAGE = (
 
 
 def reverse_mode_only(call: Call, tree):
-    """The arrays of a tree, as they are; `call` is no plain scan."""
+    """The arrays of a tree, as they are; of a call that has no tangents."""
     through, instead = "the native engines", ['implementation="scan"']
     if call.lean:
         through, instead = 'reserve="lean"', [*instead, 'reserve="fast"']
     if call.implementation == "scan":
         instead = instead[1:]
+    if call.clips_gradients:
+        through, instead = "Clip(gradients=...)", [*instead, "gradients=None"]
     message = _MESSAGE.format(through, " and ".join(instead))
     return jax.tree.map(lambda x: _guarded(x, message), tree)
 

@@ -47,6 +47,8 @@ def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
     """
     primals = placed(call, primals)
     if call.implementation == "scan" and not call.lean:
+        if call.clips_gradients:
+            primals = reverse_mode_only(call, primals)
         a_x = pre_activations(call, primals.source, primals.controls)
         y, state_n, _ = scan.forward(call, a_x, *primals[1:])
         return y, state_n

@@ -78,6 +78,11 @@ class Call:
         return is_exact(self.precision)
 
     @property
+    def clips_gradients(self) -> bool:
+        """Whether gradients are bounded inside of the steps."""
+        return self.clip is not None and self.clip.gradients is not None
+
+    @property
     def table(self) -> Cell:
         """The cell's row in the table."""
         return CELLS[self.cell]
