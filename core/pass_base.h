@@ -1,6 +1,8 @@
 // What the passes over a cell share: reading the states around a step, what one fetches ahead, and
 // the step of those that give its parts (core/passes.h).
 #pragma once
+#include <type_traits>
+
 #include "core/arrays.h"
 
 namespace prnn {
@@ -101,6 +103,80 @@ struct PassBase {
         return;
       }
     store_values(p, values, io);
+  }
+
+  // ---- what passes of two phases share
+  // w_hh of a group, from the columns of a gate on, as it lies in memory.
+  PRNN_HD WeightRows<T> rows_of(const T* w_hh, Index g, int gate) const {
+    const Index stride = C::kGates * shape.hidden;
+    return {w_hh + g * shape.hidden * stride + gate * shape.hidden, stride};
+  }
+  PRNN_HD WeightColumns<T> columns_of(const T* w_hh, Index g, int gate) const {
+    const auto [first, stride] = rows_of(w_hh, g, gate);
+    return {first, stride};
+  }
+  // What step s multiplies of h, and a place of its own for that, where there is one.
+  PRNN_HD const float* h_input(const ForwardArrays<T>& at, Index g, Index s, Index b) const {
+    const S of_h = shape.of_output();
+    if constexpr (std::is_same_v<T, float>)
+      if (at.multiplied == nullptr) {
+        const T* const before = s == 0
+                                    ? at.state_0[0] + of_h.state_at(b, g)
+                                    : at.y + of_h.sequence_at(b, of_h.time_at(g, s - 1, b), g, 1);
+        return at.controls.replaced(before, of_h, g, s, b);
+      }
+    return h_place(at, g, s, b);
+  }
+  PRNN_HD float* h_place(const ForwardArrays<T>& at, Index g, Index s, Index b) const {
+    const S of_h = shape.of_output();
+    return at.multiplied + (s & 1) * of_h.padded_floats(1) + of_h.padded_row(b, g, 1);
+  }
+  // Puts there what the step after s multiplies, of the h after s; -1: before the first.
+  PRNN_HD void hand_on(const ForwardArrays<T>& at, Index g, Index s, Index b, Index unit, F h,
+                       Io io) const {
+    if (at.multiplied == nullptr) return;
+    const F next = at.controls.product_input(h, shape.of_output(), g, s + 1, b, unit, io);
+    io.store(h_place(at, g, s + 1, b) + unit, io.stored(next));
+  }
+  PRNN_HD void hand_on_first(const ForwardArrays<T>& at, Index g, Index b, Index unit,
+                             Io io) const {
+    const Index state = shape.of_output().state_at(b, g) + unit;
+    hand_on(at, g, -1, b, unit, io.load(at.state_0[0] + state), io);
+  }
+  // The step of the forward pass that a backward pass takes as its s-th.
+  PRNN_HD Index forward_step(Index s) const { return shape.time - 1 - s; }
+  // Backward, what the product of step s multiplies: gradients of gates, of the step before.
+  PRNN_HD const float* da_input(const BackwardArrays<T>& at, Index g, Index s, Index b) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (at.multiplied == nullptr)
+        return at.da_h + in_sequence(row_of(g, forward_step(s) + 1, b), C::kGates);
+    return slot(at.multiplied, g, s, b, C::kGates);
+  }
+  // The gradient of the states after the step that is the s-th, but for dy; after the last, of the
+  // initial states. All that the steps taken before it give.
+  PRNN_HD State<C, F> gathered(const BackwardArrays<T>& at, Index g, Index s, Index b, Index unit,
+                               F product, bool multiplies, Io io) const {
+    const Index state = shape.state_at(b, g) + unit;
+    State<C, F> d;
+    for (int n = 0; n < C::kStates; ++n)
+      d[n] = s == 0 ? io.load(at.dstate_n[n] + state)
+                    : io.load(carried_at(at.carried, g, b, unit, n, C::kStates));
+    if (multiplies)  // else the mask may be no number
+      d[0] = d[0] + at.controls.masked(product, shape, g, b, unit, io);
+    if (s == 0) at.no_resets_yet(shape, g, b, unit, io);
+    at.hand_to_reset(shape, g, forward_step(s) + 1, b, unit, d, io);
+    return d;
+  }
+  // Gradients of the gates from `gate` on, of the s-th step, which is a row of sequences.
+  template <int N>
+  PRNN_HD void publish_da(const BackwardArrays<T>& at, Index g, Index s, Index b, Index row,
+                          Index unit, int gate, const Vec<N, F>& da, Io io) const {
+    const Index from = gate * shape.hidden + unit;
+    store_values(at.da_h + in_sequence(row, C::kGates) + from, da, io);
+    if (at.multiplied == nullptr) return;
+    Vec<N, F> stored;
+    for (int n = 0; n < N; ++n) stored[n] = io.stored(da[n]);
+    store_values(slot(at.multiplied, g, s + 1, b, C::kGates) + from, stored, io);
   }
 };
 

@@ -37,18 +37,10 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
     return at.has_controls(shape, g, s, b);
   }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
-    if (phase == 1) return made(g, b);
-    if constexpr (std::is_same_v<T, float>)
-      if (at.multiplied == nullptr) {
-        const Shape of_h = shape.of_output();
-        const T* before = s == 0 ? at.state_0[0] + of_h.state_at(b, g)
-                                 : at.y + of_h.sequence_at(b, of_h.time_at(g, s - 1, b), g, 1);
-        return at.controls.replaced(before, of_h, g, s, b);
-      }
-    return multiplied(g, s, b);
+    return phase == 1 ? made(g, b) : Base::h_input(at, g, s, b);
   }
   PRNN_HD void begin(std::int64_t g, std::int64_t b, std::int64_t unit, Io io) const {
-    hand_on(g, -1, b, unit, io.load(at.state_0[0] + shape.of_output().state_at(b, g) + unit), io);
+    Base::hand_on_first(at, g, b, unit, io);
   }
 
   template <int kPhase>
@@ -96,22 +88,12 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
     }
     h = io.stored(h);
     io.store(y, h);
-    hand_on(g, s, b, unit, h, io);
+    Base::hand_on(at, g, s, b, unit, h, io);
     if (s + 1 == length) io.store(at.state_n[0] + state, h);
   }
   // What the units of a row have made, m.
   PRNN_HD float* made(std::int64_t g, std::int64_t b) const {
     return at.phase_scratch + shape.padded_row(b, g, 1);
-  }
-  PRNN_HD float* multiplied(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    const Shape of_h = shape.of_output();
-    return at.multiplied + (s & 1) * of_h.padded_floats(1) + of_h.padded_row(b, g, 1);
-  }
-  PRNN_HD void hand_on(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit, F h,
-                       Io io) const {
-    if (at.multiplied == nullptr) return;
-    const F next = at.controls.product_input(h, shape.of_output(), g, s + 1, b, unit, io);
-    io.store(multiplied(g, s + 1, b) + unit, io.stored(next));
   }
 };
 
@@ -139,19 +121,14 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   PRNN_HD T bias(std::int64_t, int, std::int64_t, int) const { return T{}; }
   // Phase 0 multiplies ∂a_h of the step processed before; phase 1 ∂h of this one.
   PRNN_HD bool multiplies(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
-    const std::int64_t step = forward_step(s) + (phase == 0 ? 1 : 0);
+    const std::int64_t step = Base::forward_step(s) + (phase == 0 ? 1 : 0);
     return step >= 0 && step < shape.length(b, g);
   }
   PRNN_HD bool has_controls(std::int64_t g, std::int64_t s, std::int64_t b) const {
-    return at.has_controls(shape, g, forward_step(s), b);
+    return at.has_controls(shape, g, Base::forward_step(s), b);
   }
   PRNN_HD const float* input(std::int64_t g, int phase, std::int64_t s, std::int64_t b) const {
-    if (phase == 1) return whole(g, b);
-    if constexpr (std::is_same_v<T, float>)
-      if (at.multiplied == nullptr)
-        return at.da_h +
-               shape.sequence_at(b, shape.time_at(g, forward_step(s) + 1, b), g, C::kGates);
-    return Base::slot(at.multiplied, g, s, b, C::kGates);
+    return phase == 1 ? whole(g, b) : Base::da_input(at, g, s, b);
   }
   PRNN_HD void begin(std::int64_t, std::int64_t, std::int64_t, Io) const {}
 
@@ -165,9 +142,6 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   }
 
  private:
-  // Of the forward pass, whose steps this pass takes from the last to the first.
-  PRNN_HD std::int64_t forward_step(std::int64_t s) const { return shape.time - 1 - s; }
-
   // All of the gradient of h after a step.
   PRNN_HD void gather(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit, F product,
                       Io io) const {
@@ -178,7 +152,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
       d[0] = d[0] + at.controls.masked(product, of_h, g, b, unit, io);
     hand_to_reset<0>(of_h, g, s, b, unit, d, io);
     if (s == shape.time) return io.store(at.dstate_0[0] + of_h.state_at(b, g) + unit, d[0]);
-    const std::int64_t step = forward_step(s);
+    const std::int64_t step = Base::forward_step(s);
     const std::int64_t here = of_h.sequence_at(b, of_h.time_at(g, step, b), g, 1) + unit;
     const bool counts = step < shape.length(b, g);
     const F all = counts ? d[0] + io.load(at.dy + here) : F(0.0f);
@@ -194,12 +168,12 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     hand_to_reset<1>(shape, g, s, b, unit, d, io);
     const std::int64_t state = shape.state_at(b, g) + unit;
     if (s == shape.time) return io.store(at.dstate_0[1] + state, d[0]);
-    const std::int64_t step = forward_step(s), t = shape.time_at(g, step, b);
+    const std::int64_t step = Base::forward_step(s), row = Base::row_of(g, step, b);
     if (step >= shape.length(b, g)) {
       io.store(carry, d[0]);
-      return publish(g, s, b, t, unit, Gates<C, F>{}, io);
+      return Base::publish_da(at, g, s, b, row, unit, 0, Gates<C, F>{}, io);
     }
-    const T* saved = at.saved + shape.sequence_at(b, t, g, kSaved) + unit;
+    const T* saved = at.saved + Base::in_sequence(row, kSaved) + unit;
     const auto reserve = Base::template load_values<C::kReserve>(saved, io);
     const std::int64_t c_at = C::kReserve * shape.hidden;
     const Vec<2, F> now{F(0.0f), io.load(saved + c_at)};
@@ -212,7 +186,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
       prev[1] = io.load(at.saved + unit + c_at +
                         shape.sequence_at(b, shape.time_at(g, step - 1, b), g, kSaved));
     const auto out = cell.step_grad(Vec<2, F>{dm, d[0]}, prev, now, reserve);
-    publish(g, s, b, t, unit, out.da_h, io);
+    Base::publish_da(at, g, s, b, row, unit, 0, out.da_h, io);
     io.store(carry, out.prev[1]);
   }
 
@@ -228,7 +202,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   template <int kState>
   PRNN_HD void hand_to_reset(const Shape& of, std::int64_t g, std::int64_t s, std::int64_t b,
                              std::int64_t unit, Vec<1, F>& d, Io io) const {
-    if (!at.controls.resets_at(of, g, forward_step(s) + 1, b)) return;
+    if (!at.controls.resets_at(of, g, Base::forward_step(s) + 1, b)) return;
     float* sum = at.dreset_to[kState] + of.state_at(b, g) + unit;
     io.store(sum, io.load(sum) + d[0]);
     d[0] = F(0.0f);
@@ -236,14 +210,6 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
   // Where all of a row's gradient of h lies.
   PRNN_HD float* whole(std::int64_t g, std::int64_t b) const {
     return at.phase_scratch + shape.of_output().padded_row(b, g, 1);
-  }
-  PRNN_HD void publish(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t t,
-                       std::int64_t unit, const Gates<C, F>& da, Io io) const {
-    Base::store_values(at.da_h + shape.sequence_at(b, t, g, C::kGates) + unit, da, io);
-    if (at.multiplied == nullptr) return;
-    Gates<C, F> stored;
-    for (int n = 0; n < C::kGates; ++n) stored[n] = io.stored(da[n]);
-    Base::store_values(Base::slot(at.multiplied, g, s + 1, b, C::kGates) + unit, stored, io);
   }
 };
 
