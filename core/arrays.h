@@ -52,9 +52,9 @@ struct BackwardArrays {
   const T *dy, *w_hh, *y, *saved;  // as in ForwardArrays
   const T *per_unit, *w_hr;        // likewise
   const T *state_0[kMaxStates], *dstate_n[kMaxStates];
-  T *da_x, *da_h;  // sequences [G·H]; one array where kSameGradient
-  T* dh;           // sequence [P], of cells that project: all of the gradient of h. Or, of cells
-                   // with kInner, [H]: that of the inner value, as it is seen
+  T *da_x, *da_h;    // sequences [G·H]; one array where kSameGradient
+  T* dh;             // sequence [P], of cells that project: all of the gradient of h
+  float* dper_unit;  // [batch, groups, U·H], of cells with layer norm: of each row's steps
   T* dstate_0[kMaxStates];
   Controls<T> controls;
   float* dreset_to[kMaxStates];  // [batch, groups, H] each; null where there are no resets
@@ -130,18 +130,18 @@ inline constexpr int saved_values = C::kReserve + C::kStates - 1;
 // A cell's numbers at run time.
 struct CellNumbers {
   int gates, states, saved, per_unit;
-  bool same_gradient, keeps_made, projects, normalises, has_inner;
+  bool same_gradient, keeps_made, projects, normalises;
 
   int kept(bool has_zoneout) const { return saved + (has_zoneout && keeps_made ? 1 : 0); }
 };
 inline CellNumbers numbers(const CellSpec& cell) {
   CellNumbers out = visit(cell, [](auto c) {
     using C = decltype(c);
-    return CellNumbers{C::kGates,      C::kStates,       saved_values<C>,
-                       kPerUnitOf<C>,  C::kSameGradient, C::kKeepsMade,
-                       kProjectsOf<C>, NormedCell<C>,    kHasInner<C>};
+    return CellNumbers{C::kGates,        C::kStates,    saved_values<C>, kPerUnitOf<C>,
+                       C::kSameGradient, C::kKeepsMade, kProjectsOf<C>,  NormedCell<C>};
   });
   if (cell.kind == CellKind::kGeneralLstm && !cell.has_peepholes) out.per_unit = 0;
+  if (out.normalises && !cell.norm.of_sum) out.saved += out.gates;  // a_x
   return out;
 }
 

@@ -1,13 +1,15 @@
 // Cells with layer norm inside of their steps (Ba et al. 2016), as functions of values that have
-// been normalised: what a row's units have to do with each other is in core/normed_passes.h, the
-// equations in prnn_jax/_cells/normed.py. Such a cell has
+// been normalised: what a row's units have to do with each other is in core/normed_passes.h and
+// normed_backward.h, the equations in prnn_jax/_cells/normed.py. Such a cell has
 //   kInner        whether a value inside of its step may be normalised, too, and
 //   open          from pre-activations and states, the gates and that value
 //   close         from these and the value as it is seen, the states after
 //   open_grad     from the gradient of those, that of the value as it is seen
 //   close_grad    and from that of the value, all others
-// Its units' own numbers are the gains of its gates, their shifts, and the gain and the shift of
-// the inner value. Its reserve are the gates, and the products (or sums) before normalisation.
+// Its units' own numbers are the gains of its gates' products (or sums), the gates' shifts; from
+// kOfInner on the gain and the shift of the inner value, or at kShiftX, without one, what is added
+// to the last gate's a_x; and from kGainX on the gains of the gates' a_x. Its reserve are the
+// gates, and the products (or sums) before normalisation; and a_x, where that is normalised apart.
 #pragma once
 #include "core/cells.h"
 
@@ -25,7 +27,8 @@ struct Normalisation {
 
 // LSTM: c' = f c + i g    h' = o tanh(seen c')
 struct NormedLstm {
-  static constexpr int kGates = 4, kStates = 2, kReserve = 8, kPhases = 2, kPerUnit = 10;
+  static constexpr int kGates = 4, kStates = 2, kReserve = 8, kPhases = 2;
+  static constexpr int kOfInner = 2 * kGates, kGainX = kOfInner + 2, kPerUnit = kGainX + kGates;
   static constexpr bool kSameGradient = false, kKeepsMade = false, kInner = true;
   Normalisation norm;
 
@@ -65,7 +68,8 @@ struct NormedLstm {
 
 // GRU, the reset after the product: n = tanh(a_x,n + r a_h,n)    h' = (1 - z) n + z h
 struct NormedGru {
-  static constexpr int kGates = 3, kStates = 1, kReserve = 6, kPhases = 2, kPerUnit = 6;
+  static constexpr int kGates = 3, kStates = 1, kReserve = 6, kPhases = 2;
+  static constexpr int kShiftX = 2 * kGates, kGainX = kShiftX + 1, kPerUnit = kGainX + kGates;
   static constexpr bool kSameGradient = false, kKeepsMade = false, kInner = false;
   Normalisation norm;
 
@@ -103,23 +107,17 @@ struct NormedGru {
 };
 
 template <class C>
-concept NormedCell =
-    C::kPhases == 2 && !C::kSameGradient && !C::kKeepsMade && C::kReserve == 2 * C::kGates &&
-    C::kPerUnit == 2 * C::kGates + (C::kInner ? 2 : 0) &&
-    requires(C cell, Gates<C, float> a, State<C, float> s, float v) {
-      { cell.norm } -> std::convertible_to<Normalisation>;
-      { cell.close(cell.open(a, a, s), v, s) } -> std::same_as<State<C, float>>;
-      { cell.open_grad(s, a, v) } -> std::same_as<float>;
-      { cell.close_grad(s, v, v, a, a, s) } -> std::same_as<Backward<C, float>>;
-    };
+concept NormedCell = C::kPhases == 2 && !C::kSameGradient && !C::kKeepsMade &&
+                     C::kReserve == 2 * C::kGates && C::kPerUnit == C::kGainX + C::kGates &&
+                     requires(C cell, Gates<C, float> a, State<C, float> s, float v) {
+                       { cell.norm } -> std::convertible_to<Normalisation>;
+                       { cell.close(cell.open(a, a, s), v, s) } -> std::same_as<State<C, float>>;
+                       { cell.open_grad(s, a, v) } -> std::same_as<float>;
+                       { cell.close_grad(s, v, v, a, a, s) } -> std::same_as<Backward<C, float>>;
+                     };
 static_assert(NormedCell<NormedLstm> && NormedCell<NormedGru>);
 
 template <NormedCell C>
 inline constexpr bool kHasFewUsers<C> = true;
-
-template <class C>
-inline constexpr bool kHasInner = false;
-template <NormedCell C>
-inline constexpr bool kHasInner<C> = C::kInner;
 
 }  // namespace prnn

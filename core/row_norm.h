@@ -1,5 +1,4 @@
-// Layer norm of a row's values, and its gradient, where they lie: sums over vectors of units, in
-// one order.
+// Layer norm of a row's values, and its gradient: sums over vectors of units, in one order.
 #pragma once
 #include <cstdint>
 
@@ -9,19 +8,30 @@ namespace prnn {
 
 // Rows whose step threads may take at the same time.
 inline constexpr std::int64_t kRowsOfRound = 8;
-// Values per unit that a row keeps between phases, or within the second, backward; forward it is
-// as many as gates, and two.
+// Values per unit that a row keeps between phases, or within the second: backward, gradients of
+// products and of a_x, and two more. Forward it takes fewer.
 PRNN_HD constexpr int norm_scratch(int gates) { return 2 * gates + 2; }
 
-// Of N kinds of values, `hidden` each, one after the other; kinds with one mean, or each its own.
+// Of N kinds of values, of so many units each; kinds with one mean, or each its own.
 template <int N, class Io>
 struct RowNorm {
   using F = typename Io::F;
+  using Values = Vec<N, F>;  // of a vector of units
   std::int64_t hidden;
   bool apart;
 
-  struct Moments {
-    float first[N], second[N];
+  struct Scale {
+    Vec<N, float> mean, inverse;  // 1 / σ
+
+    PRNN_HD Values operator()(const Values& raw) const {
+      Values out;
+      for (int n = 0; n < N; ++n) out[n] = (raw[n] - F(mean[n])) * inverse[n];
+      return out;
+    }
+  };
+  // Of gradients d of what Scale makes: Σ d and Σ d times that.
+  struct Sums {
+    Values first = zeros(), second = zeros();
   };
 
   // f(unit, io) for each vector of units.
@@ -30,54 +40,62 @@ struct RowNorm {
     for (std::int64_t unit = 0; unit < hidden; unit += Io::kUnits)
       f(unit, Io{(int)(hidden - unit < Io::kUnits ? hidden - unit : Io::kUnits)});
   }
-  // Takes their mean away where they lie, and gives 1 / σ.
-  PRNN_HD Vec<N, float> centre(float* values, float epsilon) const {
-    Vec<N, F> sums, squares;
-    for (int n = 0; n < N; ++n) sums[n] = squares[n] = F(0.0f);
-    each(hidden, [&](std::int64_t unit, Io io) __attribute__((always_inline)) {
-      for (int n = 0; n < N; ++n) sums[n] = sums[n] + io.load(values + n * hidden + unit);
-    });
-    const Vec<N, float> mean = means(sums);
-    each(hidden, [&](std::int64_t unit, Io io) __attribute__((always_inline)) {
-      for (int n = 0; n < N; ++n) {
-        float* const at = values + n * hidden + unit;
-        F centred = io.load(at) - F(mean[n]);
-        io.store(at, centred);
-        if (io.lanes < Io::kUnits) centred = io.load(at);  // zero where there is no unit
-        squares[n] = squares[n] + centred * centred;
-      }
-    });
-    Vec<N, float> out = means(squares);
-    for (int n = 0; n < N; ++n) out[n] = 1.0f / __builtin_sqrtf(out[n] + epsilon);
+  PRNN_HD static Values zeros() {
+    Values out;
+    for (int n = 0; n < N; ++n) out[n] = F(0.0f);
     return out;
   }
-  // Of gradients of what was normalised: their mean, and that of them times the centred values, by
-  // the variance.
-  PRNN_HD Moments moments(const float* d, const float* centred, Vec<N, float> inverse) const {
-    Vec<N, F> sums, products;
-    for (int n = 0; n < N; ++n) sums[n] = products[n] = F(0.0f);
+  // Of units that there are.
+  PRNN_HD static void add(Values& sums, const Values& more, Io io) {
+    for (int n = 0; n < N; ++n) sums[n] = sums[n] + there(more[n], io);
+  }
+  PRNN_HD static void add(Sums& sums, const Values& d, const Values& scaled, Io io) {
+    add(sums.first, d, io);
+    Values products;
+    for (int n = 0; n < N; ++n) products[n] = d[n] * scaled[n];
+    add(sums.second, products, io);
+  }
+  // Given the sums of values(unit, io).
+  template <class Of>
+  PRNN_HD Scale scale(const Values& sums, float epsilon, Of&& values) const {
+    Scale out{means(sums), {}};
+    Values squares = zeros();
     each(hidden, [&](std::int64_t unit, Io io) __attribute__((always_inline)) {
+      Values centred = values(unit, io);
       for (int n = 0; n < N; ++n) {
-        const F of = io.load(d + n * hidden + unit);
-        sums[n] = sums[n] + of;
-        products[n] = products[n] + of * io.load(centred + n * hidden + unit);
+        centred[n] = centred[n] - F(out.mean[n]);
+        centred[n] = centred[n] * centred[n];
       }
+      add(squares, centred, io);
     });
-    const Vec<N, float> first = means(sums), second = means(products);
-    Moments out;
-    for (int n = 0; n < N; ++n) {
-      out.first[n] = first[n];
-      out.second[n] = second[n] * inverse[n] * inverse[n];
+    const Vec<N, float> variance = means(squares);
+    for (int n = 0; n < N; ++n) out.inverse[n] = 1.0f / __builtin_sqrtf(variance[n] + epsilon);
+    return out;
+  }
+  struct Gradient {
+    Scale scale;
+    Vec<N, float> first, second;  // means
+
+    // Of raw values, from that of what Scale makes of them.
+    PRNN_HD Values operator()(const Values& d, const Values& scaled) const {
+      Values out;
+      for (int n = 0; n < N; ++n)
+        out[n] = (d[n] - F(first[n]) - scaled[n] * second[n]) * scale.inverse[n];
+      return out;
     }
-    return out;
-  }
-  // The gradient of the n-th kind's values before they were normalised.
-  PRNN_HD static F grad(const Moments& of, int n, F d, F centred, float inverse) {
-    return (d - F(of.first[n]) - centred * of.second[n]) * inverse;
+  };
+  PRNN_HD Gradient gradient(const Scale& scale, const Sums& sums) const {
+    return {scale, means(sums.first), means(sums.second)};
   }
 
  private:
-  PRNN_HD Vec<N, float> means(const Vec<N, F>& sums) const {
+  PRNN_HD static F there(F value, Io io) {
+    if (io.lanes >= Io::kUnits) return value;
+    float some[Io::kUnits];
+    io.store(some, value);
+    return io.load(some);
+  }
+  PRNN_HD Vec<N, float> means(const Values& sums) const {
     Vec<N, float> out;
     float all = 0.0f;
     for (int n = 0; n < N; ++n) all += out[n] = total(sums[n]);

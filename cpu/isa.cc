@@ -3,7 +3,7 @@
 //
 // Nothing here may be shared with code compiled for another processor: no standard containers or
 // algorithms, only templates over this namespace's types and always-inlined functions.
-#include "core/normed_passes.h"
+#include "core/normed_backward.h"
 #include "core/projected_passes.h"
 #include "core/two_phase_passes.h"
 #include "cpu/advance.h"

@@ -115,6 +115,8 @@ void hand_on_states(const Problem& p) {
     hand_on_states(p.forward, states, copy, clear);
   else
     hand_on_states(p.backward, states, copy, clear);
+  if (p.kind == Kind::kBackward && numbers(p.cell).normalises)
+    std::fill_n(p.backward.dper_unit, numbers(p.cell).per_unit * state_floats(p.shape), 0.0f);
 }
 
 // Whether what a forward pass keeps is more than its threads' caches hold, and lies in whole lines

@@ -3,9 +3,10 @@
 //   prnn_forward   a_x, w_hh, b_hh, [per_unit], [w_hr], state_0..., controls
 //                               -> y, state_n..., [saved], workspace
 //   prnn_backward  w_hh, [per_unit], [w_hr], y, [saved], state_0..., dy, dstate_n..., controls
-//                        -> da_x, [da_h], [dh], dstate_0..., [dreset_to... float32], workspace
-// `per_unit` is absent where the cell has no such numbers, w_hr where it does not project, dh
-// where it neither does nor has an inner value to normalise,
+//                        -> da_x, [da_h], [dh], [dper_unit float32], dstate_0...,
+//                           [dreset_to... float32], workspace
+// `per_unit` is absent where the cell has no such numbers, w_hr and dh where it does not project,
+// dper_unit (of each row) where it does not normalise,
 // `saved` where nothing is kept, da_h where it equals da_x. The controls are those that the
 // attributes name, of
 //   lengths int32, resets bool, reset_to..., mask, zoneout
@@ -135,6 +136,10 @@ class CallBuffers : public Buffers {
   float* state_sums(int n) {
     return static_cast<float*>(
         result({shape_.batch, shape_.groups, size_of_state(n)}, xla::ffi::DataType::F32));
+  }
+  float* row_sums(std::int64_t values) {
+    return static_cast<float*>(result({shape_.batch, shape_.groups, times(values, shape_.hidden)},
+                                      xla::ffi::DataType::F32));
   }
   const void* matrix(std::int64_t gates, std::int64_t sources) {
     return argument({shape_.groups, times(sources, shape_.output()), times(gates, shape_.hidden)});
@@ -277,7 +282,8 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
   at.controls = decode_controls(buffers, shape, n.states, call);
   at.da_x = buffers.sequence_result(n.gates);
   at.da_h = n.same_gradient ? at.da_x : buffers.sequence_result(n.gates);
-  if (n.projects || n.has_inner) at.dh = buffers.output_result();
+  if (n.projects) at.dh = buffers.output_result();
+  if (n.normalises) at.dper_unit = buffers.row_sums(n.per_unit);
   for (int s = 0; s < n.states; ++s) at.dstate_0[s] = buffers.state_result(s);
   if (call.has_resets)
     for (int s = 0; s < n.states; ++s) at.dreset_to[s] = buffers.state_sums(s);

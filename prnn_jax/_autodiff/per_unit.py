@@ -1,15 +1,12 @@
 """The gradient of the numbers that units have for themselves."""
 
-from typing import Any
-
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 
 from prnn_jax._autodiff.before import before
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Primals
-from prnn_jax._cells.normed import GATES, SEEN, own_inputs
 from prnn_jax._cells.table import State
 
 
@@ -19,28 +16,28 @@ def gradient(
     y: Array,
     saved: tuple[Array, ...],
     da: Array,
-    dseen: Array | None = None,
+    of_rows: Array | None,
 ) -> Array | None:
     """`[N, U*hidden]`, or None where the cell has no such numbers.
 
     Args:
       saved: as a forward pass with save="all" keeps it.
       da: the gradient of the pre-activations that they are a part of.
-      dseen: and of c as the output of an LSTM with layer norm sees it.
+      of_rows: of a cell with layer norm: the gradient by each row.
     """
     cell, controls = call.table, primals.controls
     if not cell.per_unit:
         return None
+    if cell.norm is not None:
+        assert of_rows is not None
+        return of_rows.sum(0).astype(da.dtype)
     after = jnp.split(saved[0], cell.reserve + cell.states - 1, -1)
     reserve, after = after[: cell.reserve], [y, *after[cell.reserve :]]
     states = tuple(
         before(call, state, state_0, controls, n)
         for n, (state, state_0) in enumerate(zip(after, primals.state_0, strict=True))
     )
-    if cell.norm is not None:
-        total = _sum_of_normed(call, states, tuple(reserve), da, dseen, controls)
-    else:
-        total = sum_over_steps(call, states, tuple(reserve), da, controls)
+    total = sum_over_steps(call, states, tuple(reserve), da, controls)
     return total.astype(da.dtype)
 
 
@@ -69,28 +66,4 @@ def sum_over_steps(
             cell.per_unit_gates, inputs_of(call, states, reserve), strict=True
         )
     ]
-    return jnp.concatenate(sums, -1)
-
-
-def _sum_of_normed(
-    call: Call,
-    states: State,
-    reserve: State,
-    da: Array,
-    dseen: Array | None,
-    controls: Controls,
-) -> Array:
-    """Likewise, of a cell with layer norm."""
-    cell, norm = call.table, call.table.norm
-    assert norm is not None
-    gradients: dict[str, Any] = {GATES: da, SEEN: dseen}
-    wide = jnp.promote_types(da.dtype, jnp.float32)
-    # A product with ones: XLA's sums over rows take a multiple of its time.
-    ones = jnp.ones(da.shape[:2], wide)
-    sums = []
-    for of, factor in own_inputs(norm, cell.state_names, states, reserve):
-        terms = gradients[of].astype(wide)
-        if factor is not None:
-            terms = terms * counting(call, factor, controls).astype(wide)
-        sums.append(jnp.tensordot(ones, terms, 2, precision=lax.Precision.HIGHEST))
     return jnp.concatenate(sums, -1)

@@ -58,7 +58,7 @@ def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
 
 
 def placed(call: Call, primals: Primals) -> Primals:
-    """As the engines take them: of a cell with layer norm, the x part is normalised.
+    """As the engines take them: `_engine.normed.entered`.
 
     On an Explicit mesh, states and controls are where the source is.
     """
@@ -142,8 +142,7 @@ def _backward_of(call: Call, primals, kept, cotangents):
     of_weights, of_source = weight_products.gradients(call, w_hh, given, projection)
     of_w_hh, of_w_hr = of_weights[: len(weights)], of_weights[len(weights) :]
     dw_hh, db_hh = (jnp.concatenate(parts, -1) for parts in zip(*of_w_hh, strict=True))
-    norm = call.table.norm
-    dsource = da_h if norm is not None and norm.of == "sum" else da_x
+    dsource: Any = da_x
     if of_source is not None:
         dsource = input_projection.gradients(source, of_source)
     return Primals(

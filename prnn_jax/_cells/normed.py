@@ -1,9 +1,9 @@
 """The cells with layer norm inside of their steps, in jax.numpy.
 
-As `_cells.table`, which has the others: the reference, and what `lax.scan` runs. Their
-x part is normalised outside of the recurrence, for all steps at once
-(`_autodiff.normed`); what a step has besides a_x is, per unit, a gain and a shift of
-each gate, and of an LSTM's c.
+As `_cells.table`, which has the others: the reference, and what `lax.scan` runs. There
+the x part is normalised for all steps at once (`of_x`); the CPU engine does it in each
+step. A unit's own numbers are, as both take them, `PER_UNIT`; the first of them, all
+but the gains of a_x, are the step's.
 """
 
 import functools
@@ -62,6 +62,29 @@ def standardised(a: Array, norm: LayerNorm, gates: int = 1) -> Array:
     return wide.reshape(a.shape).astype(a.dtype)
 
 
+#: By the states: gains of gates' products (or sums), the gates' shifts; of the LSTM the
+#: gain and the shift of c, of the GRU what is added to a_x of n; gains of gates' a_x.
+PER_UNIT = {"hc": (4, 4, 1, 1, 4), "h": (3, 3, 1, 3)}
+
+
+def of_x(norm: LayerNorm, gates: int, raw: Array, own: Array, time_axis: int):
+    """a_x as steps take it, and their own numbers, of x w_ih and of all numbers.
+
+    Args:
+      norm: of the cell.
+      gates: likewise.
+      raw: a sequence.
+      own: `[N, U*hidden]`, or, as a state, of each row.
+      time_axis: of the sequence.
+    """
+    own, gain = jnp.split(own, [own.shape[-1] - raw.shape[-1]], -1)
+    if norm.of == "sum":
+        return raw, own
+    if gain.ndim == 3:
+        gain = jnp.expand_dims(gain, time_axis)
+    return gain * standardised(raw, norm, gates), own
+
+
 def divided(own: Array, *counts: int) -> list[Array]:
     """Numbers of units, so many of each kind."""
     hidden = own.shape[-1] // sum(counts)
@@ -88,41 +111,13 @@ def _lstm(norm: LayerNorm, call, a_x, state, product, own):
 def _gru(norm: LayerNorm, call, a_x, state, product, own):
     del call
     (h,) = state
-    gain, shift = divided(own, 3, 3)
+    gain, shift, shift_n = divided(own, 3, 3, 1)
     a = product(h, 0, 3)
     h_r, h_z, h_n = jnp.split(gain * standardised(a, norm, 3) + shift, 3, -1)
     x_r, x_z, x_n = jnp.split(a_x, 3, -1)
     r, z = jax.nn.sigmoid(x_r + h_r), jax.nn.sigmoid(x_z + h_z)
-    n = jnp.tanh(x_n + r * h_n)
+    n = jnp.tanh(x_n + shift_n + r * h_n)
     return (n + z * (h - n),), (r, z, n, *jnp.split(a, 3, -1))
-
-
-#: Of gradients: all gates' side by side, and that of an LSTM's c as its output sees it.
-GATES, SEEN = "gates", "seen"
-
-
-def own_inputs(norm: LayerNorm, state_names: str, before, reserve):
-    """What the numbers that a step has of a unit multiply, of all steps at once.
-
-    Args:
-      norm: of the cell.
-      state_names: of the cell.
-      before: the states before each step.
-      reserve: of each step.
-
-    Returns:
-      Pairs: whose gradient they are factors of, `GATES` or `SEEN`, and the factors,
-      None for 1.
-    """
-    gates = len(reserve) // 2
-    inputs = standardised(jnp.concatenate(reserve[gates:], -1), norm, gates)
-    if "c" not in state_names:  # r is between n and its share of the product
-        one = jnp.ones_like(reserve[0])
-        factors = jnp.concatenate([one, one, reserve[0]], -1)
-        return [(GATES, inputs * factors), (GATES, factors)]
-    i, f, g, _ = reserve[:4]
-    c = standardised(f * before[1] + i * g, norm)  # as made, whatever zoneout mixed
-    return [(GATES, inputs), (GATES, None), (SEEN, c), (SEEN, None)]
 
 
 STEPS: dict[str, Callable] = {"lstm": _lstm, "gru": _gru}

@@ -139,11 +139,6 @@ class Cell:
         return self.project_input is not None
 
     @property
-    def has_dh(self) -> bool:
-        """Whether its backward pass gives one gradient more: `_engine.ffi.backward`."""
-        return self.projects or (self.norm is not None and self.states > 1)
-
-    @property
     def widths(self) -> tuple[str, ...]:
         """What each state is as wide as, in the words of messages."""
         of_h = "projection" if self.projects else "hidden"

@@ -5,6 +5,7 @@ nothing of derivatives (`_autodiff.recurrence` does).
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,8 +55,8 @@ def backward(
     """Gradients of a_x, a_h, the initial state, `reset_to`, and h at every step.
 
     The last, where the cell projects, is all of it, with what comes back through w_hh;
-    zero at steps that do not count. Of an LSTM with layer norm it is that of c as its
-    output sees it, and that of a_x is that of the gates' pre-activations.
+    zero at steps that do not count. Of a cell with layer norm it is that of the numbers
+    that units have, by each row `[batch, N, U*hidden]`, in float32 at least.
 
     Args:
       call: as of the forward pass.
@@ -165,13 +166,17 @@ def _forward_results(call: Call, primals: Primals):
 
 
 def _backward_results(call: Call, primals: Primals, kept):
-    """The types of the gradients of a_x, a_h, the initial state, `reset_to`, and h."""
+    """The types of what `backward` returns."""
     y, _ = kept
     sizes = Sizes.of(call, y, primals.w_hh)
     da = _result(y, sizes.sequence(call, call.table.gates))
     dstate_0 = tuple(_result(y, shape) for shape in sizes.states(call))
     dreset_to = None if primals.controls.reset_to is None else dstate_0
-    dh = _result(y, sizes.y(call)) if call.table.has_dh else None
+    dh = _result(y, sizes.y(call)) if call.table.projects else None
+    if call.table.norm is not None:
+        wide = jnp.promote_types(y.dtype, jnp.float32)
+        numbers: Any = primals.per_unit
+        dh = _result(y, (sizes.batch, *numbers.shape), wide)
     return da, da, dstate_0, dreset_to, dh
 
 

@@ -1,6 +1,7 @@
-"""What is normalised outside of a recurrence: the x part of a cell with layer norm.
+"""What the caller gives a cell with layer norm, as the engines take it.
 
-It is parallel in time, and so XLA's; its derivatives are automatic.
+They take x w_ih without a bias, and of each unit all that a row is multiplied by, or
+shifted by, once it is normalised: `_cells.normed.PER_UNIT`.
 """
 
 from typing import Any
@@ -9,54 +10,38 @@ import jax.numpy as jnp
 from jax import Array
 
 from prnn_jax._call.call import Call
-from prnn_jax._call.controls import counting
 from prnn_jax._call.primals import Input, Primals
-from prnn_jax._cells.normed import standardised
-from prnn_jax._engine.input_projection import pre_activations
 
 
 def entered(call: Call, primals: Primals) -> Primals:
-    """What the recurrence takes, of what the caller gives.
+    """So. Biases are among the units' shifts: gates add the x part and the h part.
 
-    Biases are added after normalisation: that of the x part to a_x, all others are
-    shifts of what a step normalises. So there is no b_hh, and a unit's own numbers are
-    a gain and a shift for each gate, and, of an LSTM, for c.
+    But for n of a GRU, where r multiplies only the h part's.
     """
     cell, norm = call.table, call.table.norm
     if norm is None:
         return primals
     source, own, gates = primals.source, primals.per_unit, call.table.gates
     assert own is not None
-    bias, shift = None, primals.b_hh
+    bias, shift = jnp.zeros_like(primals.b_hh), primals.b_hh
     if isinstance(source, Input):
-        bias, source = source.b, source._replace(b=None, prepared=None)
-    a_x = counting(
-        call, pre_activations(call, source, primals.controls), primals.controls
-    )
+        bias = bias if source.b is None else source.b
+        source = source._replace(b=None, prepared=None)
     given = named(cell, own)
-    if norm.of == "parts":
-        a_x = given["x"] * standardised(a_x, norm, gates)
-        a_x = a_x if bias is None else a_x + bias
-    elif bias is not None:
-        shift = shift + bias
-    if "n_shift" in given:
-        shift = jnp.concatenate(
-            [*jnp.split(shift, gates, -1)[:-1], _last(shift, gates) + given["n_shift"]],
-            -1,
-        )
-    within = [given["sum" if norm.of == "sum" else "h"], shift]
+    within = [given["sum" if norm.of == "sum" else "h"]]
     if "c" in cell.state_names:
-        ones = jnp.ones_like(_last(shift, gates))
-        within += [given.get("c", ones), given.get("c_shift", 0 * ones)]
+        ones = jnp.ones_like(jnp.split(shift, gates, -1)[0])
+        within += [shift + bias, given.get("c", ones), given.get("c_shift", 0 * ones)]
+    else:
+        *of_rz, of_n = jnp.split(bias, gates, -1)
+        within.append(shift + jnp.concatenate([*of_rz, given["n_shift"]], -1))
+        within.append(of_n)
+    within.append(given.get("x", jnp.zeros_like(bias)))
     return primals._replace(
-        source=a_x,
+        source=source,
         b_hh=jnp.zeros_like(primals.b_hh),
         per_unit=jnp.concatenate(within, -1),
     )
-
-
-def _last(of_gates: Array, gates: int) -> Array:
-    return jnp.split(of_gates, gates, -1)[-1]
 
 
 def named(cell: Any, own: Array) -> dict[str, Array]:

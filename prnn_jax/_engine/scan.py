@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from prnn_jax._call.call import Call, Sizes
-from prnn_jax._call.controls import NONE, Controls, valid_steps
+from prnn_jax._call.controls import NONE, Controls, counting, valid_steps
 from prnn_jax._call.primals import Primals
-from prnn_jax._cells.normed import divided
+from prnn_jax._cells.normed import of_x
 from prnn_jax._cells.table import State
 from prnn_jax._engine.sharding import aligned
 
@@ -26,18 +26,45 @@ def forward(
     controls: Controls = NONE,
     per_unit: Array | None = None,
     w_hr: Array | None = None,
+    **more: Any,
+) -> tuple[Array, State, tuple[Array, ...]]:
+    """Runs the cell over time, of what the engines take.
+
+    As `steps`, but for a cell with layer norm, of which a_x is not normalised yet.
+    """
+    norm, gates = call.table.norm, call.table.gates
+    if norm is None or per_unit is None:
+        given = w_hh, b_hh, state_0, controls, per_unit, w_hr
+        return steps(call, a_x, *given, **more)
+    raw = counting(call, a_x, controls)
+    a_x, own = of_x(norm, gates, raw, per_unit, call.time_axis)
+    y, state_n, saved = steps(call, a_x, w_hh, b_hh, state_0, controls, own, **more)
+    if call.save == "all" and norm.of == "parts":
+        before, after = jnp.split(saved[0], [2 * raw.shape[-1]], -1)
+        saved = (jnp.concatenate([before, raw, after], -1),)
+    return y, state_n, saved
+
+
+def steps(
+    call: Call,
+    a_x: Array,
+    w_hh: Array,
+    b_hh: Array,
+    state_0: State,
+    controls: Controls = NONE,
+    per_unit: Array | None = None,
+    w_hr: Array | None = None,
     a_h: Array | None = None,
     h_more: Array | None = None,
     taps: State | None = None,
-    own_more: Array | None = None,
 ) -> tuple[Array, State, tuple[Array, ...]]:
-    """Runs the cell over time; shapes as in `_call.call`.
+    """Runs the cell's steps; shapes as in `_call.call`.
 
     Args:
+      per_unit: or, of a cell with layer norm, of each row: as states.
       a_h: as a_x; added to the products, one number to each.
       h_more: as y; added to the products that are h.
       taps: sequences, one for each state: added to what each step hands on.
-      own_more: a sequence, added to the numbers of units.
 
     Returns:
       y, the last state, and what `call.save` says of the saved values (a tuple of one
@@ -53,7 +80,7 @@ def forward(
         a_x = jnp.where(counts, a_x, 0)
 
     def step(state, inputs):
-        n, a_x_t, a_h_t, h_more_t, taps_t, own_more_t, reset, zoneout = inputs
+        n, a_x_t, a_h_t, h_more_t, taps_t, reset, zoneout = inputs
         before, mask_t = state, mask
         if reset is not None:
             state = _select(reset, reset_to, state)
@@ -77,9 +104,7 @@ def forward(
 
         own: tuple[Array, ...] = ()
         if per_unit is not None:
-            own = (per_unit[None],)
-            if own_more_t is not None:
-                own = (per_unit[None] + own_more_t,)
+            own = (per_unit if per_unit.ndim == 3 else per_unit[None],)
         by_name = {"project": project} if cell.projects else {}
         after, reserve = cell.step(call, a_x_t, state, product, *own, **by_name)
         if zoneout is not None:
@@ -108,20 +133,21 @@ def forward(
     if against.any() and not in_reverse:
         order = _time_of_step(call, sizes, lengths)
 
-    def oriented(steps):
+    def oriented(x):
         if order is None:
-            return steps
+            return x
         if not isinstance(sizes.time, int):  # of what may be empty nothing can be taken
-            one_more = jnp.zeros((1, *steps.shape[1:]), steps.dtype)
-            steps = jnp.concatenate([steps, one_more])
-        return jnp.take_along_axis(steps, order, 0)
+            one_more = jnp.zeros((1, *x.shape[1:]), x.dtype)
+            x = jnp.concatenate([x, one_more])
+        return jnp.take_along_axis(x, order, 0)
 
-    steps = jnp.arange(sizes.time, dtype=jnp.int32)
+    numbers = jnp.arange(sizes.time, dtype=jnp.int32)
     sequences = jax.tree.map(
         lambda x: oriented(jnp.moveaxis(x, call.time_axis, 0)),
-        (a_x, a_h, h_more, taps, own_more, controls.resets, controls.zoneout),
+        (a_x, a_h, h_more, taps, controls.resets, controls.zoneout),
     )
-    state_n, outputs = lax.scan(step, state_0, (steps, *sequences), reverse=in_reverse)
+    inputs = (numbers, *sequences)
+    state_n, outputs = lax.scan(step, state_0, inputs, reverse=in_reverse)
     y, saved = jax.tree.map(
         lambda x: jnp.moveaxis(oriented(x), 0, call.time_axis), outputs
     )
@@ -135,37 +161,32 @@ def backward(
 ) -> tuple[Array, Array, State, State | None, Array | None]:
     """Gradients of a_x, of a_h (one number for each product), state_0 and reset_to.
 
-    And of h, all that each step's has, where the cell projects; or of an LSTM with
-    layer norm that of c as its output sees it, and in place of a_x's that of the gates'
-    pre-activations.
+    And of h, all that each step's has, where the cell projects; or of the numbers that
+    units have, by each row, where it normalises.
     """
     dy, _ = cotangents
-    own_more = None
-    cell = call.table
-    sees_c = cell.norm is not None and cell.states > 1
 
-    def run(a_x, a_h, state_0, reset_to, h_more, own_more):
+    def run(a_x, a_h, state_0, reset_to, h_more, own):
         controls = primals.controls._replace(reset_to=reset_to)
         given = primals._replace(state_0=state_0, controls=controls)
-        y, state_n, _ = forward(
-            call, a_x, *given[1:], a_h=a_h, h_more=h_more, own_more=own_more
-        )
+        given = given if own is None else given._replace(per_unit=own)
+        y, state_n, _ = forward(call, a_x, *given[1:], a_h=a_h, h_more=h_more)
         return y, state_n
 
     a_x: Any = primals.source
     h_more = jnp.zeros_like(dy) if call.table.projects else None
     state_0, reset_to = primals.state_0, primals.controls.reset_to
-    if sees_c:
-        own, lead = primals.per_unit, a_x.shape[:-1]
-        assert own is not None
-        own_more = jnp.zeros((*lead, own.shape[-1]), a_x.dtype)
-    given = a_x, jnp.zeros_like(a_x), state_0, reset_to, h_more, own_more
+    own = None
+    if call.table.norm is not None:
+        of_all: Any = primals.per_unit
+        own = jnp.broadcast_to(of_all, (state_0[0].shape[0], *of_all.shape))
+    given = a_x, jnp.zeros_like(a_x), state_0, reset_to, h_more, own
     _, vjp = jax.vjp(run, *given)
-    *gradients, of_own = vjp(cotangents)
-    if sees_c:
-        _, of_gates, _, of_seen = divided(of_own, 4, 4, 1, 1)
-        gradients[0], gradients[-1] = of_gates, of_seen
-    return tuple(gradients)
+    *gradients, dh, down = vjp(cotangents)
+    if down is not None:
+        wide = jnp.promote_types(down.dtype, jnp.float32)
+        dh = down.astype(wide)
+    return (*gradients, dh)
 
 
 def _time_of_step(call: Call, sizes: Sizes, lengths: Array | None) -> Array:

@@ -142,7 +142,7 @@ def _made(cell: Literal["lstm", "gru"], norm: LayerNorm) -> NormedCell:
         name,  # pyright: ignore[reportArgumentType]
         plain.gate_names,
         plain.state_names,
-        2 * gates,
+        (3 if norm.of == "parts" else 2) * gates,
         step_of(cell, norm),
         same_gradient=False,
         engines=frozenset({"cpu"}),

@@ -11,8 +11,9 @@ from jax import Array
 
 from prnn_jax._autodiff.recurrence import placed
 from prnn_jax._call.call import Call
-from prnn_jax._call.controls import valid_steps
+from prnn_jax._call.controls import counting, valid_steps
 from prnn_jax._call.options import Options
+from prnn_jax._cells.normed import of_x
 from prnn_jax._cells.table import Cell, State
 from prnn_jax._engine import scan
 from prnn_jax._engine.eager import compiled_once
@@ -113,11 +114,17 @@ def _run(*given) -> tuple[Array, Any, Made, Steps]:
     called = Checked(*called).varying()
     call, primals = called.call, placed(called.call, called.primals())
     a_x = projected_input(call, primals.source, primals.controls)
+    norm = call.table.norm
+    if norm is not None:
+        a_x = counting(call, a_x, primals.controls)
+        own: Any = primals.per_unit
+        a_x, own = of_x(norm, call.table.gates, a_x, own, call.time_axis)
+        primals = primals._replace(per_unit=own)
     more = None
     if taps is not None:
         taps = aligned(call, a_x, taps)
         a_x, more = a_x + taps.pre_activations, taps.states
-    y, state_n, saved = scan.forward(call, a_x, *primals[1:], taps=more)
+    y, state_n, saved = scan.steps(call, a_x, *primals[1:], taps=more)
     cell = call.table
     hidden = a_x.shape[-1] // cell.gates
     inputs, *states = jnp.split(
