@@ -104,11 +104,11 @@ struct BackwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
         const auto d = gradients(g, step, b, row, unit, io).d;
         const F dseen = cell.open_grad(d, gates(unit, io), seen(own, unit, io));
         if (!of_inner) return io.store(dinner + unit, dseen);
-        const auto scaled = scale(made(unit, io));
+        const auto centred = scale.centred(made(unit, io));
         const Vec<1, F> dscaled{own[C::kOfInner] * dseen};
         io.store(dinner + unit, dscaled[0]);
-        OfInner::add(of_dinner, dscaled, scaled, io);
-        add_own(g, b, unit, C::kOfInner, dseen * scaled[0], io);
+        OfInner::add(of_dinner, dscaled, centred, io);
+        add_own(g, b, unit, C::kOfInner, dseen * scale.of_centred(centred)[0], io);
         add_own(g, b, unit, C::kOfInner + 1, dseen, io);
       });
     const auto grad_inner = Base::of_inner().gradient(scale, of_dinner);
@@ -118,8 +118,9 @@ struct BackwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
       const auto [d, kept] = gradients(g, step, b, row, unit, io);
       Vec<1, F> dmade{F(0.0f)};
       if constexpr (C::kInner) dmade[0] = io.load(dinner + unit);
-      if (of_inner) dmade = grad_inner(dmade, scale(made(unit, io)));
-      const auto of_h = scale_h(raw_h(unit, io));
+      if (of_inner) dmade = grad_inner(dmade, scale.centred(made(unit, io)));
+      const auto centred_h = scale_h.centred(raw_h(unit, io));
+      const auto of_h = scale_h.of_centred(centred_h);
       const auto out = cell.close_grad(d, dmade[0], seen(own, unit, io), gates(unit, io),
                                        Base::seen_h(own, of_h), before(g, step, b, unit, io));
       Gates<C, F> dscaled;
@@ -129,16 +130,17 @@ struct BackwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
         add_own(g, b, unit, kGates + n, out.da_h[n], io);
       }
       Base::store_values(dvalues + unit, dscaled, io);
-      OfGates::add(of_dh, dscaled, of_h, io);
+      OfGates::add(of_dh, dscaled, centred_h, io);
       if (of_parts) {
-        const auto of_x = scale_x(raw_x(unit, io));
+        const auto centred_x = scale_x.centred(raw_x(unit, io));
+        const auto of_x = scale_x.of_centred(centred_x);
         for (int n = 0; n < kGates; ++n) {
           dscaled[n] = own[C::kGainX + n] * out.da_x[n];
           add_own(g, b, unit, C::kGainX + n, out.da_x[n] * of_x[n], io);
         }
         if constexpr (!C::kInner) add_own(g, b, unit, C::kShiftX, out.da_x[kGates - 1], io);
         Base::store_values(dvalues_x + unit, dscaled, io);
-        OfGates::add(of_dx, dscaled, of_x, io);
+        OfGates::add(of_dx, dscaled, centred_x, io);
       }
       for (int n = 0; n < C::kStates; ++n)
         io.store(carried(g, b, unit, n),
@@ -147,12 +149,12 @@ struct BackwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
     const auto grad_h = norm.gradient(scale_h, of_dh), grad_x = norm.gradient(scale_x, of_dx);
     T* const da_x = at.da_x + Base::in_sequence(row, kGates);
     each([&](std::int64_t unit, Io io) __attribute__((always_inline)) {
-      auto da =
-          grad_h(Base::template load_values<kGates>(dvalues + unit, io), scale_h(raw_h(unit, io)));
+      auto da = grad_h(Base::template load_values<kGates>(dvalues + unit, io),
+                       scale_h.centred(raw_h(unit, io)));
       Base::publish_da(at, g, s, b, row, unit, 0, da, io);
       if (of_parts)
         da = grad_x(Base::template load_values<kGates>(dvalues_x + unit, io),
-                    scale_x(raw_x(unit, io)));
+                    scale_x.centred(raw_x(unit, io)));
       Base::store_values(da_x + unit, da, io);
     });
   }

@@ -21,15 +21,21 @@ struct RowNorm {
   bool apart;
 
   struct Scale {
-    Vec<N, float> mean, inverse;  // 1 / σ
+    Vec<N, float> mean, variance, inverse;  // with epsilon; 1 / σ
 
-    PRNN_HD Values operator()(const Values& raw) const {
+    PRNN_HD Values centred(const Values& raw) const {
       Values out;
-      for (int n = 0; n < N; ++n) out[n] = (raw[n] - F(mean[n])) * inverse[n];
+      for (int n = 0; n < N; ++n) out[n] = raw[n] - F(mean[n]);
       return out;
     }
+    PRNN_HD Values of_centred(const Values& centred) const {
+      Values out;
+      for (int n = 0; n < N; ++n) out[n] = centred[n] * inverse[n];
+      return out;
+    }
+    PRNN_HD Values operator()(const Values& raw) const { return of_centred(centred(raw)); }
   };
-  // Of gradients d of what Scale makes: Σ d and Σ d times that.
+  // Of gradients d of what Scale makes: Σ d and Σ d times the centred values.
   struct Sums {
     Values first = zeros(), second = zeros();
   };
@@ -49,43 +55,45 @@ struct RowNorm {
   PRNN_HD static void add(Values& sums, const Values& more, Io io) {
     for (int n = 0; n < N; ++n) sums[n] = sums[n] + there(more[n], io);
   }
-  PRNN_HD static void add(Sums& sums, const Values& d, const Values& scaled, Io io) {
+  PRNN_HD static void add(Sums& sums, const Values& d, const Values& centred, Io io) {
     add(sums.first, d, io);
     Values products;
-    for (int n = 0; n < N; ++n) products[n] = d[n] * scaled[n];
+    for (int n = 0; n < N; ++n) products[n] = d[n] * centred[n];
     add(sums.second, products, io);
   }
   // Given the sums of values(unit, io).
   template <class Of>
   PRNN_HD Scale scale(const Values& sums, float epsilon, Of&& values) const {
-    Scale out{means(sums), {}};
+    Scale out{means(sums), {}, {}};
     Values squares = zeros();
     each(hidden, [&](std::int64_t unit, Io io) __attribute__((always_inline)) {
-      Values centred = values(unit, io);
-      for (int n = 0; n < N; ++n) {
-        centred[n] = centred[n] - F(out.mean[n]);
-        centred[n] = centred[n] * centred[n];
-      }
+      Values centred = out.centred(values(unit, io));
+      for (int n = 0; n < N; ++n) centred[n] = centred[n] * centred[n];
       add(squares, centred, io);
     });
-    const Vec<N, float> variance = means(squares);
-    for (int n = 0; n < N; ++n) out.inverse[n] = 1.0f / __builtin_sqrtf(variance[n] + epsilon);
+    out.variance = means(squares);
+    for (int n = 0; n < N; ++n) {
+      out.variance[n] += epsilon;
+      out.inverse[n] = 1.0f / __builtin_sqrtf(out.variance[n]);
+    }
     return out;
   }
   struct Gradient {
-    Scale scale;
-    Vec<N, float> first, second;  // means
+    Vec<N, float> inverse, first, second;  // the means; the second by the variance
 
-    // Of raw values, from that of what Scale makes of them.
-    PRNN_HD Values operator()(const Values& d, const Values& scaled) const {
+    // Of raw values, from that of what Scale makes of them. The terms may all but cancel, as of two
+    // values they do: so the second is divided by the variance itself, which is rounded once.
+    PRNN_HD Values operator()(const Values& d, const Values& centred) const {
       Values out;
       for (int n = 0; n < N; ++n)
-        out[n] = (d[n] - F(first[n]) - scaled[n] * second[n]) * scale.inverse[n];
+        out[n] = (d[n] - F(first[n]) - centred[n] * second[n]) * inverse[n];
       return out;
     }
   };
   PRNN_HD Gradient gradient(const Scale& scale, const Sums& sums) const {
-    return {scale, means(sums.first), means(sums.second)};
+    Gradient out{scale.inverse, means(sums.first), means(sums.second)};
+    for (int n = 0; n < N; ++n) out.second[n] /= scale.variance[n];
+    return out;
   }
 
  private:
