@@ -10,14 +10,21 @@ import re
 
 import hypothesis
 import pytest
-from cuda_plans import DEVICES, H200, MIG, planned, record
+from cuda_plans import (
+    BYTES,
+    DEVICES,
+    GATES,
+    H200,
+    MIG,
+    PASSES,
+    planned,
+    plans_of,
+    record,
+)
 from hypothesis import strategies as st
 
 from prnn_jax._engine.modules import native
 
-GATES = {"lstm": 4, "slstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float32_exact": 4}
-PASSES = "forward", "backward"
 EVERY = list(itertools.product(GATES, PASSES, BYTES))
 
 SETTINGS = hypothesis.settings(
@@ -25,12 +32,8 @@ SETTINGS = hypothesis.settings(
 )
 
 
-def plans(planning: dict) -> list[dict]:
-    return [c["plan"] for c in planning["candidates"] if c["plan"] is not None]
-
-
 def fastest(planning: dict) -> float:
-    return min((plan["call_us"] for plan in plans(planning)), default=math.inf)
+    return min((plan["call_us"] for plan in plans_of(planning)), default=math.inf)
 
 
 def check(
@@ -43,10 +46,10 @@ def check(
     sms = max_sms or has["sms"]
     assert planning["is_valid"]
     assert planning["reason"].endswith(".")
-    assert (planning["best"] is None) == (not plans(planning))
+    assert (planning["best"] is None) == (not plans_of(planning))
     for candidate in planning["candidates"]:
         assert (candidate["plan"] is None) == bool(candidate["refusal"])
-    for plan in plans(planning):
+    for plan in plans_of(planning):
         m_tiles, register_blocks, n_tiles, warps_m = plan["tile"]
         assert plan["rows"] == 16 * m_tiles * warps_m
         assert plan["columns"] == 8 * n_tiles
@@ -101,11 +104,11 @@ def check(
         assert 'implementation="scan" always runs' in planning["reason"]
         return
     best = planning["best"]
-    assert best in plans(planning)
+    assert best in plans_of(planning)
     assert "modelled with constants fitted on an NVIDIA H200" in planning["reason"]
     # What streams is for what nothing else is for. Of the others, the first of block,
     # cluster, grid that is within a tenth of the fastest.
-    pool = [p for p in plans(planning) if p["tile"][1] > 0] or plans(planning)
+    pool = [p for p in plans_of(planning) if p["tile"][1] > 0] or plans_of(planning)
     least = min(plan["call_us"] for plan in pool)
     near = [plan for plan in pool if plan["call_us"] <= 1.1 * least]
     order = ["block", "cluster", "grid"]
@@ -264,7 +267,7 @@ def test_a_streamed_step_takes_as_long_as_reading():
 def test_a_small_layer_is_one_block(device, hidden):
     for cell in GATES:
         planning = planned(cell, hidden=hidden, batch=1, device=device)
-        exchanges = [plan["exchange"] for plan in plans(planning)]
+        exchanges = [plan["exchange"] for plan in plans_of(planning)]
         assert "block" in exchanges, planning["text"]
 
 
@@ -288,7 +291,7 @@ def test_a_slice_of_a_device_is_a_smaller_device():
 
 def test_clusters_are_for_devices_that_have_them():
     def exchanges(**request):
-        return {plan["exchange"] for plan in plans(planned(hidden=400, **request))}
+        return {plan["exchange"] for plan in plans_of(planned(hidden=400, **request))}
 
     assert "cluster" in exchanges(device=H200)
     assert "cluster" not in exchanges(device="NVIDIA A100-SXM4-80GB")
@@ -347,66 +350,3 @@ def test_one_block_is_no_cluster():
     for candidate in planned(hidden=8, device=device)["candidates"]:
         if candidate["exchange"] == "cluster":
             assert candidate["refusal"] == "one block is no cluster"
-
-
-# ---- layers of a stack at once -------------------------------------------------------
-
-
-@pytest.mark.parametrize("number", BYTES)
-@pytest.mark.parametrize("kind", PASSES)
-@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
-def test_every_layer_of_a_stack_has_its_teams(cell, kind, number):
-    size = BYTES[number]
-    found = 0
-    for layers, hidden, batch in itertools.product(
-        (2, 5, 20), (8, 37, 128, 256, 512), (1, 9, 16, 40)
-    ):
-        sizes = {"groups": layers, "hidden": hidden, "batch": batch}
-        planning = planned(cell, kind, number, **sizes, is_stack=True)
-        # A GRU's candidate takes its two products apart.
-        rows = GATES[cell] + (cell == "gru")
-        products, published = (rows, 1) if kind == "forward" else (1, rows)
-        padded = -(-hidden * size // 16) * 16 // size
-        for plan in plans(planning):
-            found += 1
-            jobs, teams, warps_m = plan["jobs"], plan["teams"], plan["tile"][3]
-            assert plan["exchange"] == "grid"
-            assert plan["grid"] == plan["blocks"] * teams <= 132
-            # Whole layers to each team, in the order of the jobs.
-            assert teams % layers == 0
-            assert jobs % teams == 0
-            assert plan["rounds"] == jobs // teams
-            assert plan["blocks"] == -(-padded // plan["units"])
-            assert plan["units"] * products <= plan["rows"]
-            depth, across = 2 * published * padded * size, 64 * (8 // warps_m)
-            assert plan["k_blocks"] == -(-depth // across)
-            assert plan["streamed_k_blocks"] == 0
-            least = 100 * plan["step_us"] + (layers - 1) * plan["step_us"] / jobs
-            assert plan["call_us"] > least
-    assert found > 40
-
-
-def test_small_layers_gain_most_at_once():
-    """Twenty of 128 units take little longer than one; two of 1024 gain little."""
-
-    def gain(layers, hidden, batch):
-        sizes = {"hidden": hidden, "batch": batch, "time": 1000}
-        at_once = planned(groups=layers, is_stack=True, **sizes)["best"]
-        return layers * planned(**sizes)["best"]["call_us"] / at_once["call_us"]
-
-    assert gain(20, 128, 8) > 8
-    assert 2.5 < gain(5, 512, 8) < 5
-    assert gain(2, 1024, 16) < 1
-
-
-def test_stacks_without_a_plan_say_why():
-    reason = planned(hidden=768, groups=3, is_stack=True)["reason"]
-    assert "has no room for 3 layers at once, with hidden_size=" in reason
-    largest = int(re.search(r"with hidden_size=(\d+) it has", reason)[1])
-    assert planned(hidden=largest, groups=3, is_stack=True)["best"]
-    assert not planned(hidden=largest + 1, groups=3, is_stack=True)["best"]
-    for cell in "slstm", "gru_reset_before", "lstm_peephole":
-        reason = planned(cell, groups=2, is_stack=True)["reason"]
-        assert "no kernel runs layers of a stack at once" in reason
-    reason = planned(groups=2, time=2**28, is_stack=True)["reason"]
-    assert "a stack at once has arrays of fewer than 2^31 values" in reason
