@@ -41,6 +41,7 @@ from prnn_jax._ops.prepare import prepare
 from prnn_jax._ops.recurrence import recurrence
 from prnn_jax._ops.recurrent import gru, lstm, rnn, slstm
 from prnn_jax._ops.stack_parts import Layer, Norm
+from prnn_jax._ops.stochastic import apply_updates, stochastic_round
 from prnn_jax._statistics.plot import plot_statistics
 from prnn_jax._statistics.statistics import LayerStatistics, statistics
 from prnn_jax._statistics.summaries import ValueStatistics
@@ -66,6 +67,7 @@ __all__ = [
     "Plan",
     "Prepared",
     "ValueStatistics",
+    "apply_updates",
     "define_cell",
     "explain",
     "export_checks",
@@ -87,4 +89,5 @@ __all__ = [
     "sru",
     "stack",
     "statistics",
+    "stochastic_round",
 ]
