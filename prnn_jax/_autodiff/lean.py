@@ -25,6 +25,7 @@ from prnn_jax._engine import ffi
 from prnn_jax._engine.input_projection import pre_activations
 from prnn_jax._engine.scan import grouped_product
 from prnn_jax._engine.sharding import aligned
+from prnn_jax._given.statics import float32_at_least
 
 #: Into how many parts of equal size a sequence is cut at most, and below how many steps
 #: a part is not worth a call.
@@ -58,7 +59,7 @@ def backward(call: Call, primals, kept, cotangents):
     own = primals.per_unit
     dper_unit: Any = None
     if own is not None:
-        dper_unit = jnp.zeros(own.shape, jnp.promote_types(own.dtype, jnp.float32))
+        dper_unit = jnp.zeros(own.shape, float32_at_least(own.dtype))
 
     def advance(chunk: _Chunk, carry):
         dstate, sequences, dreset_to, dper_unit = carry

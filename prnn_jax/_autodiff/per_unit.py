@@ -8,6 +8,7 @@ from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Primals
 from prnn_jax._cells.table import State
+from prnn_jax._given.statics import float32_at_least
 
 
 def gradient(
@@ -54,7 +55,7 @@ def sum_over_steps(
     inputs_of = cell.per_unit_inputs
     assert inputs_of is not None
     das = jnp.split(da, cell.gates, -1)
-    wide = jnp.promote_types(da.dtype, jnp.float32)
+    wide = float32_at_least(da.dtype)
     sums = [
         jnp.einsum(
             "abgh,abgh->gh",

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from prnn_jax._given.statics import float32_at_least
+
 
 @dataclass(frozen=True, kw_only=True)
 class LayerNorm:
@@ -54,7 +56,7 @@ def standardised(a: Array, norm: LayerNorm, gates: int = 1) -> Array:
     """a `[..., gates*hidden]` with means 0 and variances 1; in float32 at least."""
     parts = gates if norm.over == "gate" else 1
     of_parts = a.shape[:-1], (parts, a.shape[-1] // parts)
-    wide = a.astype(jnp.promote_types(a.dtype, jnp.float32))
+    wide = a.astype(float32_at_least(a.dtype))
     wide = wide.reshape(*of_parts[0], *of_parts[1])
     wide = wide - wide.mean(-1, keepdims=True)
     variance = (wide**2).mean(-1, keepdims=True)
@@ -80,8 +82,8 @@ def of_x(norm: LayerNorm, gates: int, raw: Array, own: Array, time_axis: int):
     own, gain = jnp.split(own, [own.shape[-1] - raw.shape[-1]], -1)
     if norm.of == "sum":
         return raw, own
-    if gain.ndim == 3:
-        gain = jnp.expand_dims(gain, time_axis)
+    gain = gain if gain.ndim == 3 else gain[None]
+    gain = jnp.expand_dims(gain, time_axis)
     return gain * standardised(raw, norm, gates), own
 
 

@@ -23,6 +23,7 @@ from prnn_jax._engine.by_platform import DEFAULT, by_platform
 from prnn_jax._engine.input_projection import pre_activations
 from prnn_jax._engine.modules import cuda, missing, native
 from prnn_jax._engine.sharding import partitioned, varying_axes
+from prnn_jax._given.statics import float32_at_least
 
 #: Platforms that have a native engine, as JAX names them where it lowers.
 PLATFORMS = tuple(
@@ -174,7 +175,7 @@ def _backward_results(call: Call, primals: Primals, kept):
     dreset_to = None if primals.controls.reset_to is None else dstate_0
     dh = _result(y, sizes.y(call)) if call.table.projects else None
     if call.table.norm is not None:
-        wide = jnp.promote_types(y.dtype, jnp.float32)
+        wide = float32_at_least(y.dtype)
         numbers: Any = primals.per_unit
         dh = _result(y, (sizes.batch, *numbers.shape), wide)
     return da, da, dstate_0, dreset_to, dh

@@ -15,6 +15,7 @@ from prnn_jax._call.primals import Primals
 from prnn_jax._cells.normed import of_x
 from prnn_jax._cells.table import State
 from prnn_jax._engine.sharding import aligned
+from prnn_jax._given.statics import float32_at_least
 
 
 def forward(
@@ -184,8 +185,7 @@ def backward(
     _, vjp = jax.vjp(run, *given)
     *gradients, dh, down = vjp(cotangents)
     if down is not None:
-        wide = jnp.promote_types(down.dtype, jnp.float32)
-        dh = down.astype(wide)
+        dh = down.astype(float32_at_least(down.dtype))
     return (*gradients, dh)
 
 

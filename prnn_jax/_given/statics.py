@@ -140,3 +140,8 @@ def _static_hint(value: Any, name: str) -> str:
     if not isinstance(value, Tracer):
         return ""
     return f"; jax.jit(..., static_argnames={name!r}) makes it known"
+
+
+def float32_at_least(dtype: Any) -> Any:
+    """What numbers of a floating dtype are summed in, under strict promotion, too."""
+    return jnp.dtype(dtype if jnp.finfo(dtype).bits > 32 else jnp.float32)
