@@ -19,6 +19,7 @@ for_seconds = pytest.mark.parametrize(
 PARTS = {  # what is drawn, the seed, and how many cases
     "calls": (draw.calls, 1, 40),
     "more calls": (draw.calls, 2, 40),
+    "layer norm": (draw.normed_calls, 11, 30),
     "stacks": (draw.stacks, 1, 15),
     "layers": (draw.layers, 1, 40),
     "exports": (draw.exports, 1, 25),
@@ -87,6 +88,18 @@ def _slightly_wrong_gradient(monkeypatch):
     monkeypatch.setattr(ffi, "backward", wrong)
 
 
+def _gains_of_one_row(monkeypatch):
+    backward = ffi.backward
+
+    def wrong(call, *args):
+        *others, of_rows = backward(call, *args)
+        if call.table.norm is not None:
+            of_rows = of_rows.at[-1].mul(1.0001)
+        return (*others, of_rows)
+
+    monkeypatch.setattr(ffi, "backward", wrong)
+
+
 def _mapped_lengths(monkeypatch):
     fold = batching._Axes.fold_data
 
@@ -101,6 +114,10 @@ def _any(case):
     return True
 
 
+def _is_normed(case):
+    return bool(case.normed)
+
+
 def _maps_lengths(case):
     return any("lengths" in each.over for each in case.maps)
 
@@ -109,6 +126,7 @@ PLANTED = {  # the fault, and the cases in which it is looked for
     "the sign of a state's gradient": (_state_gradient, _any),
     "a gradient off by 1e-4": (_slightly_wrong_gradient, _any),
     "mapped lengths, off by one": (_mapped_lengths, _maps_lengths),
+    "a row's gradient of gains": (_gains_of_one_row, _is_normed),
 }
 
 

@@ -3,15 +3,28 @@
 from .case import Case
 
 WEIGHTS = "w_ih", "w_hh", "b_ih", "b_hh"
+PARAMS = *WEIGHTS, "own"
 NAMES = {"lstm": "LSTM", "slstm": "SLSTM", "gru": "GRU", "rnn": "RNN"}
 
 
 def params_of(case: Case, suffix: str, names) -> str:
-    given = [n + suffix if n + suffix in names else "None" for n in WEIGHTS]
+    given = [n + suffix if n + suffix in names else "None" for n in PARAMS]
+    given = given if case.normed else given[:-1]
     kind = "MultiHeadParams" if case.heads else "Params"
     if case.bidirectional:  # which its option says, so that both will do
         kind = "BidirectionalParams" if case.seed % 2 else "Params"
     return f"prnn_jax.{kind}({', '.join(given)})"
+
+
+def cell_of(case: Case) -> str:
+    """What stands for the cell where it is an argument."""
+    if not case.normed:
+        return f'"{case.cell}"'
+    of, over, c, epsilon = case.normed.split()
+    said = {"over": repr(over), "epsilon": epsilon}
+    if case.cell == "lstm":
+        said |= {"of": repr(of), "c": "None" if c == "none" else repr(c)}
+    return f'prnn_jax.normed("{case.cell}", prnn_jax.LayerNorm({_said(said)}))'
 
 
 def _layer(case: Case, suffix: str, names) -> str:
@@ -111,23 +124,27 @@ def body(case: Case, names) -> list[str]:
         lines += _host(case, names)
     else:
         first = ["x", _layer(case, "", names)]
-        name = case.cell
+        name = "prnn_jax." + case.cell
+        if case.normed:
+            name = cell_of(case)
         if case.layers:
             layers = [_layer(case, s, names) for s in case.suffixes]
             kind = "prnn_jax.Layer({}, stacked=True)"
             if case.norm:
                 kind = "dataclasses.replace({}, stacked=True)"
-            name = "stack"
-            first = [f'"{case.cell}"', "x", _joined(layers, case, kind)]
+            name = "prnn_jax.stack"
+            first = [cell_of(case), "x", _joined(layers, case, kind)]
         if case.bare:
-            name, first = "recurrence", [f'"{case.cell}"', "x", "w_hh"]
+            name, first = "prnn_jax.recurrence", [cell_of(case), "x", "w_hh"]
             bias = "b_hh" if "b_hh" in names else "None"
             first += [_states(case, "0") if case.state else "None", bias]
         elif case.state:
             first.append(_states(case, "0"))
-        options = _said(_options(case))
-        called = ", ".join([*first, *[options] * bool(options)])
-        lines.append(f"y, state = prnn_jax.{name}({called})")
+        options = _options(case)
+        if case.bare and case.normed:
+            options["peepholes"] = "own"
+        called = ", ".join([*first, *[_said(options)] * bool(options)])
+        lines.append(f"y, state = {name}({called})")
     results = {"y": "y,", "state": "*jax.tree.leaves(state),"}
     result = results.get(case.outputs, "y, *jax.tree.leaves(state)")
     return [*lines, f"return {result}"]

@@ -5,7 +5,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from .oracle import GATES, STATES
+from .oracle import GATES, STATES, own_numbers
 
 LETTERS = "hcnm"  # of states
 SIZES = "time", "input_size", "outer"
@@ -27,6 +27,8 @@ class Case:
 
     Attributes:
       clip: bound of pre-activations, and of an LSTM's c; 0 for none.
+      normed: what the cell's LayerNorm says: of, over, c and epsilon, with spaces; or
+        none.
       lengths: dtype of the lengths, "list", "number" or none; so are resets.
       known: lengths and resets are constants of the program rather than arguments.
       zoneout: "number", "scalar" (of NumPy), "draws", "bools", "shares" or "tuple".
@@ -65,6 +67,7 @@ class Case:
     cap: float = 0.5
     skip: float = 0.0
     clip: float = 0.0
+    normed: str = ""
     lengths: str = ""
     known: bool = False
     resets: str = ""
@@ -181,6 +184,9 @@ class Case:
             for name in ("b_ih", "b_hh")[self.bare :]:
                 if self.biases in (name, "both"):
                     out[name + suffix] = ((*lead, wide), "draw({})")
+            if self.normed:
+                own = own_numbers(self.cell, self.normed) * self.hidden
+                out["own" + suffix] = ((*lead, own), "draw({}, scale=1)")
             size = self.features
             for pattern, is_there in (("0", self.state), ("to", self.reset_to)):
                 for letter in self.states if is_there else ():

@@ -120,7 +120,8 @@ def _is_sensitive(case: Case) -> bool:
     is_cut = case.activation in ("relu", "clipped_relu") or case.clip > 0
     is_cut = is_cut or case.gate_activation == "hard_sigmoid"
     has_kinks = case.derivative != "forward" and (case.cell == "slstm" or is_cut)
-    return has_kinks or case.norm or case.layers > 3
+    is_normed = case.norm or bool(case.normed)
+    return has_kinks or is_normed or case.layers > 3
 
 
 def _is_no_number(line: str) -> bool:

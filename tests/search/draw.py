@@ -53,6 +53,9 @@ def _sizes(draw) -> dict:
 def _cell(draw) -> dict:
     cell = _one(draw, "lstm", "gru", "rnn", "slstm")
     out = {"cell": cell}
+    if cell in ("lstm", "gru") and _sometimes(draw, 4):
+        out["normed"] = _normed(draw, cell)
+        return out
     if cell == "gru":
         out["reset_after"] = not draw(st.booleans())
     if cell in ("lstm", "gru") and _sometimes(draw, 4):
@@ -64,6 +67,13 @@ def _cell(draw) -> dict:
     if cell != "slstm" and _sometimes(draw, 6):
         out["clip"] = 0.4
     return out
+
+
+def _normed(draw, cell: str) -> str:
+    """Layer norm, as `Case` says it."""
+    of = _one(draw, "parts", "sum") if cell == "lstm" else "parts"
+    c = _one(draw, "output", "state", "none") if cell == "lstm" else "output"
+    return f"{of} {_one(draw, 'gates', 'gate')} {c} {_one(draw, '1e-3', '0.1')}"
 
 
 def _controls(draw, case: dict) -> dict:
@@ -101,7 +111,7 @@ def _controls(draw, case: dict) -> dict:
 def _maps(draw, case: Case) -> tuple[Map, ...]:
     names = [*case.floats()]
     names += [n for n in case.constants() if not case.known]
-    weights = "w_", "b_", "scale", "shift"
+    weights = "w_", "b_", "own", "scale", "shift"
     data = [n for n in names if not n.startswith(weights)]
     names = data if case.prepared else names
     count = _one(draw, 0, 0, 1, 1, 2, 2, 3)
@@ -131,12 +141,13 @@ def calls(draw) -> Case:
     case["state"] = draw(st.booleans())
     case["dtype"] = _one(draw, *(("float32",) * 6), *DTYPES)
     case["x64"] = case["dtype"] == "float64" or _sometimes(draw, 8)
-    case["lean"] = _sometimes(draw, 3)
+    case["lean"] = "normed" not in case and _sometimes(draw, 3)
     case["implementation"] = _one(draw, None, None, "native", "scan")
     if case["dtype"] == "float64" and case["implementation"] == "native":
         case["implementation"] = None
     case |= _controls(draw, case)
-    case["prepared"] = case["time"] > 0 and _sometimes(draw, 12)
+    may_be_prepared = case["time"] > 0 and "normed" not in case
+    case["prepared"] = may_be_prepared and _sometimes(draw, 12)
     case["bare"] = not case["prepared"] and _sometimes(draw, 12)
     case["derivative"] = _one(draw, "forward", "vjp", "vjp", "grad", "second", "jvp")
     if case["derivative"] == "jvp":
@@ -173,6 +184,11 @@ def calls(draw) -> Case:
     return _bounded(Case(**fields))
 
 
+def normed_calls() -> st.SearchStrategy[Case]:
+    """Those of cells with layer norm."""
+    return calls().filter(lambda case: bool(case.normed))
+
+
 @st.composite
 def stacks(draw) -> Case:
     """Layers one on the other, at times so many that they run in a loop."""
@@ -194,7 +210,8 @@ def stacks(draw) -> Case:
         case["input_size"] = Case(**case).features
     case |= _bent(draw, case)
     case["stacked"] = layers > 2 and _sometimes(draw, 3)
-    case["prepared"] = not case["stacked"] and _sometimes(draw, 8)
+    may_be_prepared = not case["stacked"] and "normed" not in case
+    case["prepared"] = may_be_prepared and _sometimes(draw, 8)
     made = Case(**case)
     levels = _maps(draw, made)[:1]
     if case["padding"] == "state":
@@ -207,6 +224,7 @@ def stacks(draw) -> Case:
 def layers(draw) -> Case:
     """A layer of a host library, with the numbers of its parameters given."""
     case = _small(draw)
+    case.pop("normed", None)
     case["host"] = _one(draw, "linen", "nnx", "equinox")
     case["biases"] = "b_ih"
     if case["host"] == "equinox":
@@ -289,7 +307,7 @@ def _small(draw) -> dict:
     case["time_major"] = _sometimes(draw, 3)
     case["biases"] = _one(draw, "both", "b_ih", "b_hh", "none")
     case["dtype"] = _one(draw, *("float32",) * 8, "bfloat16", "float16")
-    case["lean"] = _sometimes(draw, 3)
+    case["lean"] = "normed" not in case and _sometimes(draw, 3)
     case["implementation"] = _one(draw, None, None, "native", "scan")
     case["derivative"] = _one(draw, "forward", "vjp", "vjp", "grad", "second")
     case["seed"] = draw(st.integers(0, 9999))

@@ -44,6 +44,7 @@ def outputs(case: Case, arrays: Arrays) -> list[np.ndarray]:
         for name in (
             *("bidirectional", "reverse", "merge", "time_major"),
             *("reset_after", "activation", "gate_activation", "cap", "skip", "clip"),
+            "normed",
         )
     }
     options |= {n: arrays.get(n) for n in ("lengths", "resets", "mask")}
@@ -56,7 +57,7 @@ def outputs(case: Case, arrays: Arrays) -> list[np.ndarray]:
         options["zoneout"] = (arrays["zone"],) * len(case.states)
 
     def params(suffix):
-        names = ("w_ih", "w_hh", "b_ih", "b_hh")
+        names = ("w_ih", "w_hh", "b_ih", "b_hh", "own")
         return [arrays.get(name + suffix) for name in names]
 
     def state(pattern, suffix):

@@ -50,6 +50,54 @@ def bounded(a, most):
     return np.where(a.real >= most, most, np.where(a.real <= -most, -most, a))
 
 
+def own_numbers(cell, normed):
+    """Per unit, of a cell with layer norm: gains, and shifts that are no biases."""
+    of, _, c, _ = normed.split()
+    gains = GATES[cell] * (1 if of == "sum" else 2)
+    return gains + (1 if cell == "gru" else 0 if c == "none" else 2)
+
+
+def normed_step(cell, normed, own, biases, a_x, state, product):
+    """The same with layer norm; neither a_x nor the product has a bias."""
+    of, over, of_c, epsilon = normed.split()
+    hidden, gates = state[0].shape[-1], GATES[cell]
+    parts = gates if over == "gate" else 1
+    b_ih, b_hh = biases
+    own = [
+        own[..., n * hidden : (n + 1) * hidden] for n in range(own.shape[-1] // hidden)
+    ]
+
+    def taken(count):
+        out = np.concatenate(own[:count], -1)
+        del own[:count]
+        return out
+
+    def standard(a, parts):
+        a = a.reshape(*a.shape[:-1], parts, a.shape[-1] // parts)
+        a = a - a.mean(-1, keepdims=True)
+        a = a / np.sqrt((a * a).mean(-1, keepdims=True) + float(epsilon))
+        return a.reshape(*a.shape[:-2], -1)
+
+    a_h = product(state[0], 0, gates)
+    if of == "sum":
+        a_h = taken(gates) * standard(a_x + a_h, parts) + b_ih + b_hh
+        a_x = np.zeros_like(a_h)
+    else:
+        a_x = taken(gates) * standard(a_x, parts) + b_ih
+        a_h = taken(gates) * standard(a_h, parts) + b_hh
+    x, h = (
+        [a[..., n * hidden : (n + 1) * hidden] for n in range(gates)]
+        for a in (a_x, a_h)
+    )
+    if cell == "gru":
+        r, z = sigmoid(x[0] + h[0]), sigmoid(x[1] + h[1])
+        n = np.tanh(x[2] + r * (h[2] + taken(1)))
+        return ((1 - z) * n + z * state[0],)
+    c = sigmoid(x[1] + h[1]) * state[1] + sigmoid(x[0] + h[0]) * np.tanh(x[2] + h[2])
+    seen = c if of_c == "none" else taken(1) * standard(c, 1) + taken(1)
+    return sigmoid(x[3] + h[3]) * np.tanh(seen), seen if of_c == "state" else c
+
+
 def step(cell, options, a_x, state, product):
     """The state after one step; `product(h, gates)` is `h w_hh + b_hh` of some gates.
 
@@ -117,7 +165,7 @@ def layer(
     """y and the last state, a tuple. Inside, arrays are `[many, group, row, ...]`."""
     usual = {"skip": 0, "clip": 0, "activation": "tanh", "gate_activation": "sigmoid"}
     options = {**usual, "reset_after": True, **options}
-    w_ih, w_hh, b_ih, b_hh = params
+    w_ih, w_hh, b_ih, b_hh, *own = params
     directions = 2 if bidirectional else 1
     groups, hidden = math.prod(w_hh.shape[1:-2]), w_hh.shape[-2]
     heads = groups // directions
@@ -154,10 +202,19 @@ def layer(
         a_x = np.moveaxis(a_x, 3, 1)
     else:
         a_x = x @ weights(w_ih, 2)[:, :, None]
-    if b_ih is not None:
-        a_x = a_x + weights(b_ih, 1)[:, :, None, None]
     w_hh = weights(w_hh, 2)
-    b_hh = 0 if b_hh is None else weights(b_hh, 1)[:, :, None]
+    b_ih, b_hh = (0 if b is None else weights(b, 1)[:, :, None] for b in (b_ih, b_hh))
+    take = step
+    if options.get("normed"):
+        own = weights(*own, 1)[:, :, None]
+        how = options["normed"], own, (b_ih, b_hh)
+        b_ih = b_hh = 0
+
+        def take(cell, _, *given):
+            return normed_step(cell, *how, *given)
+
+    if np.ndim(b_ih) > 0:
+        a_x = a_x + b_ih[:, :, :, None]
 
     zeros = np.zeros((1, groups, rows, hidden))
     states = STATES[cell]
@@ -181,6 +238,8 @@ def layer(
 
     every = [a_x, w_hh, count, *state, *instead, *stays]
     every += [a for a in (mask, resets, b_hh) if np.ndim(a) > 0]
+    if options.get("normed"):
+        every += [a for a in (how[1], *how[2]) if np.ndim(a) > 0]
     many = max((len(a) for a in every if np.ndim(a) > 0), default=1)
     kind = np.result_type(np.float64, *(a for a in every if np.ndim(a) > 0))
     y = np.zeros((many, groups, rows, time, hidden), kind)
@@ -196,7 +255,7 @@ def layer(
         if resets is not None:
             again = now(resets[..., None])
             state = [np.where(again, b, a) for a, b in zip(state, instead, strict=True)]
-        after = step(cell, options, now(a_x), state, product)
+        after = take(cell, options, now(a_x), state, product)
         if stays:
             ks = [now(k) if np.ndim(k) > 0 else k for k in stays]
             pairs = zip(ks, state, after, strict=True)
