@@ -99,7 +99,9 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   backward.w_hh = forward.w_hh;
   backward.per_unit = forward.per_unit;
   backward.w_hr = forward.w_hr;
-  if (n.projects || n.has_inner) backward.dh = buffers.unwritten(of_y);
+  if (n.projects) backward.dh = buffers.unwritten(of_y);
+  if (n.normalises)
+    backward.dper_unit = buffers.unwritten_floats(s.batch * s.groups * n.per_unit * s.hidden);
   backward.y = forward.y;
   backward.saved = forward.saved;
   backward.da_x = buffers.unwritten(sequence * n.gates);
@@ -168,6 +170,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   add(backward.da_x);
   add(backward.da_h);
   add(backward.dh);
+  if (n.normalises) results.push_back({buffers.of(backward.dper_unit), Dtype::kFloat32, true});
   for (int i = 0; i < n.states; ++i) {
     add(forward.state_n[i]);
     add(backward.dstate_0[i]);
