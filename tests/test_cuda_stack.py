@@ -208,6 +208,20 @@ def test_vmap(stacks, of_weights):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
 
 
+def test_prepared_layers_are_constants(stacks):
+    params, states, x = layers(layers=2, hidden=8)
+    prepared = [prnn_jax.prepare("lstm", p, batch=3, time=4) for p in params]
+
+    def loss(layers, x):
+        return (prnn_jax.stack("lstm", x, layers, states)[0] ** 2).sum()
+
+    at_once = jax.jit(jax.grad(loss, (0, 1), allow_int=True))
+    of_layers, dx = jax.block_until_ready(at_once(prepared, x))
+    stacks.expect("forward:grid", "backward:grid")
+    assert not any(np.any(p.params.w_ih) or np.any(p.params.w_hh) for p in of_layers)
+    np.testing.assert_allclose(dx, at_once(params, x)[1], rtol=1e-5)
+
+
 def test_second_derivative_is_that_of_layers_one_after_the_other(stacks):
     params, states, x = layers(layers=2, hidden=8, batch=(1,), time=2)
 

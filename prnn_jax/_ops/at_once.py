@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 from prnn_jax._autodiff.recurrence import recurrence
 from prnn_jax._call.call import Call
@@ -23,7 +24,7 @@ from prnn_jax._engine.eager import compiled_once
 from prnn_jax._engine.input_projection import pre_activations
 from prnn_jax._engine.plan import target_platform
 from prnn_jax._engine.sharding import match_varying
-from prnn_jax._given.params import Params, plain
+from prnn_jax._given.params import Params, Prepared
 from prnn_jax._ops.run import Checked, checked_layer
 from prnn_jax._ops.stack_parts import Layer
 
@@ -52,7 +53,12 @@ def layers_at_once(
     outer = checked_layer("stack, layer 0", call, x, given[0], options)
     if outer.call.implementation == "scan":
         return None
-    params = [plain(each) for each in given]
+    params = [
+        jax.tree.map(lax.stop_gradient, each.params)
+        if isinstance(each, Prepared)
+        else each
+        for each in given
+    ]
     of_layers = [_as_state(state) for state in states]
     if not _are_alike(outer, params, of_layers):
         return None
