@@ -28,7 +28,7 @@ def spec(case: Case, name: str) -> str:
     model = '"model"' if "heads" in case.shard else "None"
     data += ", None" * (len(case.batch) - 1)
     way = "None, " * case.bidirectional
-    if name.startswith(("w_", "b_")):
+    if name.startswith(("w_", "b_", "own")):
         return f"P({way}{model})" if "heads" in case.shard else "P()"
     if name in ("x", "resets", "y") or name.startswith("zone"):
         steps = f"None, {data}" if case.time_major else f"{data}, None"
