@@ -278,19 +278,18 @@ struct BackwardPass : PassBase<C, Io, T, S> {
   }
   PRNN_HD Fetched fetch(const SequenceRows& rows, Index g, Index s, Index b, Index unit,
                         Io io) const {
-    Fetched in = fetch_kept(rows, g, s, b, unit, io);
-    if (s < shape.time) in.dy[0] = io.fetch(at.dy + Base::in_sequence(rows.here, 1) + unit);
-    return in;
+    return fetch(at.dy, rows, g, s, b, unit, io);
   }
-  // All but dy.
-  PRNN_HD Fetched fetch_kept(const SequenceRows& rows, Index g, Index s, Index b, Index unit,
-                             Io io) const {
+  // With dy of another array.
+  PRNN_HD Fetched fetch(const T* dy, const SequenceRows& rows, Index g, Index s, Index b,
+                        Index unit, Io io) const {
     Fetched in{};
     if (s == shape.time) return in;
     const bool is_first = s + 1 == shape.time;  // of the forward pass, which began with states
     const Index state = shape.state_at(b, g) + unit;
     const Index here = Base::in_sequence(rows.here, 1) + unit;
     const Index before = Base::in_sequence(rows.next, 1) + unit;
+    in.dy[0] = io.fetch(dy + here);
     in.now[0] = io.fetch((C::kKeepsMade && controls().zoneout != nullptr ? at.saved : at.y) + here);
     in.prev[0] = io.fetch(is_first ? at.state_0[0] + state : at.y + before);
     if constexpr (saved_values<C> > 0) {
@@ -320,7 +319,7 @@ struct BackwardPass : PassBase<C, Io, T, S> {
   }
   PRNN_HD Gates<C, F> advance(Index g, Index s, Index b, Index unit, const Vec<1, F>& dh,
                               const Inputs& in, Carry& d, Saved& da_x, Io io) const {
-    if (S::kIsPlain || multiplies(g, 0, s, b))  // else the mask may be no number
+    if (multiplies(g, 0, s, b))  // else the mask may be no number
       d[0] = d[0] + controls().masked(dh[0], shape, g, b, unit, io);
     if (controls().resets != nullptr)
       at.hand_to_reset(shape, g, forward_step(shape, s) + 1, b, unit, d, io);

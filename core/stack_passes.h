@@ -128,13 +128,18 @@ struct StackBackwardPass : BackwardPass<C, Io, T, S> {
   }
   PRNN_HD Fetched fetch(const SequenceRows& rows, Index g, Index s, Index b, Index unit,
                         Io io) const {
-    Fetched in = Base::fetch_kept(rows, g, s, b, unit, io);
-    if (s < shape.time && g + 1 == shape.groups)
-      in.dy[0] = io.fetch(at.dy + Base::in_sequence(rows.here / shape.groups, 1) + unit);
+    // dy has the last layer's rows alone; of others, any number is read, and left out.
+    const bool is_last = g + 1 == shape.groups;
+    const Index row = rows.here / shape.groups;
+    const T* const dy = is_last ? at.dy + Base::in_sequence(row - rows.here, 1) : at.y;
+    Fetched in = Base::fetch(dy, rows, g, s, b, unit, io);
+    if (!is_last) in.dy = {};
     return in;
   }
   PRNN_HD Published advance(Index g, Index s, Index b, Index unit, const Vec<1, F>& dh,
                             const Inputs& in, Carry& d, Saved& da_x, Io io) const {
+    // In the first step, the neighbour's alone.
+    if (!Base::multiplies(g, 0, s, b)) d[0] = d[0] + dh[0];
     const Gates<C, F> da_h = Base::advance(g, s, b, unit, dh, in, d, da_x, io);
     Published out;
     for (int n = 0; n < C::kGates; ++n) out[n] = da_h[n];

@@ -94,13 +94,13 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
       const auto at = std::bit_cast<BackwardArrays<Value>>(call.backward);
       return with_pass(BackwardPass<C, Io, Value, S>{{cell, shape}, at}, at.da_h);
     };
-    const auto with_stack = [&](const PlainShape& shape) {
+    const auto with_stack = [&]<class S>(const S& shape) {  // of a cell that has such
       if (call.pass == PassKind::kForward) {
         const auto at = std::bit_cast<ForwardArrays<Value>>(call.forward);
-        return with_pass(StackForwardPass<C, Io, Value, PlainShape>{{{cell, shape}, at}}, at.y);
+        return with_pass(StackForwardPass<C, Io, Value, S>{{{cell, shape}, at}}, at.y);
       }
       const auto at = std::bit_cast<BackwardArrays<Value>>(call.backward);
-      return with_pass(StackBackwardPass<C, Io, Value, PlainShape>{{{cell, shape}, at}}, at.da_h);
+      return with_pass(StackBackwardPass<C, Io, Value, S>{{{cell, shape}, at}}, at.da_h);
     };
     if (call.is_stack) {
       if constexpr (kHasStackKernels<C>)
