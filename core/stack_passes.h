@@ -30,6 +30,13 @@ struct StackProducts {
   }
 };
 
+// The row of a forward step in a sequence of one group.
+template <class S>
+PRNN_HD typename S::Index outer_row(S shape, typename S::Index step, typename S::Index b) {
+  shape.groups = 1;
+  return shape.row_at(b, shape.time_at(0, step, b), 0);
+}
+
 template <class C, class Io, class T, class S>
 struct StackForwardPass : ForwardPass<C, Io, T, S> {
   using Base = ForwardPass<C, Io, T, S>;
@@ -64,10 +71,10 @@ struct StackForwardPass : ForwardPass<C, Io, T, S> {
   PRNN_HD Fetched fetch(Index g, Index s, Index b, Index unit, Io io) const {
     return fetch(Base::rows(g, s, b), g, s, b, unit, io);
   }
-  PRNN_HD Fetched fetch(const SequenceRows& rows, Index g, Index, Index, Index unit, Io io) const {
+  PRNN_HD Fetched fetch(const SequenceRows&, Index g, Index s, Index b, Index unit, Io io) const {
     Fetched in{};
     if (g > 0) return in;
-    const Index row = Base::in_sequence(rows.here / shape.groups, C::kGates);
+    const Index row = Base::in_sequence(outer_row(shape, s, b), C::kGates);
     in.a_x = Base::template fetch_values<C::kGates>(at.a_x + row + unit, io);
     return in;
   }
@@ -128,19 +135,20 @@ struct StackBackwardPass : BackwardPass<C, Io, T, S> {
   }
   PRNN_HD Fetched fetch(const SequenceRows& rows, Index g, Index s, Index b, Index unit,
                         Io io) const {
-    // dy has the last layer's rows alone; of others, any number is read, and left out.
+    // dy has the last layer's rows alone; of others, any number is read, which advance() leaves
+    // out: here, it would be waited for.
     const bool is_last = g + 1 == shape.groups;
-    const Index row = rows.here / shape.groups;
+    const Index row = outer_row(shape, Base::forward_step(shape, s), b);
     const T* const dy = is_last ? at.dy + Base::in_sequence(row - rows.here, 1) : at.y;
-    Fetched in = Base::fetch(dy, rows, g, s, b, unit, io);
-    if (!is_last) in.dy = {};
-    return in;
+    return Base::fetch(dy, rows, g, s, b, unit, io);
   }
   PRNN_HD Published advance(Index g, Index s, Index b, Index unit, const Vec<1, F>& dh,
                             const Inputs& in, Carry& d, Saved& da_x, Io io) const {
     // In the first step, the neighbour's alone.
     if (!Base::multiplies(g, 0, s, b)) d[0] = d[0] + dh[0];
-    const Gates<C, F> da_h = Base::advance(g, s, b, unit, dh, in, d, da_x, io);
+    Inputs own = in;
+    if (g + 1 < shape.groups) own.dy[0] = F(0.0f);
+    const Gates<C, F> da_h = Base::advance(g, s, b, unit, dh, own, d, da_x, io);
     Published out;
     for (int n = 0; n < C::kGates; ++n) out[n] = da_h[n];
     if constexpr (Products::kTakesApart) out[C::kGates] = da_x[C::kGates - 1];
