@@ -66,6 +66,23 @@ struct Integer {
   }
 };
 
+// The low bits of a, into b from a position on. Of both counts, eight bits are read.
+template <class T>
+T inserted(T a, T b, std::uint32_t from, std::uint32_t count) {
+  using I = Integer<T>;
+  from &= 0xff;
+  count &= 0xff;
+  const auto mask = static_cast<T>(I::shl(static_cast<T>(~I::shl(~T{0}, count)), from));
+  return static_cast<T>((b & ~mask) | (I::shl(a, from) & mask));
+}
+template <class T>
+void bfi(Frame& frame, const Instruction& i) {
+  const auto& o = i.operands;
+  write(frame, o[0],
+        inserted(read<T>(frame, o[1]), read<T>(frame, o[2]), read<std::uint32_t>(frame, o[3]),
+                 read<std::uint32_t>(frame, o[4])));
+}
+
 template <class T, auto f>
 void shift(Frame& frame, const Instruction& i) {
   write(frame, i.operands[0],
@@ -278,6 +295,8 @@ Opcodes arithmetic() {
   add_bits<std::uint64_t>(to, "b64");
   to["mov.b64"] = mov_halves<std::uint64_t, std::uint32_t>;
   to["mov.b32"] = mov_halves<std::uint32_t, std::uint16_t>;
+  to["bfi.b32"] = bfi<std::uint32_t>;
+  to["bfi.b64"] = bfi<std::uint64_t>;
   add_conversions(to);
   add_floats(to);
   return to;
