@@ -31,23 +31,33 @@ inline PassSizes pass_sizes(CellKind cell, PassKind pass, bool is_stack) {
   const int products = is_stack && !n.same_gradient ? n.gates + 1 : n.gates;
   return pass == PassKind::kForward ? PassSizes{1, products} : PassSizes{products, 1};
 }
+// Steps of the engine to one of the call: products in series.
+inline int phases(CellKind cell) {
+  return visit({cell, 0, 0}, [](auto c) { return decltype(c)::kPhases; });
+}
+// Numbers that a unit carries from one of them to the next, at most.
+inline int carried_values(CellKind cell) {
+  const int between_phases = phases(cell) - 1;
+  return numbers({cell, 0, 0}).states + between_phases;
+}
+
 // Whether few layers are of a cell, or its kernels are many instructions.
 template <class C>
 inline constexpr bool has_few_users =
-    C::kStates > 2 || std::is_same_v<C, GeneralLstm> || kHasFewUsers<C>;
+    C::kStates > 2 || std::is_same_v<C, GeneralLstm> || TwoPhaseCell<C> || kHasFewUsers<C>;
 
 // Whether kernels are compiled apart for plain calls: of the cells that many layers are of, and of
 // the instances that are fast.
 template <class C>
-inline constexpr bool cell_has_plain_kernels = !std::is_same_v<C, GeneralLstm> && !kHasFewUsers<C>;
+inline constexpr bool cell_has_plain_kernels =
+    C::kPhases == 1 && !std::is_same_v<C, GeneralLstm> && !kHasFewUsers<C>;
 constexpr bool has_plain_kernels(const Instance& instance) {
   return instance.exchange != Exchange::kBlock && !instance.tile.is_streamed();
 }
 
 // Whether there are kernels for stacks of a cell: of those that many have.
 template <class C>
-inline constexpr bool kHasStackKernels =
-    cell_has_plain_kernels<C> && C::kPhases == 1 && C::kStates <= 2;
+inline constexpr bool kHasStackKernels = cell_has_plain_kernels<C> && C::kStates <= 2;
 
 // Whether no array of a call has an index beyond 31 bits.
 inline bool has_small_indices(const CellSpec& cell, Number number, const Shape& shape,
@@ -74,6 +84,7 @@ inline PlainShape plain(const Shape& shape) {
 }
 
 inline std::span<const Instance> instances(CellKind cell, PassKind pass) {
+  if (phases(cell) > 1) return instances_of_phases(pass_sizes(cell, pass, false).products);
   const bool few = visit({cell, 0, 0}, [](auto c) { return has_few_users<decltype(c)>; });
   return instances(pass_sizes(cell, pass, false).products, few);
 }
@@ -90,7 +101,7 @@ inline bool has_own_mailbox(const CudaCall& call) {
   const bool differs =
       call.is_stack && call.pass == PassKind::kBackward && !numbers(call.cell).same_gradient;
   const bool is_padded = padded_hidden(call.shape.hidden, call.number) != call.shape.hidden;
-  return is_padded || turns || changes || differs;
+  return is_padded || turns || changes || differs || phases(call.cell.kind) > 1;
 }
 
 // The part of the workspace through which a grid's blocks exchange values.
@@ -111,7 +122,7 @@ inline Mailbox mailbox_of(const CudaCall& call) {
   }
   if (has_own_mailbox(call)) {
     out.separate = start + out.bytes;
-    out.bytes += shape.time * shape.batch * row_bytes *
+    out.bytes += shape.time * phases(call.cell.kind) * shape.batch * row_bytes *
                  pass_sizes(call.cell.kind, call.pass, call.is_stack).published;
   }
   return out;
@@ -133,7 +144,7 @@ inline void* streamed_of(const CudaCall& call) {
 
 // So many panels to a block, of which none is in shared memory yet.
 inline Panels panels_in(CellKind cell, const Tile& tile, int units, int count) {
-  return {count, 0, elements_per_thread(tile, units) * kThreads * numbers({cell, 0, 0}).states};
+  return {count, 0, elements_per_thread(tile, units) * kThreads * carried_values(cell)};
 }
 
 // Layers of which one multiprocessor of any device holds the weights. Larger ones some devices

@@ -20,6 +20,7 @@ struct StepWork {
   int products, published;  // rows of the matrix per unit, and values that a unit publishes
   int sources;              // groups whose published values a group multiplies
   std::int64_t padded;      // units
+  int phases;               // of a step, each with an exchange
   std::int64_t steps;
   int values;  // that a unit's step reads from memory or writes there
 
@@ -28,6 +29,7 @@ struct StepWork {
         published(pass_sizes(request.cell, request.pass, request.is_stack).published),
         sources(request.is_stack ? 2 : 1),
         padded(padded_hidden(request.shape.hidden, request.number)),
+        phases(prnn::phases(request.cell)),
         steps(request.shape.time + (request.pass == PassKind::kForward ? 0 : 1)),
         values(values_of(request)) {}
 
@@ -127,12 +129,13 @@ inline void set_times(const Request& request, const Device& device, Plan& plan) 
   const double pointwise =
       (c.pointwise + c.per_value * work.values) * (1 + c.further_unit * (per_thread - 1));
   const double total = exchange + longest + c.overlapped * others + issue + reduce + pointwise;
-  plan.step = {.exchange = exchange / cycles_per_us,
-               .product = (overlapping(products, conversions) + issue) / cycles_per_us,
-               .load = overlapping(weights, values) / cycles_per_us,
-               .reduce = reduce / cycles_per_us,
-               .pointwise = pointwise / cycles_per_us,
-               .total = total / cycles_per_us};
+  const double us_per_cycle = work.phases / cycles_per_us;  // of a phase
+  plan.step = {.exchange = exchange * us_per_cycle,
+               .product = (overlapping(products, conversions) + issue) * us_per_cycle,
+               .load = overlapping(weights, values) * us_per_cycle,
+               .reduce = reduce * us_per_cycle,
+               .pointwise = pointwise * us_per_cycle,
+               .total = total * us_per_cycle};
 
   const double staged = plan.k_blocks * 16.0 * tile.m_tiles * kKBlockBytes / bytes / 32;
   const double moved =  // what is streamed is written first
@@ -150,7 +153,8 @@ inline void set_times(const Request& request, const Device& device, Plan& plan) 
     const Shape& shape = request.shape;
     const double sequences = static_cast<double>(shape.batch) * static_cast<double>(shape.groups);
     const double row_bytes = static_cast<double>(work.published * work.padded) * bytes;
-    const double filled = sequences * static_cast<double>(shape.time) * row_bytes;
+    const double steps = static_cast<double>(shape.time * work.phases);
+    const double filled = sequences * steps * row_bytes;
     plan.call_us += c.launch_us + filled / (device.dram_bytes_per_s * us);
   }
 }

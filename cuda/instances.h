@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/half_step_passes.h"
 #include "core/stack_passes.h"
 #include "cuda/call.h"
 #include "cuda/engine.cuh"
@@ -33,8 +34,9 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
     case CellKind::kGeneralGru:
       return f(GeneralGru{cell.f});
     case CellKind::kGruResetBefore:
+      return f(GruResetBefore{cell.f});
     case CellKind::kProjectedLstm:
-      return false;  // two products in series: no kernel
+      return false;  // two products in series of different sizes: no kernel
   }
   return false;
 }
@@ -43,6 +45,7 @@ template <class Pass>
 constexpr std::span<const Instance> instances_of() {
   if (Pass::kSources > 1) return instances_of_stack(Pass::kProducts);
   using Cell = std::remove_cvref_t<decltype(Pass::cell)>;
+  if (TwoPhaseCell<Cell>) return instances_of_phases(Pass::kProducts);
   return instances(Pass::kProducts, has_few_users<Cell>);
 }
 
@@ -107,10 +110,20 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
         if (is_plain(call)) return with_stack(plain(call.shape));
       return false;
     }
-    if constexpr (cell_has_plain_kernels<C>)
-      if (has_plain_kernels({plan.exchange, plan.tile}) && is_plain(call))
-        return with_shape(plain(call.shape));
-    return with_shape(call.shape);
+    if constexpr (TwoPhaseCell<C>) {
+      const Shape shape = in_half_steps(call.shape);
+      if (call.pass == PassKind::kForward) {
+        const auto at = std::bit_cast<ForwardArrays<Value>>(call.forward);
+        return with_pass(HalfStepForwardPass<C, Io, Value>{{cell, call.shape}, shape, at}, at.y);
+      }
+      const auto at = std::bit_cast<BackwardArrays<Value>>(call.backward);
+      return with_pass(HalfStepBackwardPass<C, Io, Value>{{cell, call.shape}, shape, at}, at.da_h);
+    } else {
+      if constexpr (cell_has_plain_kernels<C>)
+        if (has_plain_kernels({plan.exchange, plan.tile}) && is_plain(call))
+          return with_shape(plain(call.shape));
+      return with_shape(call.shape);
+    }
   });
 }
 

@@ -204,15 +204,10 @@ std::string unsupported(const Request& request, const Device& device) {
     if (!has_small_indices(cell, request.number, request.shape, true))
       return text("%s: a stack at once has arrays of fewer than 2^31 values.", op(request.cell));
   }
-  if (request.cell == CellKind::kGruResetBefore)
-    return text(
-        "gru: reset_after=False has no CUDA kernel yet, for its step is two products in "
-        "series; reset_after=True has one, %s",
-        kScan);
   if (request.cell == CellKind::kProjectedLstm)
     return text(
-        "lstm: a projection (w_hr) has no CUDA kernel yet, for a step with it is two products in "
-        "series; %s",
+        "lstm: a projection (w_hr) has no CUDA kernel yet, for a step with it is two products of "
+        "different sizes in series; %s",
         kScan);
   if (device.compute_capability < kLeastComputeCapability)
     return text("%s: %s has compute capability %d.%d, and the CUDA engine needs %d.%d; %s",

@@ -202,6 +202,17 @@ constexpr std::span<const Instance> instances(int products, bool has_few_users) 
   return {};
 }
 
+// For a cell whose step is two products: with its two phases, a step needs more registers.
+inline constexpr Instance kThreeProductsOfPhases[] = {
+    {Exchange::kGrid, {3, 5, 1, 1, 5}},  {Exchange::kCluster, {3, 6, 1, 2, 1}},
+    {Exchange::kBlock, {3, 5, 1, 8, 1}}, {Exchange::kGrid, {3, 0, 2, 1, 1}},
+    {Exchange::kGrid, {3, 0, 1, 1, 1}},
+};
+constexpr std::span<const Instance> instances_of_phases(int products) {
+  if (products == 3) return kThreeProductsOfPhases;
+  return instances(products, true);
+}
+
 // float32 products, each three of TF32, leave no registers for a second tile of columns, nor for a
 // GRU's four tiles of rows. A streamed tile has as many columns as there is room for: one reading
 // of the weights is for all of them.
@@ -225,6 +236,7 @@ static_assert(have_equal_rows(kOneProduct, streamed_tile(1)) &&
               have_equal_rows(kOneProductFewUsers, streamed_tile(1)));
 static_assert(have_equal_rows(kThreeProducts, streamed_tile(3)) &&
               have_equal_rows(kThreeProductsFewUsers, streamed_tile(3)));
+static_assert(have_equal_rows(kThreeProductsOfPhases, streamed_tile(3)));
 static_assert(have_equal_rows(kFourProducts, streamed_tile(4)) &&
               have_equal_rows(kFourProductsFewUsers, streamed_tile(4)));
 

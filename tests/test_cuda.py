@@ -1,5 +1,6 @@
 """The CUDA engine from the public functions down: on a GPU, or emulated."""
 
+import functools
 import math
 import os
 import re
@@ -21,8 +22,6 @@ pytestmark = pytest.mark.skipif(
     not HAS_GPU and shutil.which("c++") is None, reason="needs c++"
 )
 
-NATIVE_CELLS = [cell for cell in CELLS if cell != "gru_reset_before"]
-
 
 @pytest.fixture
 def emulated(monkeypatch):
@@ -34,7 +33,7 @@ def emulated(monkeypatch):
 @pytest.mark.cuda
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("cell", NATIVE_CELLS)
+@pytest.mark.parametrize("cell", CELLS)
 def test_is_as_accurate_as_the_scan(cuda, cell, number, exchange):
     # H fills no tile and no granule; half precision so takes the padded mailbox. The
     # gradient of a ReLU jumps: fewer values, so that none comes near where it does.
@@ -48,6 +47,8 @@ def test_is_as_accurate_as_the_scan(cuda, cell, number, exchange):
 SHAPES = [
     Case("lstm", 1, (1,), 1, 1),
     Case("gru", 9, (1,), 33, reverse=True, state=True),
+    Case("gru_reset_before", 9, (2,), 40, reverse=True, time_major=True, state=True),
+    Case("gru_reset_before", 0, state=True),
     Case("rnn_tanh", 4, (), 7, state=True),
     Case("lstm", 3, (2, 3), 24, time_major=True, state=True),
     Case("gru", 3, (17,), 40, bidirectional=True, reverse=True, time_major=True),
@@ -162,13 +163,15 @@ def test_activations_kept_for_the_backward_pass(emulated):
 
 
 def test_without_a_plan_the_scan_runs_and_native_says_why(emulated, monkeypatch):
-    before = Case("gru_reset_before", 2, (1,), 8)
+    case = Case("lstm", 2, (1,), 8)
     emulated.use()
-    arrays = before.inputs("bfloat16")
-    jax.block_until_ready(before.forward()(arrays))
+    arrays = case.inputs("bfloat16")
+    x, params = arrays["x"], case.params(arrays)
+    run = functools.partial(prnn_jax.lstm, clip=prnn_jax.Clip(state=1.0))
+    jax.block_until_ready(jax.jit(run)(x, params))
     assert emulated.ran == []
-    with pytest.raises(ValueError, match="reset_after=False"):
-        before.forward("native")(arrays)
+    with pytest.raises(ValueError, match="clip has no CUDA kernel"):
+        run(x, params, implementation="native")
 
 
 def test_weights_that_the_chip_does_not_hold(emulated, monkeypatch):

@@ -40,7 +40,8 @@ def controls_of(cell: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("exchange", EXCHANGES)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(
-    "cell", ["lstm", "lstm_peephole", "slstm", "gru", "rnn_tanh_skip"]
+    "cell",
+    ["lstm", "lstm_peephole", "slstm", "gru", "gru_reset_before", "rnn_tanh_skip"],
 )
 def test_all_together(cuda, cell, dtype, exchange):
     """In one native call each way."""
@@ -78,6 +79,7 @@ EACH = [
     Case("lstm", 5, (3,), 24, lean=True, state=True, controls=CONTROLS),
     Case("slstm", 5, (3,), 24, lean=True, reverse=True, controls=WITHOUT_ZONEOUT),
     Case("gru", 5, (3,), 24, lean=True, bidirectional=True, controls=CONTROLS),
+    Case("gru_reset_before", 5, (3,), 24, lean=True, reverse=True, controls=CONTROLS),
 ]
 
 

@@ -86,10 +86,18 @@ def test_sizes_below_one(size):
 
 
 def test_the_reset_before_the_product():
-    planning = planned("gru_reset_before")
+    """Two products in series are two exchanges, and twice the time of one."""
+    before, after = (planned(cell)["best"] for cell in ("gru_reset_before", "gru"))
+    assert 1.8 * after["step_us"] < before["step_us"] < 2.4 * after["step_us"]
+    plan = explained("gru", reset_after=False)
+    assert plan.engine == "native"
+
+
+def test_a_projection():
+    planning = planned("lstm_projected")
     assert planning["best"] is None
     assert planning["is_valid"]
-    assert "gru: reset_after=False has no CUDA kernel yet" in planning["reason"]
+    assert "lstm: a projection (w_hr) has no CUDA kernel yet" in planning["reason"]
 
 
 def test_old_devices():
@@ -193,9 +201,9 @@ def test_explain_tells_why_a_layer_goes_to_the_scan():
     assert plan.exchange is None
     assert "needs more shared memory per block" in str(plan)
     assert "us/step" in str(plan)
-    plan = explained("gru", reset_after=False)
+    plan = explained("lstm", clip=prnn_jax.Clip(state=1.0))
     assert plan.engine == "scan"
-    assert "reset_after=False has no CUDA kernel yet" in str(plan)
+    assert "clip has no CUDA kernel yet" in str(plan)
     plan = explained(dtype="float64")
     assert plan.engine == "scan"
     assert "float32, bfloat16, float16, not float64" in str(plan)
@@ -264,9 +272,11 @@ def test_the_platform_of_a_call(monkeypatch):
             assert engine_for(call, dtype, platform)[0] == "native"
     assert engine_for(call, "float64", "gpu")[0] == "scan"
     assert engine_for(call, "bfloat16", "cpu")[0] == "native"
-    engine, reason = engine_for(Call("gru_reset_before"), "float32", "gpu")
+    for cell in "gru_reset_before", "lstm_projected":
+        assert engine_for(Call(cell), "float32", "gpu")[0] == "native"
+    engine, reason = engine_for(Call("lstm_projected_general"), "float32", "gpu")
     assert engine == "scan"
-    assert "reset_after=False" in reason
+    assert "a projection and activations of your choice" in reason
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -1,6 +1,15 @@
 """All mistakes in the CUDA engine that are made on purpose."""
 
-from faults import block, bounds, controls, exchange, rounding, stack, streamed
+from faults import (
+    block,
+    bounds,
+    controls,
+    exchange,
+    half_steps,
+    rounding,
+    stack,
+    streamed,
+)
 from faults.fault import Fault
 
 FAULTS: list[Fault] = [
@@ -11,4 +20,5 @@ FAULTS: list[Fault] = [
     *rounding.FAULTS,
     *streamed.FAULTS,
     *stack.FAULTS,
+    *half_steps.FAULTS,
 ]

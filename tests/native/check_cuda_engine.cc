@@ -24,6 +24,7 @@
 #include "native/cuda_compare.h"
 #include "native/cuda_data.h"
 #include "native/cuda_naive.h"
+#include "native/cuda_naive_phases.h"
 #include "native/options.h"
 
 namespace prnn {
@@ -77,7 +78,9 @@ std::string wrong_work(const Statistics& statistics, Task<Pass> task, const Cuda
   const std::int64_t steps = steps_of_jobs(call.shape, kTile.columns());
   task.pass.shape.lengths = nullptr;
   const auto all = launch<kNumber, kExchange, kTile>(task, plan, asked, 1).matrix_products;
-  const std::int64_t all_steps = steps_of_jobs(task.pass.shape, kTile.columns());
+  Shape whole = call.shape;
+  whole.lengths = nullptr;
+  const std::int64_t all_steps = steps_of_jobs(whole, kTile.columns());
   const auto want = all / static_cast<std::uint64_t>(all_steps) * static_cast<std::uint64_t>(steps);
   if (statistics.matrix_products == want) return "";
   return "does " + std::to_string(statistics.matrix_products) + " products, " +

@@ -24,6 +24,7 @@
 #include "native/cuda_compare.h"
 #include "native/cuda_data.h"
 #include "native/cuda_naive.h"
+#include "native/cuda_naive_phases.h"
 #include "native/gpu.h"
 #include "native/options.h"
 

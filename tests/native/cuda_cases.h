@@ -84,6 +84,7 @@ constexpr const char* stack_name(const char* cell) {
 }
 constexpr const char* cell_name(const Gru*) { return "gru"; }
 constexpr const char* cell_name(const GeneralGru*) { return "general_gru"; }
+constexpr const char* cell_name(const GruResetBefore*) { return "gru_before"; }
 
 template <class Pass, Number kNumber, Exchange kExchange, Tile kTile>
 constexpr bool is_selected() {
@@ -100,7 +101,7 @@ template <Number kNumber>
 constexpr bool is_any_selected() {
   constexpr int kMostInstances = 7;
   for (const char* cell : {"rnn", "general_rnn", "rnn_stack", "lstm", "general_lstm", "lstm_stack",
-                           "slstm", "gru", "general_gru", "gru_stack"})
+                           "slstm", "gru", "general_gru", "gru_before", "gru_stack"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Exchange exchange : {Exchange::kBlock, Exchange::kCluster, Exchange::kGrid})
         for (int place = 0; place < kMostInstances; ++place)
@@ -139,6 +140,7 @@ inline CellSpec cell_spec(const std::string& name) {
   constexpr AnyActivation kElu{ActivationKind::kElu, 0.5f, 0.0f, 0.0f, 0.0f};
   constexpr ChosenActivations kChosen{kHard, kElu, kTanh};
   if (name == "general_rnn") return {CellKind::kGeneralRnn, 0.25f, 0, kChosen};
+  if (name == "gru_before") return {CellKind::kGruResetBefore, 0, 0, kChosen};
   if (name == "general_gru") return {CellKind::kGeneralGru, 0, 0, kChosen};
   if (name == "general_lstm") return {CellKind::kGeneralLstm, 0, 0, kChosen, true};
   if (name == "slstm") return {CellKind::kSlstm, 0, 0};
@@ -172,7 +174,7 @@ inline std::vector<Case> cases() {
                                  Number::kFloat32};
   std::vector<Case> out;
   for (const char* cell : {"rnn_tanh", "rnn_relu", "general_rnn", "lstm", "general_lstm", "slstm",
-                           "gru", "general_gru"})
+                           "gru", "general_gru", "gru_before"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Number number : kNumbers) {
         const int count = static_cast<int>(instances(cell_spec(cell).kind, pass).size());
@@ -214,6 +216,8 @@ inline std::vector<Case> cases() {
   for (const Number number : {Number::kBfloat16, Number::kTf32}) {
     out.push_back({"lstm", forward, number, kStreamed, {3, 18, 2, 330, true, {}, true}, 1});
     out.push_back({"gru", backward, number, kStreamed, {2, 9, 1, 200, false, true, {}}, 1, "all"});
+    out.push_back({"gru_before", forward, number, 3, {2, 9, 1, 200, true, {}, {}}, 1, "all"});
+    out.push_back({"gru_before", backward, number, 3, {2, 9, 1, 200, true, {}, {}}, 1});
   }
   // The same as planned, with blocks that have a panel less than others, and all in shared memory,
   // of two teams.
