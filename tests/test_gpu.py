@@ -1,8 +1,8 @@
 """What a GPU is asked at full size: large layers, long sequences, timing that varies.
 
 In the emulator the same at sizes that it can do. benchmarks/gpu_campaign.sh runs these,
-and what has the mark `cuda` of test_cuda.py, test_cuda_controls.py and
-test_cuda_stack.py.
+and what has the mark `cuda` of test_cuda.py, test_cuda_controls.py,
+test_cuda_stack.py and test_cuda_projection.py.
 """
 
 import shutil

@@ -270,8 +270,8 @@ def test_explain_tells():
     assert prnn_jax.explain("lstm", **sizes, platform="cpu").engine == "native"
     assert prnn_jax.explain("lstm", **sizes, training=True).engine == "native"
     plan = prnn_jax.explain("lstm", **sizes, device="NVIDIA H200")
-    assert plan.engine == "scan"
-    assert "no CUDA kernel yet" in str(plan)
+    assert plan.engine == "native"
+    assert "w_hr w_hh is one matrix there" in str(plan)
     plan = prnn_jax.explain("lstm", **sizes, activation="softsign", platform="cpu")
     assert plan.engine == "scan"
     assert "activations of your choice has no native engine" in str(plan)

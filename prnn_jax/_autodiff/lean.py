@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from prnn_jax._autodiff.before import before
 from prnn_jax._autodiff.per_unit import sum_over_steps
 from prnn_jax._autodiff.projected import projected
+from prnn_jax._call.before import before
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, valid_steps
 from prnn_jax._call.primals import Input, Primals

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax._autodiff.before import before
+from prnn_jax._call.before import before
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Primals

@@ -14,9 +14,9 @@ from jax import Array
 from jax.ad_checkpoint import checkpoint_name
 
 from prnn_jax._autodiff import lean, per_unit
-from prnn_jax._autodiff.before import before
 from prnn_jax._autodiff.forward_mode import reverse_mode_only
 from prnn_jax._autodiff.projected import projected
+from prnn_jax._call.before import before
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Input, Primals

@@ -77,6 +77,8 @@ class Cell:
       project_input: what `w_hr` `[hidden, projection]` multiplies, where that makes h:
         `(call, reserve, states besides h after the step) -> m`.
       with_projection: the cell that this one is with such a product.
+      folded: the cell that this one is on a GPU, where `w_hr` is a part of its `w_hh`
+        (`_engine.folded`).
       has_zoneout: whether zoneout is defined for its states.
       engines: the platforms that have a native engine for it; none of a cell that
         `define_cell` has made.
@@ -101,6 +103,7 @@ class Cell:
     with_per_unit: str | None = None
     project_input: Callable | None = None
     with_projection: str | None = None
+    folded: str | None = None
     has_zoneout: bool = True
     engines: frozenset[str] = frozenset({"cpu", "cuda"})
     described: str = ""
@@ -281,8 +284,8 @@ CELLS = {
             4,
             _lstm,
             project_input=_lstm_project_input,
+            folded="lstm",
             has_zoneout=False,
-            engines=frozenset({"cpu"}),
             described="the LSTM with a projection",
         ),
         Cell(
@@ -331,7 +334,6 @@ CELLS = {
             3,
             _gru_reset_before,
             product_inputs=_reset_inputs,
-            engines=frozenset({"cpu"}),
             described="the GRU with reset_after=False",
         ),
     )

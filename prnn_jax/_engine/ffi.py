@@ -17,7 +17,7 @@ from prnn_jax._call.call import Call, Sizes
 from prnn_jax._call.controls import Controls
 from prnn_jax._call.primals import Input, Primals, axes_of
 from prnn_jax._cells.table import State
-from prnn_jax._engine import gpu, scan, scan_stack, workspaces
+from prnn_jax._engine import folded, gpu, scan, scan_stack, workspaces
 from prnn_jax._engine.batching import batched
 from prnn_jax._engine.by_platform import DEFAULT, by_platform
 from prnn_jax._engine.input_projection import pre_activations
@@ -115,7 +115,11 @@ def _forward_on(platform: str):
             return scan_stack.forward(call, primals)
         if platform == DEFAULT:
             return scan.forward(call, a_x, *primals[1:])
-        return _forward_native(call, primals._replace(source=a_x), platform=platform)
+        primals = primals._replace(source=a_x)
+        run = functools.partial(_forward_native, platform=platform)
+        if call.table.folded:
+            return folded.forward(call, primals, run)
+        return run(call, primals)
 
     return on_a_x
 
@@ -125,7 +129,10 @@ def _backward_on(platform: str):
     """The backward pass of a platform, a function of the call and what it is given."""
 
     def native_call(call: Call, primals: Primals, kept, cotangents):
-        return _backward_native(call, primals, kept, cotangents, platform=platform)
+        run = functools.partial(_backward_native, platform=platform)
+        if platform == "cuda" and call.table.folded:
+            return folded.backward(call, primals, kept, cotangents, run)
+        return run(call, primals, kept, cotangents)
 
     def scan_call(call: Call, primals: Primals, _, cotangents):
         if call.is_stack:
@@ -145,9 +152,9 @@ def _platforms(call: Call, primals: Primals, *, backward: bool) -> list[str]:
     on_cpu = "cpu" in there and w_hh.dtype.name in CPU_DTYPES and not call.is_stack
     able = ["cpu"] if on_cpu else []
     groups, hidden = w_hh.shape[0], w_hh.shape[2] // call.table.gates
-    if "cuda" in there and not gpu.refusal(
-        call, w_hh.dtype, groups, hidden, state.shape[0], backward=backward
-    ):
+    of = call, w_hh.dtype, groups, hidden, state.shape[0]
+    on_cuda = not call.table.folded or folded.is_foldable(primals.controls)
+    if "cuda" in there and on_cuda and not gpu.refusal(*of, backward=backward):
         able.append("cuda")
     return able
 

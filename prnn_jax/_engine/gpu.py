@@ -138,7 +138,7 @@ def refusal(
         return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
     device = target_device()
     return _refusal(
-        call.cell,
+        call.table.folded or call.cell,
         "backward" if backward else "forward",
         number(call, dtype),
         groups,

@@ -222,7 +222,7 @@ def _on_cuda(
         )
     is_at_once = layers > 1 and not of_turns
     planning = native.cuda_plan(
-        call.cell,
+        call.table.folded or call.cell,
         "backward" if training else "forward",
         gpu.number(call, dtype),
         sizes["time"],
@@ -235,6 +235,11 @@ def _on_cuda(
     )
     checks.check(planning["is_valid"], planning["reason"])
     engine, reasons = "native", [planning["reason"].removesuffix(".")]
+    if call.table.folded:
+        reasons.append(
+            "w_hr w_hh is one matrix there, but for calls with a recurrent mask, which "
+            "lax.scan runs"
+        )
     if is_at_once:
         reasons.append(f"all {layers} layers run at once, with PRNN_CUDA_STACKS=1")
     elif of_turns:
