@@ -99,7 +99,7 @@ struct RowNorm {
  private:
   PRNN_HD static F there(F value, Io io) {
     if (io.lanes >= Io::kUnits) return value;
-    float some[Io::kUnits];
+    float some[Io::kUnits] = {};  // GCC does not see that each that is read was written
     io.store(some, value);
     return io.load(some);
   }
