@@ -26,7 +26,7 @@ struct CellSpec {
   ChosenActivations f = {};    // of the general cells; an RNN's is the candidate's
   bool has_peepholes = false;  // general LSTM only
   Normalisation norm = {};     // LSTM and GRU only, and not on a GPU
-  Clip clip = {};              // general cells, and the GRU's; not on a GPU
+  Clip clip = {};              // general cells, and the GRU's with the reset before
 };
 
 // Calls f(cell) for the cell chosen at run time. Of the host; inlined as PRNN_HD is.

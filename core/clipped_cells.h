@@ -1,13 +1,17 @@
 // Cells with bounds inside of their steps, prnn_jax.Clip: those of core/cells.h that take any
 // activations, with others of these.
 #pragma once
+#include <limits>
+
 #include "core/cells.h"
 
 namespace prnn {
 
-// -∞ and ∞ where there is none.
+// Where there is none, infinite; or no number, which nothing compares to: an infinite value, too,
+// and its gradient, pass as if there were no bounds.
 struct Bounds {
-  float low, high;
+  float low = std::numeric_limits<float>::quiet_NaN();
+  float high = std::numeric_limits<float>::quiet_NaN();
 
   template <class F>
   PRNN_HD F operator()(F v) const {
@@ -16,14 +20,14 @@ struct Bounds {
   // d = ∂L/∂y of the bounded y; nothing passes where it is on a bound. NaN does.
   template <class F>
   PRNN_HD F grad(F d, F y) const {
-    const F below = select(y < F(high), d, select(y == y, F(0.0f), y));
-    return select(y > F(low), below, select(y == y, F(0.0f), y));
+    const F within = select(y >= F(high), F(0.0f), select(y <= F(low), F(0.0f), d));
+    return select(y == y, within, y);
   }
 };
 
 // As they come from the caller.
 struct Clip {
-  bool is_there;
+  bool is_there = false;
   // Of what gates and the candidate make of pre-activations from -k to k: they grow with those, or
   // fall.
   Bounds gate, candidate;

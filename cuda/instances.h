@@ -12,29 +12,30 @@
 
 namespace prnn {
 
-// Calls f(cell) for the call's cell; tanh and ReLU of the RNN are one instance.
+// Calls f(cell) for the call's cell. Tanh and ReLU of the RNN are one instance; so are the general
+// cells with bounds inside of their steps and without, which are bounds that nothing reaches.
 template <class F>
 bool visit_cuda_cell(const CellSpec& cell, F&& f) {
   if (cell.norm.is_there) return false;  // what a step sees of all units: no kernel
-  if (cell.clip.is_there) return false;  // bounds inside of the step: no kernel yet
+  const ClippedActivations general(cell.f, cell.clip);
   switch (cell.kind) {
     case CellKind::kRnnTanh:
     case CellKind::kRnnRelu:
       return f(Rnn<TanhOrRelu>{{cell.kind == CellKind::kRnnTanh, cell.cap}, cell.skip});
     case CellKind::kGeneralRnn:
-      return f(Rnn<AnyActivation>{cell.f.candidate, cell.skip});
+      return f(ClippedRnn{general.candidate, cell.skip});
     case CellKind::kLstm:
       return f(Lstm{});
     case CellKind::kGeneralLstm:
-      return f(GeneralLstm{cell.f, cell.has_peepholes});
+      return f(ClippedLstm{general, cell.has_peepholes});
     case CellKind::kSlstm:
       return f(Slstm{});
     case CellKind::kGru:
       return f(Gru{});
     case CellKind::kGeneralGru:
-      return f(GeneralGru{cell.f});
+      return f(ClippedGru{general});
     case CellKind::kGruResetBefore:
-      return f(GruResetBefore{cell.f});
+      return f(ClippedGruResetBefore{general});
     case CellKind::kProjectedLstm:
       return false;  // two products in series of different sizes: no kernel
   }

@@ -165,9 +165,9 @@ class Kernel:
 #: Cells that are of a template, by the names that core/cells.h gives them.
 _CELLS = {
     "GruOf<UsualActivations>": "Gru",
-    "GruOf<ChosenActivations>": "GeneralGru",
-    "GeneralLstmOf<ChosenActivations>": "GeneralLstm",
-    "Rnn<AnyActivation>": "GeneralRnn",
+    "GruOf<ClippedActivations>": "GeneralGru",
+    "GeneralLstmOf<ClippedActivations>": "GeneralLstm",
+    "Rnn<BoundedActivation>": "GeneralRnn",
 }
 
 

@@ -74,17 +74,17 @@ template <class Activation>
 constexpr const char* cell_name(const Rnn<Activation>*) {
   return "rnn";
 }
-constexpr const char* cell_name(const Rnn<AnyActivation>*) { return "general_rnn"; }
+constexpr const char* cell_name(const ClippedRnn*) { return "general_rnn"; }
 constexpr const char* cell_name(const Lstm*) { return "lstm"; }
-constexpr const char* cell_name(const GeneralLstm*) { return "general_lstm"; }
+constexpr const char* cell_name(const ClippedLstm*) { return "general_lstm"; }
 constexpr const char* cell_name(const Slstm*) { return "slstm"; }
 constexpr const char* stack_name(const char* cell) {
   const std::string_view name = cell;
   return name == "lstm" ? "lstm_stack" : name == "gru" ? "gru_stack" : "rnn_stack";
 }
 constexpr const char* cell_name(const Gru*) { return "gru"; }
-constexpr const char* cell_name(const GeneralGru*) { return "general_gru"; }
-constexpr const char* cell_name(const GruResetBefore*) { return "gru_before"; }
+constexpr const char* cell_name(const ClippedGru*) { return "general_gru"; }
+constexpr const char* cell_name(const ClippedGruResetBefore*) { return "gru_before"; }
 
 template <class Pass, Number kNumber, Exchange kExchange, Tile kTile>
 constexpr bool is_selected() {
@@ -139,10 +139,11 @@ inline CellSpec cell_spec(const std::string& name) {
   constexpr AnyActivation kHard{ActivationKind::kClipped, 0.2f, 0.5f, 0.0f, 1.0f};
   constexpr AnyActivation kElu{ActivationKind::kElu, 0.5f, 0.0f, 0.0f, 0.0f};
   constexpr ChosenActivations kChosen{kHard, kElu, kTanh};
+  constexpr Clip kBounds{true, {0.3f, 0.6f}, {-0.2f, 0.3f}, {-0.3f, 0.4f}, {-0.5f, 0.5f}};
   if (name == "general_rnn") return {CellKind::kGeneralRnn, 0.25f, 0, kChosen};
-  if (name == "gru_before") return {CellKind::kGruResetBefore, 0, 0, kChosen};
+  if (name == "gru_before") return {CellKind::kGruResetBefore, 0, 0, kChosen, false, {}, kBounds};
   if (name == "general_gru") return {CellKind::kGeneralGru, 0, 0, kChosen};
-  if (name == "general_lstm") return {CellKind::kGeneralLstm, 0, 0, kChosen, true};
+  if (name == "general_lstm") return {CellKind::kGeneralLstm, 0, 0, kChosen, true, {}, kBounds};
   if (name == "slstm") return {CellKind::kSlstm, 0, 0};
   return {CellKind::kLstm, 0, 0};
 }
