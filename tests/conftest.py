@@ -18,7 +18,7 @@ import jax
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-pytest.register_assert_rewrite("cases", "support", "half_support")
+pytest.register_assert_rewrite("cases", "clip_cases", "support", "half_support")
 
 from quick_xla import keep_programs, set_flags  # noqa: E402
 
@@ -74,6 +74,15 @@ def cuda(monkeypatch):
     from on_cuda import session
 
     with session(monkeypatch) as engine:
+        yield engine
+
+
+@pytest.fixture
+def emulated(monkeypatch):
+    """The CUDA engine emulated, for what a GPU cannot be asked."""
+    from emulated import emulation
+
+    with emulation(monkeypatch) as engine:
         yield engine
 
 

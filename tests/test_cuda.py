@@ -12,7 +12,7 @@ import numpy as np
 import on_cuda
 import pytest
 from cases import CELLS, Case
-from emulated import EXCHANGES, emulation, results
+from emulated import EXCHANGES, results
 from on_cuda import HAS_GPU, NUMBERS, check
 from support import assert_bitwise_equal
 
@@ -21,13 +21,6 @@ import prnn_jax
 pytestmark = pytest.mark.skipif(
     not HAS_GPU and shutil.which("c++") is None, reason="needs c++"
 )
-
-
-@pytest.fixture
-def emulated(monkeypatch):
-    """For what a GPU cannot be asked."""
-    with emulation(monkeypatch) as session:
-        yield session
 
 
 @pytest.mark.cuda
@@ -162,16 +155,24 @@ def test_activations_kept_for_the_backward_pass(emulated):
         assert workspace <= kept
 
 
-def test_without_a_plan_the_scan_runs_and_native_says_why(emulated, monkeypatch):
-    case = Case("lstm", 2, (1,), 8)
+def test_where_no_kernel_is_the_scan_runs_and_native_says_why(emulated):
     emulated.use()
-    arrays = case.inputs("bfloat16")
-    x, params = arrays["x"], case.params(arrays)
-    run = functools.partial(prnn_jax.lstm, clip=prnn_jax.Clip(state=1.0))
+    params = prnn_jax.init("lstm", jax.random.key(0), 3, 8, proj_size=5)
+    x = jax.numpy.ones((2, 4, 3))
+    run = functools.partial(prnn_jax.lstm, clip=prnn_jax.Clip(projection=1.0))
     jax.block_until_ready(jax.jit(run)(x, params))
     assert emulated.ran == []
-    with pytest.raises(ValueError, match="clip has no CUDA kernel"):
+    with pytest.raises(ValueError, match="clip.projection has no CUDA kernel"):
         run(x, params, implementation="native")
+    with pytest.raises(
+        ValueError, match="mask of an LSTM with a projection has no CUDA"
+    ):
+        prnn_jax.lstm(
+            x,
+            params,
+            recurrent_mask=jax.numpy.ones((2, 5)),
+            implementation="native",
+        )
 
 
 def test_weights_that_the_chip_does_not_hold(emulated, monkeypatch):

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import CONTROLS, Case
-from emulated import EXCHANGES, emulation
+from emulated import EXCHANGES
 from on_cuda import HAS_GPU, check
 from support import assert_bitwise_equal
 
@@ -22,13 +22,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 WITHOUT_ZONEOUT = tuple(name for name in CONTROLS if name != "zoneout")
-
-
-@pytest.fixture
-def emulated(monkeypatch):
-    """For what a GPU cannot be asked."""
-    with emulation(monkeypatch) as session:
-        yield session
 
 
 def controls_of(cell: str) -> tuple[str, ...]:

@@ -201,9 +201,10 @@ def test_explain_tells_why_a_layer_goes_to_the_scan():
     assert plan.exchange is None
     assert "needs more shared memory per block" in str(plan)
     assert "us/step" in str(plan)
-    plan = explained("lstm", clip=prnn_jax.Clip(state=1.0))
+    assert explained("lstm", clip=prnn_jax.Clip(state=1.0)).engine == "native"
+    plan = explained("layer_norm_lstm")
     assert plan.engine == "scan"
-    assert "clip has no CUDA kernel yet" in str(plan)
+    assert "LSTM with layer norm has no CUDA kernel yet" in str(plan)
     plan = explained(dtype="float64")
     assert plan.engine == "scan"
     assert "float32, bfloat16, float16, not float64" in str(plan)
@@ -272,9 +273,10 @@ def test_the_platform_of_a_call(monkeypatch):
             assert engine_for(call, dtype, platform)[0] == "native"
     assert engine_for(call, "float64", "gpu")[0] == "scan"
     assert engine_for(call, "bfloat16", "cpu")[0] == "native"
-    for cell in "gru_reset_before", "lstm_projected":
+    projected = "lstm_projected", "lstm_projected_general", "lstm_projected_peephole"
+    for cell in "gru_reset_before", *projected:
         assert engine_for(Call(cell), "float32", "gpu")[0] == "native"
-    engine, reason = engine_for(Call("lstm_projected_general"), "float32", "gpu")
+    engine, reason = engine_for(Call(projected[1]), "float32", "cpu")
     assert engine == "scan"
     assert "a projection and activations of your choice" in reason
 

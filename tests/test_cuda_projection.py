@@ -5,7 +5,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from emulated import EXCHANGES, emulation
+from emulated import EXCHANGES
 from jax import export
 from on_cuda import HAS_GPU, NUMBERS, check
 from projected_support import IN, PROJECTED_CONTROLS, Projected, data, params_of
@@ -19,12 +19,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 CONTROLS = tuple(name for name in PROJECTED_CONTROLS if name != "mask")
-
-
-@pytest.fixture
-def emulated(monkeypatch):
-    with emulation(monkeypatch) as session:
-        yield session
 
 
 @pytest.mark.cuda

@@ -296,8 +296,9 @@ CELLS = {
             4,
             _lstm,
             project_input=_lstm_project_input,
+            folded="lstm_general",
             has_zoneout=False,
-            engines=frozenset(),
+            engines=frozenset({"cuda"}),
             described="the LSTM with a projection and activations of your choice",
         ),
         Cell(
@@ -310,8 +311,9 @@ CELLS = {
             per_unit_gates=(0, 1, 3),
             per_unit_inputs=_peephole_inputs,
             project_input=_lstm_project_input,
+            folded="lstm_peephole",
             has_zoneout=False,
-            engines=frozenset(),
+            engines=frozenset({"cuda"}),
             described="the LSTM with a projection and peepholes",
         ),
         Cell(

@@ -153,8 +153,8 @@ def _platforms(call: Call, primals: Primals, *, backward: bool) -> list[str]:
     able = ["cpu"] if on_cpu else []
     groups, hidden = w_hh.shape[0], w_hh.shape[2] // call.table.gates
     of = call, w_hh.dtype, groups, hidden, state.shape[0]
-    on_cuda = not call.table.folded or folded.is_foldable(primals.controls)
-    if "cuda" in there and on_cuda and not gpu.refusal(*of, backward=backward):
+    has_mask = primals.controls.mask is not None
+    if "cuda" in there and not gpu.refusal(*of, backward=backward, has_mask=has_mask):
         able.append("cuda")
     return able
 

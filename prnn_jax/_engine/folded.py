@@ -4,7 +4,7 @@ A step multiplies h = m w_hr by w_hh, which is m times w_hr w_hh: one product wh
 cell as it is written has two in series, each with an exchange between the parts of the
 chip. y is then one product of all steps. An h that no m has made, the initial one and
 what it is reset to, is multiplied beforehand and added to a_x. A mask on h would stand
-between the two matrices: calls with one run `lax.scan`.
+between the two matrices, and so would `Clip.projection`: calls with one run `lax.scan`.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,6 @@ from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Primals
 from prnn_jax._engine.scan import grouped_product
 from prnn_jax._given.statics import float32_at_least
-
-
-def is_foldable(controls: Controls) -> bool:
-    """Whether nothing stands between the two matrices."""
-    return controls.mask is None
 
 
 def forward(call: Call, primals: Primals, run: Callable):
@@ -96,6 +91,7 @@ def _folded(call: Call, primals: Primals, source) -> tuple[Call, Primals]:
         primals.b_hh,
         (jnp.zeros_like(c_0), c_0),
         controls,
+        primals.per_unit,
     )
     folded: Any = call.table.folded
     return replace(call, cell=folded), given

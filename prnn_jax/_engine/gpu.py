@@ -29,8 +29,8 @@ MAX_SMS_VARIABLE = "PRNN_CUDA_MAX_SMS"
 #: What NCCL takes at most, by default, for one collective.
 _FOR_COLLECTIVES = 20
 
-#: Why no kernel runs a call with `prnn_jax.Clip`.
-NO_CLIP = "clip has no CUDA kernel yet"
+#: What stands between two matrices that are one on a GPU: see `_engine.folded`.
+BETWEEN = "{} has no CUDA kernel: it stands between w_hr and w_hh, which are one there"
 
 #: Environment variable: 0 keeps calls out of CUDA graphs.
 GRAPHS_VARIABLE = "PRNN_CUDA_GRAPHS"
@@ -126,14 +126,23 @@ def target(name: str) -> str:
 
 
 def refusal(
-    call: Call, dtype, groups: int, hidden: int, batch: int, *, backward: bool
+    call: Call,
+    dtype,
+    groups: int,
+    hidden: int,
+    batch: int,
+    *,
+    backward: bool,
+    has_mask: bool = False,
 ) -> str:
     """Why no kernel is to run such a call on the target GPU; empty where one is.
 
     A batch that is not known is taken for a small one.
     """
-    if call.clip is not None:
-        return NO_CLIP
+    if call.clip is not None and call.clip.projection is not None:
+        return BETWEEN.format("clip.projection")
+    if call.table.folded and has_mask:
+        return BETWEEN.format("the recurrent mask of an LSTM with a projection")
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
     device = target_device()

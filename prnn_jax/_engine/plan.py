@@ -21,13 +21,18 @@ def target_platform() -> str:
 
 
 def engine_for(
-    call: Call, dtype, platform: str, groups: int = 1, hidden: int = 1, batch: int = 1
+    call: Call,
+    dtype,
+    platform: str,
+    groups: int = 1,
+    hidden: int = 1,
+    batch: int = 1,
+    *,
+    has_mask: bool = False,
 ) -> tuple[str, str]:
     """("native" or "scan", the reason) for a forward pass."""
     if call.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
-    if call.clip is not None and call.table.projects:
-        return "scan", "clip has no native engine in the LSTM with a projection"
     if not call.table.engines:
         described = call.table.described
         if not described:
@@ -36,12 +41,13 @@ def engine_for(
     if missing:
         return "scan", missing
     lowered = lowered_as(platform)
+    if lowered == "cpu" and lowered not in call.table.engines:
+        what = call.table.described if call.clip is None else "clip of an LSTMP"
+        return "scan", f"{what} has no native engine on a CPU"
     takes = _DTYPES.get(lowered, ("float32",))
     if jnp.dtype(dtype).name not in takes:
         listed = ", ".join(takes)
         return "scan", f"the native engines take {listed}, not {jnp.dtype(dtype)}"
-    if lowered == "cuda" and call.clip is not None:
-        return "scan", gpu.NO_CLIP
     if lowered == "cuda" and lowered not in ffi.PLATFORMS:
         return "scan", (
             "this installation has no CUDA engine; pip install prnn_jax_cuda13 brings "
@@ -52,7 +58,8 @@ def engine_for(
     if lowered == "cuda" and lowered not in call.table.engines:
         return "scan", f"{call.table.described} has no CUDA kernel yet"
     if lowered == "cuda":
-        refusal = gpu.refusal(call, dtype, groups, hidden, batch, backward=False)
+        of = call, dtype, groups, hidden, batch
+        refusal = gpu.refusal(*of, backward=False, has_mask=has_mask)
         if refusal:
             return "scan", refusal.removesuffix(".")
     return "native", f"there is a native engine for {platform} and {jnp.dtype(dtype)}"

@@ -131,7 +131,9 @@ def explain(
         call = replace(call, cell=call.table.with_projection)
     if missing:
         return Plan("scan", platform, (missing,))
-    has_plans = call.table.engines and call.table.norm is None and call.clip is None
+    has_plans = "cuda" in call.table.engines and not (
+        call.clip and call.clip.projection
+    )
     if lowered_as(platform) == "cuda" and has_plans:
         return _on_cuda(call, sizes, dtype, training, platform, device)
     engine, reason = engine_for(call, dtype, platform)

@@ -216,6 +216,7 @@ def checked(
     engine, reason = engine_for(
         *(call, x.dtype, target_platform(), layout.groups, layout.hidden),
         batch=math.prod(layout.batch),
+        has_mask=controls.mask is not None,
     )
     check(
         call.implementation != "native" or engine == "native",
