@@ -74,6 +74,8 @@ struct Simd {
   PRNN_HD friend Simd operator-(Simd a) { return -a.v; }
   PRNN_HD friend Mask operator<(Simd a, Simd b) { return {a.v < b.v}; }
   PRNN_HD friend Mask operator>(Simd a, Simd b) { return {a.v > b.v}; }
+  PRNN_HD friend Mask operator<=(Simd a, Simd b) { return {a.v <= b.v}; }
+  PRNN_HD friend Mask operator>=(Simd a, Simd b) { return {a.v >= b.v}; }
   PRNN_HD friend Mask operator==(Simd a, Simd b) { return {a.v == b.v}; }
 };
 
