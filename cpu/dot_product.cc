@@ -1,11 +1,29 @@
-// Products of bfloat16 weights by the instruction for them, AVX512-BF16: for processors that have
-// it, the rest of the engine being avx512's. Compiled with PRNN_ISA=avx512_bf16.
+// Products of bfloat16 weights by the instruction for them, of AVX512-BF16 or Arm's FEAT_BF16: for
+// processors that have it, the rest of the engine being avx512's or neon's. Compiled with PRNN_ISA
+// their names and `_bf16`.
 #include "cpu/io.h"
 #include "cpu/matrix_block.h"
 #include "cpu/product.h"
 
 namespace prnn::PRNN_ISA {
 namespace {
+
+#if defined(__aarch64__)
+PRNN_HD FloatVector dot(FloatVector sum, UintVector w, UintVector h) {
+  return (FloatVector)vbfdotq_f32((float32x4_t)sum, (bfloat16x8_t)h, (bfloat16x8_t)w);
+}
+// Of a row, two vectors of values, rounded.
+PRNN_HD auto rounded(FloatVector low, FloatVector high) {
+  return vcvtq_high_bf16_f32(vcvtq_low_bf16_f32((float32x4_t)low), (float32x4_t)high);
+}
+#else
+PRNN_HD FloatVector dot(FloatVector sum, UintVector w, UintVector h) {
+  return (FloatVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)h, (__m512bh)w);
+}
+PRNN_HD auto rounded(FloatVector low, FloatVector high) {
+  return _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+}
+#endif
 
 // Takes the two weights of a word at once.
 struct Dot : Biases {
@@ -21,7 +39,7 @@ struct Dot : Biases {
     };
     const auto row = [&](int r) { return rows.pair(r, k) - UintVector{}; };
     const auto add = [](FloatVector& sum, UintVector w, UintVector h) {
-      sum = (FloatVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)h, (__m512bh)w);
+      sum = dot(sum, w, h);
     };
     add_products(weight, row, add, sum);
   }
@@ -38,9 +56,9 @@ struct OfFloats : Dot {
           const auto values = [&](std::int64_t from) __attribute__((always_inline)) {
             const std::int64_t left = count - from;
             const Io<float> io{left < 0 ? 0 : left < kWidth ? (int)left : kWidth};
-            return (__m512)io.load(rows[r] + first + from).v;
+            return io.load(rows[r] + first + from).v;
           };
-          const auto both = _mm512_cvtne2ps_pbh(values(k + kWidth), values(k));
+          const auto both = rounded(values(k), values(k + kWidth));
           __builtin_memcpy(&pairs[r][k / 2], &both, sizeof both);
         }
     }

@@ -26,7 +26,8 @@ std::string environment_error() {
   const char* const wanted = wanted_isa();
   if (wanted == nullptr || find_isa(wanted) != nullptr) return {};
   std::string known;
-  for (const char* name : {"amx_bf16", "avx512_bf16", "avx512", "avx2", "portable"})
+  for (const char* name :
+       {"amx_bf16", "avx512_bf16", "avx512", "avx2", "neon_bf16", "neon", "portable"})
     if (find_isa(name) != nullptr) known += (known.empty() ? "" : ", ") + std::string(name);
   return "prnn_jax: PRNN_CPU_ISA must be an instruction set of this processor that this build has "
          "(" +

@@ -46,6 +46,15 @@ template <>
 PRNN_HD HalfVector narrow<Float16>(Simd a) {
   return (HalfVector)_mm256_cvtps_ph((__m256)a.v, _MM_FROUND_TO_NEAREST_INT);
 }
+#elif defined(__aarch64__)
+template <>
+PRNN_HD Simd widen<Float16>(HalfVector v) {
+  return (FloatVector)vcvt_f32_f16((float16x4_t)v);
+}
+template <>
+PRNN_HD HalfVector narrow<Float16>(Simd a) {
+  return (HalfVector)vcvt_f16_f32((float32x4_t)a.v);
+}
 #else
 // 5 bits of exponent with bias 15, 10 of fraction; float has 8 with bias 127, and 23.
 template <>

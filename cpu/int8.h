@@ -98,6 +98,15 @@ struct Int8 {
   PRNN_HD static IntVector dot(IntVector w, IntVector h) {
     return (IntVector)_mm256_madd_epi16((__m256i)w, (__m256i)h);
   }
+#elif defined(__aarch64__)
+  PRNN_HD static IntVector widened(const std::int8_t* p) {
+    return (IntVector)vmovl_s8(vld1_s8(p));
+  }
+  PRNN_HD static IntVector dot(IntVector w, IntVector h) {
+    const auto weights = (int16x8_t)w, values = (int16x8_t)h;
+    const auto low = vmull_s16(vget_low_s16(weights), vget_low_s16(values));
+    return (IntVector)vpaddq_s32(low, vmull_high_s16(weights, values));
+  }
 #else
   PRNN_HD static IntVector widened(const std::int8_t* p) {
     typedef std::uint16_t Shorts __attribute__((vector_size(2 * kWidth)));

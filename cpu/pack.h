@@ -81,7 +81,7 @@ struct Packed<Bfloat16> : PackedPairs, PackedWords {
   }
 };
 
-#if defined(__AVX512F__) || defined(__F16C__)
+#if defined(__AVX512F__) || defined(__F16C__) || defined(__aarch64__)
 // One after the other: an instruction widens what lies side by side.
 template <>
 struct Packed<Float16> : PackedPairs {

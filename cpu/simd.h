@@ -11,6 +11,8 @@
 
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace prnn::PRNN_ISA {
@@ -49,6 +51,8 @@ PRNN_HD FloatVector multiply_add(FloatVector a, FloatVector b, FloatVector c) {
   return (FloatVector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__)
   return (FloatVector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(__aarch64__)
+  return (FloatVector)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
   return a * b + c;
 #endif

@@ -60,8 +60,12 @@ std::string microarchitecture() {
   // Sapphire, Emerald and Granite Rapids.
   if (x86().is_intel && family == 6 && (model == 0x8f || model == 0xcf || model == 0xad))
     return "sapphire_rapids";
-#endif
   return {};
+#elif defined(__aarch64__)
+  return "neoverse";
+#else
+  return {};
+#endif
 }
 
 Machine machine_of(const Entry& entry) {

@@ -7,7 +7,9 @@ namespace {
 // benchmarks/cpu/limits.cc has measured there, times what of such limits Zen 3 reaches, moved until
 // the plans that had been found best on such a processor, by hand, are within a tenth of the best.
 // Tiles: of a Sapphire Rapids what a first form of these products took in steps of LSTM 256 and 512
-// at up to 64 rows, on two cores; no processor else has any, and has what it has without.
+// at up to 64 rows, on two cores; no processor else has any, and has what it has without. Neoverse:
+// nothing was measured on any; what Zen 3 reaches of what it could, of one with two units of four
+// floats at 3 GHz.
 constexpr Entry kEntries[] = {
     {"zen3",
      8,
@@ -125,6 +127,30 @@ constexpr Entry kEntries[] = {
       .pointwise = 0.3,
       .pointwise_backward = 0.8,
       .step_us = 0.1,
+      .barrier_us = 0.25,
+      .uneven = 0.025,
+      .call_us = 0.2,
+      .join_us = 2}},
+    {"neoverse",
+     4,
+     "assumed",
+     {.own_part = 0.533,
+      .shared_part = 0.356,
+      .together = 0.9,
+      .packed = {60, 40, 15},
+      .unpacked = {45, 35, 15},
+      .parts_of_lines = 1.45,
+      .multiply_packed = 22,
+      .multiply_unpacked = 12,
+      .multiply_tiles = 22,
+      .bfloat16 = 0.6,
+      .float16 = 0.9,
+      .pack = 15,
+      .pack_backward = 30,
+      .pack_uncached = 4,
+      .pointwise = 0.4,
+      .pointwise_backward = 1,
+      .step_us = 0.08,
       .barrier_us = 0.25,
       .uneven = 0.025,
       .call_us = 0.2,

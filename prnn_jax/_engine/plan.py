@@ -74,8 +74,8 @@ class Plan:
         native engine runs.
       platform: "cpu", "gpu", ...
       reasons: why this engine, and why cut this way.
-      instruction_set: of the CPU engine: "amx_bf16", "avx512_bf16", "avx512", "avx2"
-        or "portable".
+      instruction_set: of the CPU engine: "amx_bf16", "avx512_bf16", "avx512", "avx2",
+        on Arm "neon_bf16" or "neon", or "portable".
       partition: how the CPU engine divides work among threads: "batch", each takes rows
         through all steps; "hidden", each takes units of every step, with a barrier
         after it; "columns", the same, but products by their columns.
