@@ -71,8 +71,8 @@ const Isa* find_isa(const char* name) {
 #else
 const Isa* find_isa(const char* name) {
 #if PRNN_HAS_X86_ISAS
-  static const Isa dot_products = with_pairs(
-      avx512::kIsa, "avx512_bf16", avx512_bf16::kDotProducts, avx512_bf16::kDotMatrices);
+  static const Isa dot_products =
+      with_pairs(avx512::kIsa, "avx512_bf16", avx512_bf16::kDotProducts, avx512_bf16::kDotMatrices);
   static const Isa tiles =
       with_pairs(avx512::kIsa, "amx_bf16", amx_bf16::kTileProducts, amx_bf16::kTileMatrices);
   for (const Isa* isa : {&tiles, &dot_products, &avx512::kIsa, &avx2::kIsa})

@@ -38,9 +38,7 @@ struct Dot : Biases {
       return words;
     };
     const auto row = [&](int r) { return rows.pair(r, k) - UintVector{}; };
-    const auto add = [](FloatVector& sum, UintVector w, UintVector h) {
-      sum = dot(sum, w, h);
-    };
+    const auto add = [](FloatVector& sum, UintVector w, UintVector h) { sum = dot(sum, w, h); };
     add_products(weight, row, add, sum);
   }
 };

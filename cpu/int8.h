@@ -99,9 +99,7 @@ struct Int8 {
     return (IntVector)_mm256_madd_epi16((__m256i)w, (__m256i)h);
   }
 #elif defined(__aarch64__)
-  PRNN_HD static IntVector widened(const std::int8_t* p) {
-    return (IntVector)vmovl_s8(vld1_s8(p));
-  }
+  PRNN_HD static IntVector widened(const std::int8_t* p) { return (IntVector)vmovl_s8(vld1_s8(p)); }
   PRNN_HD static IntVector dot(IntVector w, IntVector h) {
     const auto weights = (int16x8_t)w, values = (int16x8_t)h;
     const auto low = vmull_s16(vget_low_s16(weights), vget_low_s16(values));

@@ -162,7 +162,7 @@ def test_where_no_kernel_is_the_scan_runs_and_native_says_why(emulated):
     run = functools.partial(prnn_jax.lstm, clip=prnn_jax.Clip(projection=1.0))
     jax.block_until_ready(jax.jit(run)(x, params))
     assert emulated.ran == []
-    with pytest.raises(ValueError, match="clip.projection has no CUDA kernel"):
+    with pytest.raises(ValueError, match=r"clip\.projection has no CUDA kernel"):
         run(x, params, implementation="native")
     with pytest.raises(
         ValueError, match="mask of an LSTM with a projection has no CUDA"
