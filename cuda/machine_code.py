@@ -167,6 +167,7 @@ _CELLS = {
     "GruOf<UsualActivations>": "Gru",
     "GruOf<ClippedActivations>": "GeneralGru",
     "GeneralLstmOf<ClippedActivations>": "GeneralLstm",
+    "GruResetBeforeOf<ClippedActivations>": "GruResetBefore",
     "Rnn<BoundedActivation>": "GeneralRnn",
 }
 

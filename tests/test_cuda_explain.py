@@ -202,9 +202,6 @@ def test_explain_tells_why_a_layer_goes_to_the_scan():
     assert "needs more shared memory per block" in str(plan)
     assert "us/step" in str(plan)
     assert explained("lstm", clip=prnn_jax.Clip(state=1.0)).engine == "native"
-    plan = explained("layer_norm_lstm")
-    assert plan.engine == "scan"
-    assert "LSTM with layer norm has no CUDA kernel yet" in str(plan)
     plan = explained(dtype="float64")
     assert plan.engine == "scan"
     assert "float32, bfloat16, float16, not float64" in str(plan)
@@ -279,6 +276,8 @@ def test_the_platform_of_a_call(monkeypatch):
     engine, reason = engine_for(Call(projected[1]), "float32", "cpu")
     assert engine == "scan"
     assert "a projection and activations of your choice" in reason
+    engine, reason = engine_for(Call(prnn_jax.normed("gru").row), "float32", "gpu")
+    assert (engine, reason) == ("scan", "the GRU with layer norm has no CUDA kernel yet")
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -1,7 +1,9 @@
 """The LSTM with a projection in the CUDA engine: on a GPU, or emulated."""
 
 import shutil
+from dataclasses import dataclass
 
+import clip_cases
 import jax
 import numpy as np
 import pytest
@@ -33,6 +35,18 @@ def test_is_as_accurate_as_the_scan(cuda, number, exchange):
     cuda.expect(f"forward:{exchange}", f"backward:{exchange}")
 
 
+@dataclass(frozen=True)
+class Bounded(Projected):
+    """With bounds inside of its step."""
+
+    @property
+    def table(self):
+        return clip_cases.CELLS[self.cell]
+
+    def __str__(self) -> str:
+        return f"clip-{super().__str__()}"
+
+
 FULL = {"state": True, "controls": CONTROLS}
 CASES = [
     Projected("lstm", 1, (1,), 1, 1, projection=1),
@@ -47,6 +61,10 @@ CASES = [
     Projected("lstm", batch=(4,), reverse=True, state=True, controls=("resets",)),
     Projected("lstm", 40, (3,), lean=True, **FULL),
     Projected("lstm", 20, (4,), 6, lean=True, bidirectional=True, reverse=True, **FULL),
+    Projected("lstm_peephole", batch=(5,), bidirectional=True, **FULL),
+    Projected("lstm_general", 20, (4,), 6, lean=True, reverse=True, **FULL),
+    Bounded("lstm", batch=(5,), **FULL),
+    Bounded("lstm_peephole", 20, (3,), 19, lean=True, **FULL),
 ]
 
 

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler, 
 ROUNDS = 3
 
 
-def compile_cxx(*args: str | Path) -> None:
+def compile_cxx(*args: str | Path, compiler: str | None = COMPILER) -> None:
     """Compiles with the language and paths of the build; warnings are errors."""
     done = run(
-        COMPILER,
+        compiler,
         "-std=c++20",
         "-Wall",
         "-Wextra",
@@ -32,14 +32,14 @@ def compile_cxx(*args: str | Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def built(name: str, *args: str | Path) -> Path:
+def built(name: str, *args: str | Path, compiler: str | None = COMPILER) -> Path:
     """What these options and sources make, a program or an object file."""
 
     def make(path: Path) -> None:
-        compile_cxx(*args, "-o", path)
+        compile_cxx(*args, "-o", path, compiler=compiler)
 
     read = sources(ROOT / "core", ROOT / "cpu", ROOT / "tests/native")
-    return made_once(name, read, (COMPILER, *args), make)
+    return made_once(name, read, (compiler, *args), make)
 
 
 def run(*args: str | Path) -> subprocess.CompletedProcess:
@@ -94,6 +94,19 @@ def test_threads_are_free_of_races(sanitizer, argument, tmp_path, monkeypatch):
 
 
 PLAN = "describe", "machine", "machines", "planner", "rates"
+ENGINE = (
+    ROOT / "tests/native/check_engine.cc",
+    *(
+        ROOT / f"cpu/{name}.cc"
+        for name in (
+            *("isa", "run", "stages", "prepacked", "matrix_product", "elementwise"),
+            *("dispatch", "environment", "threads"),
+            *(f"plan/{name}" for name in PLAN),
+        )
+    ),
+)
+# What takes least, compiling and running.
+SOON = "-Og", "-DPRNN_HD=inline", "-g", "-pthread"
 
 
 def thorough(sanitizer: str):
@@ -105,32 +118,48 @@ def thorough(sanitizer: str):
 )
 def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
     """The portable engine; tests/test_isa.py runs the others, without sanitizers."""
+    if not is_x86():
+        pytest.skip("the portable engine is not this processor's")
     flags: tuple[str, ...] = ()
     if sanitizer:
         flags = f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"
         require_sanitizer(flags[0], tmp_path)
-    parts = [ROOT / "tests/native/check_engine.cc"]
-    parts += [
-        ROOT / f"cpu/{name}.cc"
-        for name in (
-            *("isa", "run", "stages", "prepacked", "matrix_product", "elementwise"),
-            *("dispatch", "environment"),
-            *(f"plan/{name}" for name in PLAN),
-            "threads",
-        )
-    ]
-    # What takes least, compiling and running. ThreadSanitizer minds every function.
-    level = ("-O1",) if sanitizer == "thread" else ("-Og", "-DPRNN_HD=inline")
-    options = *level, "-g", "-pthread", *flags
+    # ThreadSanitizer minds every function.
+    options = (*SOON, *flags)
+    if sanitizer == "thread":
+        options = "-O1", "-g", "-pthread", *flags
     if "address" in sanitizer:
         options += checks_as_calls(tmp_path)
-    program = built("check_engine", *options, "-DPRNN_ISA=portable", *parts)
+    program = built("check_engine", *options, "-DPRNN_ISA=portable", *ENGINE)
     for arguments in ((), ("ways",)):
         ran = run(program, *arguments)
         report = f"{ran.stdout}\n{ran.stderr}"
         assert ran.returncode == 0, report
         assert ran.stdout == "ok portable\n", report
         assert ran.stderr == "", report
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("isa", ["neon_bf16", "neon"])
+def test_engine_on_arm(isa, monkeypatch):
+    """Emulated: processors of the present have the former, older ones the latter."""
+    compiler, machine = "aarch64-linux-gnu-g++", "qemu-aarch64"
+    for program in (compiler, machine):
+        if shutil.which(program) is None:
+            pytest.skip(f"needs {program}")
+    of_bf16 = "-DPRNN_ISA=neon_bf16", "-march=armv8.2-a+bf16", "-c"
+    products = ROOT / "cpu/dot_product.cc"
+    dot = built("arm_dot.o", *SOON, *of_bf16, products, compiler=compiler)
+    parts = "-DPRNN_ISA=neon", "-static", *ENGINE, dot
+    program = built("arm_check_engine", *SOON, *parts, compiler=compiler)
+    monkeypatch.setenv("PRNN_CPU_ISA", isa)
+    ran = run(machine, "-cpu", "max", program)
+    assert (ran.returncode, ran.stdout) == (0, f"ok {isa}\n"), ran.stderr
+
+
+def is_x86() -> bool:
+    """Whether that is what the compiler compiles for."""
+    return run(COMPILER, "-dumpmachine").stdout.startswith("x86_64")
 
 
 def build_options(variable: str) -> list[str]:
@@ -157,9 +186,8 @@ def test_an_instruction_set_shares_no_code_with_others(isa, source, table, more)
     A linker keeps one of all equal inline functions. Were it one that was compiled for
     AVX-512, older processors would stop at it.
     """
-    compiles = run(COMPILER, "-dumpmachine").stdout
-    if not compiles.startswith("x86_64"):
-        pytest.skip(f"cpu/isa.cc is compiled once only for {compiles.strip()}")
+    if not is_x86():
+        pytest.skip("cpu/isa.cc is compiled once only for this processor")
     if shutil.which("nm") is None:
         pytest.skip("needs nm")
     options = [*build_options("_engine_options"), *build_options("_isa_options_avx512")]
