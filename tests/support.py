@@ -18,6 +18,12 @@ from kept import kept
 #: A context in which JAX has float64.
 float64 = functools.partial(jax.enable_x64, True)
 
+#: Of the CPU engine, the best first, on processors of every kind.
+ISAS = (
+    *("amx_bf16", "amx_emulated", "avx512_bf16", "avx512", "avx2"),
+    *("neon_bf16", "neon", "portable"),
+)
+
 
 @dataclass(frozen=True)
 class Results:

@@ -176,7 +176,7 @@ for cell in tests.CELLS:
 """
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "neon", "portable"])
 def test_in_each_instruction_set(isa):
     if not native.has_isa(isa):
         pytest.skip(f"this processor or build lacks {isa}")

@@ -277,7 +277,10 @@ def test_the_platform_of_a_call(monkeypatch):
     assert engine == "scan"
     assert "a projection and activations of your choice" in reason
     engine, reason = engine_for(Call(prnn_jax.normed("gru").row), "float32", "gpu")
-    assert (engine, reason) == ("scan", "the GRU with layer norm has no CUDA kernel yet")
+    assert (engine, reason) == (
+        "scan",
+        "the GRU with layer norm has no CUDA kernel yet",
+    )
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -5,12 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from half_support import DTYPES, Half, assert_as_accurate, run
-from support import oracle, run_python, scan
+from support import ISAS, oracle, run_python, scan
 
 import prnn_jax
 from prnn_jax._engine import ffi
-
-ISAS = "amx_bf16", "amx_emulated", "avx512_bf16", "avx512", "avx2", "portable"
 
 
 def every_number(dtype: str) -> np.ndarray:

@@ -239,7 +239,7 @@ def test_ways_and_threads_change_no_bit():
     assert len(digests) == 1, digests
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "neon", "portable"])
 def test_on_each_instruction_set(isa):
     if not native.has_isa(isa):
         pytest.skip(f"this processor or build lacks {isa}")

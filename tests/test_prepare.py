@@ -48,7 +48,7 @@ def test_same_bits(case, dtype, monkeypatch):
         assert_same_bits(run(case.prepared(arrays, *sizes)), expected)
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "neon", "portable"])
 def test_each_instruction_set_has_its_own(isa):
     script = """
 import test_prepare

@@ -70,7 +70,7 @@ def test_as_the_scan_of_rounded_weights(case, dtype):
         assert_same_bits(forward(other), ours)
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "neon", "portable"])
 def test_on_each_instruction_set(isa):
     script = """
 import test_prepare_int8 as tests

@@ -82,7 +82,7 @@ def test_of_bfloat16_are_rounded_once(sizes):
     check_bfloat16(sizes)
 
 
-@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512", "amx_emulated"])
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512", "amx_emulated", "neon"])
 def test_bfloat16_goes_without_an_instruction_for_it(isa):
     """A program compiled where there is one may run elsewhere."""
     if not native.has_isa(isa):

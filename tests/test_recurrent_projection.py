@@ -122,7 +122,7 @@ def test_one_native_call_each_way(case):
     assert program.count("while") == case.lean
 
 
-@pytest.mark.parametrize("isa", ["avx512", "avx2", "portable"])
+@pytest.mark.parametrize("isa", ["avx512", "avx2", "neon", "portable"])
 def test_on_each_instruction_set(isa):
     if not prnn_jax._engine.modules.native.has_isa(isa):
         pytest.skip(f"this processor or build lacks {isa}")

@@ -5,7 +5,9 @@ import pytest
 
 from prnn_jax._engine import ffi
 
-ISAS = [name for name in ("avx512", "avx2", "portable") if ffi.native.has_isa(name)]
+ISAS = [
+    name for name in ("avx512", "avx2", "neon", "portable") if ffi.native.has_isa(name)
+]
 # As stated in cpu/vector_math.h.
 BOUNDS_ULP = {"sigmoid": 3.0, "tanh": 3.0, "exp": 2.0, "log_sigmoid": 3.0}
 #: What is defined and exact enough over all floats stays in a range and never falls.
