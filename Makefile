@@ -1,7 +1,7 @@
 # make test, make demo: all that is needed is Python >= 3.11, a C++20 compiler and make.
 .SUFFIXES:
 .PHONY: all venv test thorough aot demo lint format bench models bench-report docs packaging wheels \
-    wheels-cuda wheels-test sdist-test clean
+    wheels-cuda wheels-test wheels-test-arm sdist-test clean
 .DELETE_ON_ERROR:
 
 BIN = .venv/bin
@@ -123,6 +123,10 @@ wheels-cuda:
 
 wheels-test:
 	packaging/test_wheels $(PYTHON)
+
+# The aarch64 one, emulated; Debian alone.
+wheels-test-arm: venv
+	$(BIN)/python packaging/test_arm.py
 
 sdist-test:
 	packaging/test_sdist $(PYTHON)

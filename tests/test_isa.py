@@ -56,6 +56,16 @@ def save_results(path: str) -> None:
     np.savez(path, **results)
 
 
+def check_results(path: str) -> None:
+    """Of those that another process has saved."""
+    results = np.load(path)
+    for n, case in enumerate(CASES):
+        for kind in ("forward", "gradients"):
+            of_scan, exact = getattr(scan(case), kind), getattr(oracle(case), kind)
+            ours = {name: results[f"{n} {kind} {name}"] for name in exact}
+            assert_as_accurate(ours, of_scan, exact)
+
+
 def test_the_cases_have_every_cell():
     assert {case.cell for case in CASES} == set(CELLS)
 
@@ -66,12 +76,7 @@ def test_accuracy(isa, tmp_path):
         pytest.skip(f"this processor or build lacks {isa}")
     path = str(tmp_path / "results.npz")
     run_python(SCRIPT, isa, path, PRNN_CPU_ISA=isa)
-    results = np.load(path)
-    for n, case in enumerate(CASES):
-        for kind in ("forward", "gradients"):
-            of_scan, exact = getattr(scan(case), kind), getattr(oracle(case), kind)
-            ours = {name: results[f"{n} {kind} {name}"] for name in exact}
-            assert_as_accurate(ours, of_scan, exact)
+    check_results(path)
 
 
 def test_the_best_is_taken_where_none_is_named(monkeypatch):
