@@ -102,6 +102,47 @@ def test_in_16_bits(case):
     assert_most_are_as_accurate(gradients, *of, case.half)
 
 
+@pytest.mark.parametrize("cell", ["lstm", "gru", "gru_reset_before", "rnn"])
+@pytest.mark.parametrize("bound", [1.0, 1.5, 2.0, 3.0])
+def test_lean_sees_what_is_on_a_bound(cell, bound):
+    """Of sigmoid and tanh of a bound, XLA may make another number than the engine."""
+    key, x = jax.random.key(0), jax.random.normal(jax.random.key(1), (4, 20, 3))
+    name, *_ = cell.split("_")
+    scale = 2 if cell == "rnn" else 4  # larger ones magnify roundings
+    params = jax.tree.map(lambda a: scale * a, prnn_jax.init(name, key, 3, 8))
+    options = {"reset_after": False} if cell == "gru_reset_before" else {}
+    options |= {"zoneout": 0.2} if cell == "rnn" else {}
+    function = functools.partial(CELLS[cell].function, clip=Clip(bound), **options)
+
+    @functools.partial(jax.jit, static_argnames=("reserve", "implementation"))
+    def gradient(params, **how):
+        return jax.grad(lambda p: function(x, p, **how)[0].sum())(params)
+
+    wanted = gradient(params, implementation="scan")
+    found = gradient(params, implementation="native", reserve="lean")
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-5 * abs(b).max())
+
+
+@pytest.mark.parametrize("reserve", ["fast", "lean"])
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn"])
+def test_second_derivatives_of_bounded_gradients(cell, reserve):
+    """The bound is of the first one's; the second passes the forward pass whole."""
+    params = prnn_jax.init(cell, jax.random.key(0), 4, 8)
+    x = jax.random.normal(jax.random.key(1), (3, 6, 4))
+    function = functools.partial(CELLS[cell].function, clip=Clip(gradients=0.3))
+
+    def penalty(w_hh, **how):
+        def loss(params):
+            return (function(x, params, **how)[0] ** 2).sum()
+
+        return (jax.grad(loss)(params._replace(w_hh=w_hh)).w_hh ** 2).sum()
+
+    found = jax.grad(functools.partial(penalty, reserve=reserve))(params.w_hh)
+    wanted = jax.grad(functools.partial(penalty, implementation="scan"))(params.w_hh)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * abs(wanted).max())
+
+
 def test_it_is_one_native_call_each_way():
     case = Clipped("lstm", 5, (3,), 9)
     run = case.gradient("native")

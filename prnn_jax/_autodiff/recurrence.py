@@ -93,7 +93,12 @@ def _forward_of(call: Call, primals: Primals):
 
 def _forward_rule(call: Call, primals: Primals):
     # The operation, not the native function: a second derivative comes through here.
+    # Of that, bounds of the first one's gradients are no part.
     keeping = replace(call, save="states" if call.lean else "all")
+    if call.clips_gradients:
+        assert call.clip is not None
+        clip, f = call.clip._replace(gradients=None), call.f.with_whole_gradients
+        keeping = replace(keeping, clip=clip, f=f)
     y, state_n, saved = checkpoint_name(_forward(keeping, primals), SAVED)
     out = y, state_n, saved if call.save != "nothing" else ()
     source = primals.source

@@ -88,12 +88,23 @@ class Applied(NamedTuple):
     gradient_bound: float = math.inf
 
     def __call__(self, a: Array) -> Array:
-        """Of any floating dtype; NaN of NaN."""
+        """Of any floating dtype; NaN of NaN.
+
+        Of a bound and what is beyond, the very number of `ends`: by it the engines tell
+        in the backward pass.
+        """
         if self.gradient_bound < math.inf:
             a = with_bounded_gradient(a, self.gradient_bound)
-        if self.bound < math.inf:
-            a = bounded(a, -self.bound, self.bound)
-        return _FUNCTIONS[self.kind](self, a)
+        if self.bound == math.inf:
+            return _FUNCTIONS[self.kind](self, a)
+        made = _FUNCTIONS[self.kind](self, bounded(a, -self.bound, self.bound))
+        for end, is_there in (
+            (-self.bound, a <= -self.bound),
+            (self.bound, a >= self.bound),
+        ):
+            value = _OF_NUMBERS[self.kind](self, end)
+            made = jnp.where(is_there, jnp.asarray(value, a.dtype), made)
+        return made
 
     @property
     def ends(self) -> tuple[float, float]:
@@ -128,6 +139,14 @@ class Activations(NamedTuple):
     def clipped(self, clip: Clip | None) -> Self:
         """With the bounds of a call; the state's own are none of them."""
         gate, candidate = self.gate.clipped(clip), self.candidate.clipped(clip)
+        return self._replace(gate=gate, candidate=candidate)
+
+    @property
+    def with_whole_gradients(self) -> Self:
+        """Without the bounds of gradients."""
+        gate, candidate = (
+            one._replace(gradient_bound=math.inf) for one in (self.gate, self.candidate)
+        )
         return self._replace(gate=gate, candidate=candidate)
 
 

@@ -139,7 +139,8 @@ def _static_hint(value: Any, name: str) -> str:
     """What to do with a value that is traced."""
     if not isinstance(value, Tracer):
         return ""
-    return f"; jax.jit(..., static_argnames={name!r}) makes it known"
+    argument, *_ = name.split(".")
+    return f"; jax.jit(..., static_argnames={argument!r}) makes it known"
 
 
 def float32_at_least(dtype: Any) -> Any:
