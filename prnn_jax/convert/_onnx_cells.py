@@ -161,6 +161,18 @@ def _as_node(node: Node, cell: str, params: Params, inputs: list[str]) -> Node:
     return Node(node.name, graph.node[0], scope, is_written=True)
 
 
+def _as_row(bias: np.ndarray, width: int) -> np.ndarray | None:
+    """A bias of so many columns; None if it is not the same in each row of a batch.
+
+    As of an h that is zero in all rows, times weights.
+    """
+    if bias.ndim == 0 or bias.shape[-1] in (1, width):
+        rows = np.broadcast_to(bias, (*bias.shape[:-1], width)).reshape(-1, width)
+        if len(rows) and (rows == rows[0]).all():
+            return rows[0]
+    return None
+
+
 # ---- what a value is made of ---------------------------------------------------------
 
 
@@ -202,14 +214,17 @@ class _Reader:
             if product is None and known is None:
                 return []
             found += [] if product is None else [product]
-            biases += [] if known is None else [known]
+            # A product of an h that begins with zeros is known, too, and a product.
+            biases += [] if product is not None else [known]
         if not found:
             return []
         first, *others = found
         wide = first.weight.shape[1]
         biases += [] if first.bias is None else [first.bias]
-        bias = sum(np.broadcast_to(b, (wide,)) for b in biases) if biases else None
-        return [first._replace(bias=bias), *others]
+        rows = [row for b in biases if (row := _as_row(b, wide)) is not None]
+        if len(rows) < len(biases):
+            return []
+        return [first._replace(bias=sum(rows) if rows else None), *others]
 
     def _terms(self, name: str) -> list[str]:
         inputs = self.of(name, "Add")
@@ -227,7 +242,10 @@ class _Reader:
         if weight is None or weight.ndim != 2 or not is_plain or not is_known:
             return None
         weight = weight.T if node.attribute("transB", 0) else weight
-        bias = None if bias is None else np.broadcast_to(bias, (weight.shape[1],))
+        if bias is not None:
+            bias = _as_row(bias, weight.shape[1])
+            if bias is None:
+                return None
         return _Linear(node.input(0), weight, bias, node.input(1))
 
     def piece(self, name: str | None) -> _Piece | None:

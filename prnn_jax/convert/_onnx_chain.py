@@ -18,14 +18,17 @@ _BETWEEN = (
     *("Squeeze", "Unsqueeze", "Transpose", "Reshape", "Flatten"),
     *("Identity", "Dropout", "Slice", "Concat"),
 )
-_TIME, _HIDDEN = 4, 5
+#: Of the numbers that are run; no graph writes such sizes by chance.
+_TIME, _BATCH, _HIDDEN = 11, 7, 101
+#: From here on a bound of a Slice means all that there is.
+_ALL = 2**31 - 1
 
 
 class _Sizes(NamedTuple):
     """Of the numbers that are run: none is like another, but for a batch of 1."""
 
     time: int = _TIME
-    batch: int = 3
+    batch: int = _BATCH
     hidden: int = _HIDDEN
 
 
@@ -97,7 +100,7 @@ def _first_layer(
     (name,) = leaves[nodes[0].name] if len(leaves[nodes[0].name]) == 1 else (None,)
     if name is None:
         return None
-    for shape in ((_TIME, _HIDDEN), (_TIME, 3, _HIDDEN), (_TIME, 1, _HIDDEN)):
+    for shape in ((_TIME, _HIDDEN), (_TIME, _BATCH, _HIDDEN), (_TIME, 1, _HIDDEN)):
         source = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
         values = [_value(n.scope, n.input(0), {name: source}) for n in nodes]
         users = [
@@ -114,8 +117,8 @@ def _first_layer(
 def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
     """The node as a reader of a layer's y, directions side by side; None if it is not.
 
-    Batches are of 3, or of 1, which a graph may squeeze; or all is of the sizes that
-    the graph has fixed.
+    Batches are of several, or of 1, which a graph may squeeze; or all is of the sizes
+    that the graph has fixed.
     """
     for sizes in (_Sizes(), _Sizes(batch=1), *_fixed(node, layer[0].node)):
         given, parts = {}, []
@@ -204,4 +207,22 @@ def _value(scope: Scope, name: str, given: Mapping[str, Any]) -> np.ndarray | No
     arguments = {one: _value(inner, one, given) for one in proto.input if one}
     if any(value is None for value in arguments.values()):
         return None
+    if proto.op_type == "Slice" and not _keeps_all(Node("", proto, inner)):
+        return None
     return inner.run(proto, arguments, name)
+
+
+def _keeps_all(node: Node) -> bool:
+    """Whether a Slice keeps everything, in either direction, whatever the sizes."""
+    given = [node.constant(n) for n in (1, 2, 4)]
+    if not node.input(1):  # before version 10 of the operators
+        given = [node.attribute("starts"), node.attribute("ends"), None]
+    starts, ends, steps = given
+    if starts is None or ends is None:
+        return False
+    steps = np.ones_like(starts) if steps is None else steps
+    return all(
+        (step == 1 and start == 0 and end >= _ALL)
+        or (step == -1 and (start == -1 or start >= _ALL) and end <= -_ALL)
+        for start, end, step in zip(starts, ends, steps, strict=True)
+    )

@@ -12,6 +12,11 @@ MOVE = (
     *("Cast", "Concat", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split"),
     *("Squeeze", "Tile", "Transpose", "Unsqueeze"),
 )
+#: What is another in each run.
+_RANDOM = (
+    *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    *("Bernoulli", "Multinomial"),
+)
 
 
 def numpy_of(tensor: Any) -> np.ndarray:
@@ -88,6 +93,11 @@ class Scope:
             if graph.node or graph.output
         ]
 
+    def is_beside(self, other: "Scope") -> bool:
+        """Whether both are of different subgraphs of one graph: branches of an If."""
+        is_inner = self._outer is not None and self._outer is other._outer
+        return is_inner and self is not other
+
     @property
     def graph(self) -> Any:
         """The graph of ONNX itself."""
@@ -128,7 +138,8 @@ class Scope:
 
     def _made(self, name: str) -> np.ndarray | None:
         node = self._makers[name]
-        if any(attribute.g.node for attribute in node.attribute):
+        is_random = node.op_type in _RANDOM
+        if is_random or any(attribute.g.node for attribute in node.attribute):
             return None
         given = {one: self.constant(one) for one in node.input if one}
         if any(value is None for value in given.values()):

@@ -1,5 +1,6 @@
 """Whole models of ONNX."""
 
+import itertools
 import math
 import os
 from collections.abc import Sequence
@@ -130,9 +131,8 @@ def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
         f"{', '.join(sorted(set(operators)))}.",
     )
     if name is None:
-        first, *others = found.values()
-        if all(is_same(first, other) for other in others):  # as in branches of an If
-            return [Layer(first)]
+        if are_one(list(found.values())):
+            return [Layer(next(iter(found.values())))]
         layers = chain(list(found.values()))
         nodes = [node for layer in layers for node in layer if node is not None]
         check(
@@ -146,7 +146,16 @@ def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
     return [Layer(found[one]) for one in names]
 
 
-def is_same(one: Node, other: Node) -> bool:
+def are_one(nodes: Sequence[Node]) -> bool:
+    """Whether nodes are the same one, written in each branch of an If."""
+    first, *others = nodes
+    pairs = itertools.combinations(nodes, 2)
+    return all(_is_same(first, other) for other in others) and all(
+        one.scope.is_beside(other.scope) for one, other in pairs
+    )
+
+
+def _is_same(one: Node, other: Node) -> bool:
     """Whether two nodes compute the same of an x."""
     options = [sorted(map(str, node.proto.attribute)) for node in (one, other)]
     if one.proto.op_type != other.proto.op_type or options[0] != options[1]:
@@ -156,6 +165,11 @@ def is_same(one: Node, other: Node) -> bool:
             continue
         a, b = one.constant(position), other.constant(position)
         if a is None or b is None or not np.array_equal(a, b):
+            return False
+    for position in (5, 6):
+        a, b = one.constant(position), other.constant(position)
+        are_same = a is b if a is None or b is None else np.array_equal(a, b)
+        if not are_same:
             return False
     return True
 
@@ -268,20 +282,39 @@ def _check_options(node: Node, where: str) -> None:
         not node.attribute("input_forget", 0),
         f"{_OP}: {where} must have input_forget=0; prnn_jax's LSTM has two gates.",
     )
+    lengths = node.constant(4)
+    check(
+        lengths is None or len(np.unique(lengths)) <= 1,
+        f"{_OP}: {where} must have sequence_lens that are an input of the model, got "
+        f"the constants {lengths}; make them one, and pass them as lengths.",
+    )
 
 
-def _is_known(scope: Scope, name: str) -> bool:
-    """Whether a state is constant, zero, or what the caller gives."""
-    return scope.constant(name) is not None or _is_zero_or_given(scope, name)
+def _is_known(node: Node, name: str) -> bool:
+    """Whether a state is constant, zero, or what the caller gives beside x."""
+    scope = node.scope
+    if scope.constant(name) is not None:
+        return True
+    return _is_zero_or_given(scope, name, _origin(scope, node.input(0)))
 
 
-def _is_zero_or_given(scope: Scope, name: str) -> bool:
+def _origin(scope: Scope, name: str) -> str:
+    """What a value is moved from, or is a part of."""
+    made = scope.maker(name)
+    while made is not None and made[0].op_type in MOVE:
+        proto, scope = made
+        name = proto.input[0]
+        made = scope.maker(name)
+    return name
+
+
+def _is_zero_or_given(scope: Scope, name: str, x: str) -> bool:
     known = scope.constant(name)
     if known is not None:
         return not known.any()
     made = scope.maker(name)
     if made is None:  # an input of the model
-        return True
+        return name != x
     proto, inner = made
     if proto.op_type == "ConstantOfShape":
         value = Node("", proto, inner).attribute("value")
@@ -289,11 +322,11 @@ def _is_zero_or_given(scope: Scope, name: str) -> bool:
     if proto.op_type == "If":
         place = list(proto.output).index(name)
         branches = [branch for _, branch in inner.subgraphs(proto)]
-        return all(_is_zero_or_given(one, one.outputs[place]) for one in branches)
+        return all(_is_zero_or_given(one, one.outputs[place], x) for one in branches)
     if proto.op_type not in MOVE:
         return False
     given = proto.input if proto.op_type == "Concat" else proto.input[:1]
-    return all(_is_zero_or_given(inner, one) for one in given)
+    return all(_is_zero_or_given(inner, one, x) for one in given)
 
 
 def _state(
@@ -304,7 +337,7 @@ def _state(
     for position in positions:
         name = node.input(position)
         check(
-            not name or _is_known(node.scope, name),
+            not name or _is_known(node, name),
             f"{_OP}: the initial state of {where}, {name!r}, must be constant, zero or "
             "an input of the model, but the model works it out. Export the model with "
             "the state as an input, and pass it as state_0.",
@@ -315,8 +348,9 @@ def _state(
     hidden = params.w_hh.shape[-2]
     made = []
     for state in states:
-        state = np.zeros((directions, 1, hidden)) if state is None else state
-        if node.attribute("layout", 0):
+        if state is None:
+            state = np.zeros((directions, 1, hidden))
+        elif node.attribute("layout", 0):
             state = np.moveaxis(state, 0, 1)
         check(
             state.ndim == 3

@@ -12,7 +12,7 @@ from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx import to_onnx
 from prnn_jax.convert._onnx_chain import Layer
 from prnn_jax.convert._onnx_graph import Node
-from prnn_jax.convert._onnx_models import is_same, loaded, of_layer, recurrent_nodes
+from prnn_jax.convert._onnx_models import are_one, loaded, of_layer, recurrent_nodes
 from prnn_jax.convert._updates import (
     changed,
     check_fits,
@@ -77,8 +77,7 @@ def update_onnx(
     layers = _layers(net, found, tuple(names))
     there = joined(_OP, [of_layer(layer) for layer in layers])
     check_fits(_OP, net, there)
-    first, *others = found.values()
-    are_same = len(names) == 1 and all(is_same(first, other) for other in others)
+    are_same = len(names) == 1 and are_one(list(found.values()))
     new = [
         array for n in range(len(layers)) for array in _new(n, layers[n], net, there)
     ]
