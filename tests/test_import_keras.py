@@ -2,6 +2,8 @@
 
 import builtins
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from keras_support import (
@@ -152,6 +154,106 @@ def test_what_does_not_tell_its_activations_may_have_any(tmp_path):
     file_of(tmp_path / "model.h5", "GRU", weights, {"activation": "tanh"})
     with pytest.raises(ValueError, match="got None"):
         import_keras(tmp_path / "model.h5")
+
+
+@pytest.mark.parametrize(
+    ("option", "kind", "other"),
+    [
+        ("activation", "LSTM", {"activation": "relu"}),
+        ("recurrent_activation", "GRU", {"recurrent_activation": "hard_sigmoid"}),
+        ("reset_after", "GRU", {"reset_after": False}),
+        ("class", "GRU", {}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_directions_that_differ(option, kind, other, tmp_path):
+    its = layers.LSTM if option == "class" else getattr(layers, kind)
+    layer = layers.Bidirectional(
+        getattr(layers, kind)(HIDDEN, **Y),
+        backward_layer=its(HIDDEN, go_backwards=True, **Y, **other),
+        name="both",
+    )
+    model = model_of(layer)
+    files = [tmp_path / "model.keras", tmp_path / "model.h5"]
+    for given in (layer, model, *files):
+        if given in files:
+            model.save(given)
+        with pytest.raises(
+            ValueError, match=f"'both' .* backward_layer .* {option} is"
+        ):
+            import_keras(given)
+
+
+def test_a_backward_layer_that_is_alike(tmp_path):
+    inner = (layers.GRU(HIDDEN, go_backwards=way, **Y) for way in (False, True))
+    layer = layers.Bidirectional(next(inner), backward_layer=next(inner))
+    model = model_of(layer)
+    model.save(path := tmp_path / "model.keras")
+    for given in (model, path):
+        assert_computes_the_same(import_keras(given), layer)
+
+
+def hard_sigmoid(x):
+    """That of Keras 2."""
+    return keras.ops.clip(0.2 * x + 0.5, 0, 1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_function_with_the_name_of_one_of_keras(tmp_path):
+    layer = built(layers.LSTM(HIDDEN, recurrent_activation=hard_sigmoid))
+    with pytest.raises(ValueError, match=r"hard_sigmoid of .*, not Keras' own"):
+        import_keras(layer)
+    with keras.saving.custom_object_scope({"tanh": hard_sigmoid}):
+        model = model_of(layers.GRU(HIDDEN, activation=jnp.tanh))
+        model.save(tmp_path / "model.h5")
+    with pytest.raises(ValueError, match=r"tanh of jaxlib.*, not Keras' own"):
+        import_keras(tmp_path / "model.h5")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(jnp.tanh, jax.lax.tanh, jax.nn.relu, jax.nn.sigmoid, jax.nn.hard_sigmoid),
+        *(jax.nn.softplus, jax.nn.elu, jax.nn.hard_tanh, keras.ops.leaky_relu),
+        *(keras.ops.softsign, keras.activations.elu, keras.activations.linear),
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_functions_that_are_those_of_keras(function):
+    layer = built(layers.LSTM(HIDDEN, recurrent_activation=function, **Y))
+    np.testing.assert_allclose(
+        import_keras(layer)(X)[0], np.asarray(layer(X)), rtol=2e-6, atol=2e-6
+    )
+
+
+def test_a_function_that_is_not_that_of_its_name():
+    """JAX's leaky_relu has another slope."""
+    with pytest.raises(ValueError, match=r"leaky_relu of jax.*, not Keras' own"):
+        import_keras(built(layers.LSTM(HIDDEN, activation=jax.nn.leaky_relu)))
+
+
+class SameName(keras.Model):
+    """Keras lets a subclass have two layers of one name."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = layers.LSTM(HIDDEN, name="rnn", **Y)
+        self.two = layers.LSTM(HIDDEN, name="rnn", activation="relu", **Y)
+        self.other = layers.GRU(HIDDEN, name="other", **Y)
+
+    def call(self, x):
+        return self.other(self.two(self.one(x)))
+
+
+def test_two_layers_of_one_name(tmp_path):
+    model = SameName()
+    model(X)
+    model.save_weights(tmp_path / "model.weights.h5")
+    for given in (model, tmp_path / "model.weights.h5"):
+        with pytest.raises(ValueError, match="got 2 that are called 'rnn'"):
+            import_keras(given, "rnn")
+    assert import_keras(model, "other").cell == "gru"
+    assert import_keras(model.one).activation == "tanh"
 
 
 @pytest.mark.parametrize(

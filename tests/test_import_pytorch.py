@@ -1,5 +1,7 @@
 """Whole models of PyTorch as networks, against PyTorch itself."""
 
+import zipfile
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +11,7 @@ from support import assert_bitwise_equal, error_of
 from prnn_jax.convert import Imported, import_pytorch
 
 torch = pytest.importorskip("torch")
+prune = pytest.importorskip("torch.nn.utils.prune")
 nn = torch.nn
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what PyTorch will not keep
 
@@ -112,6 +115,75 @@ def test_a_state_dict_with_other_keys(name):
     x = x_of()
     y = net(x, time_major=expected.time_major)[0]
     assert_bitwise_equal(y, expected(x)[0])
+
+
+class WithMore(nn.LSTM):
+    """A layer with other arrays than PyTorch's."""
+
+    def __init__(self):
+        super().__init__(IN, HIDDEN)
+        self.norm = nn.LayerNorm(HIDDEN)
+        self.register_buffer("step", torch.zeros(1))
+
+
+def pruned() -> nn.Module:
+    return prune.l1_unstructured(nn.LSTM(IN, HIDDEN), "weight_hh_l0", 0.5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        WithMore,
+        pruned,
+        lambda: nn.utils.weight_norm(nn.GRU(IN, HIDDEN), "weight_hh_l0"),
+        lambda: nn.utils.parametrizations.weight_norm(
+            nn.LSTM(IN, HIDDEN, bidirectional=True), "weight_ih_l0_reverse"
+        ),
+    ],
+    ids=["subclass", "pruning", "weight_norm", "parametrization"],
+)
+def test_weights_as_the_module_computes_with_them(make):
+    module = made(make)
+    for _ in range(2):
+        net = import_pytorch(Model(module))
+        y, _ = net(x_of())
+        with torch.no_grad():
+            expected = module(torch.from_numpy(x_of()))[0].numpy()
+            for parameter in module.parameters():  # trained, and not called since
+                parameter.mul_(1.2)
+        np.testing.assert_allclose(y, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["pt", "script.pt", "npz", "safetensors"])
+def test_damaged_files(kind, tmp_path):
+    path, lstm = tmp_path / f"model.{kind}", nn.LSTM(IN, HIDDEN)
+    if kind == "npz":
+        np.savez(path, allow_pickle=False, w=np.zeros(9))
+    elif kind == "safetensors":
+        pytest.importorskip("safetensors.torch").save_file(lstm.state_dict(), path)
+    elif kind == "pt":
+        torch.save(lstm.state_dict(), path)
+    else:
+        torch.jit.script(lstm).save(path)
+    content = path.read_bytes()
+    for bad in (b"", b"hello, no model", content[: len(content) // 2]):
+        path.write_bytes(bad)
+        with pytest.raises(
+            ValueError, match=rf"model\.{kind} must be a (file|state_d)"
+        ):
+            import_pytorch(path)
+
+
+def test_an_archive_of_something_else(tmp_path):
+    for name in ("a", "x/constants.pkl"):
+        with zipfile.ZipFile(path := tmp_path / "other.pt", "w") as file:
+            file.writestr(name, "no model")
+        with pytest.raises(ValueError, match=r"other\.pt must be a state_dict"):
+            import_pytorch(path)
+    with (path := tmp_path / "array.npz").open("wb") as file:
+        np.save(file, np.zeros(3))
+    with pytest.raises(ValueError, match=r"array\.npz must be a file of np\.savez"):
+        import_pytorch(path)
 
 
 def test_one_of_several_is_chosen_by_name():

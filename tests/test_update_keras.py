@@ -164,6 +164,35 @@ def test_weights_alone_of_keras_2(tmp_path):
         assert_bitwise_equal(net.layers, trained(old).layers)
 
 
+@pytest.mark.parametrize("kind", ["keras", "weights.h5", "h5"])
+def test_files_in_bfloat16(kind, tmp_path):
+    """Of which h5py knows the bytes alone."""
+    layer = layers.GRU(
+        HIDDEN,
+        dtype="bfloat16",
+        return_sequences=True,
+        recurrent_initializer="glorot_uniform",  # JAX has no QR of bfloat16
+    )
+    model = model_of(layer)
+    path, to = tmp_path / f"model.{kind}", tmp_path / f"new.{kind}"
+    save = model.save_weights if kind == "weights.h5" else model.save
+    save(path)
+    gates = {"activation": "tanh", "recurrent_activation": "sigmoid"}
+    told = gates if kind == "weights.h5" else {}
+    net = import_keras(path, **told)
+    assert_bitwise_equal(net.layers, import_keras(layer).layers)
+    new = trained(net)
+    update_keras(path, new, to=to)
+    if kind != "h5":  # Keras 3.15 saves such files, and does not read them
+        read = model.load_weights if kind == "weights.h5" else keras.saving.load_model
+        loaded = read(to) or model
+        assert_bitwise_equal(import_keras(loaded).layers, new.layers)
+    assert_bitwise_equal(import_keras(to, **told).layers, new.layers)
+    exact = jax.tree.map(lambda array: array.astype(np.float32), new)
+    update_keras(path, exact, to=to)
+    assert_bitwise_equal(import_keras(to, **told).layers, new.layers)
+
+
 def test_what_does_not_fit_is_an_error(tmp_path):
     model = model_of(layers.LSTM(HIDDEN, name="a"))
     model.save(path := tmp_path / "model.keras")

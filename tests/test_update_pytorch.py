@@ -154,6 +154,59 @@ def test_half_precision_stays(tmp_path):
         assert_bitwise_equal(import_pytorch(given).layers, rounded.layers)
 
 
+class Tied(nn.Module):
+    """One network in two places, and a tensor that is a view of one of its."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = self.b = nn.GRU(IN, HIDDEN)
+        self.last = nn.Linear(3 * HIDDEN, HIDDEN)
+        self.last.weight = nn.Parameter(self.a.weight_hh_l0.detach().T)
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_tied_modules_stay_tied(name, tmp_path):
+    model = Tied()
+    path, to = tmp_path / "model.pt", tmp_path / "new.pt"
+    state = model.state_dict()
+    before = arrays_of(state)
+    torch.save(state, path)
+    net = import_pytorch(path, name)
+    new = trained(net)
+    update_pytorch(path, new, to=to)
+    made_of_file, made_of_state = torch.load(to), update_pytorch(state, new)
+    assert_bitwise_equal(arrays_of(state), before)
+    for made_of_it in (made_of_file, made_of_state):
+        for one in ("a", "b"):
+            found = import_pytorch(made_of_it, one)
+            assert_bitwise_equal(found.layers, new.layers)
+        its = made_of_it[f"{name}.weight_hh_l0"]
+        assert torch.equal(made_of_it["last.weight"], its.T)
+        assert its.data_ptr() == made_of_it["last.weight"].data_ptr()
+        model.load_state_dict(made_of_it)
+        assert_bitwise_equal(import_pytorch(model).layers, new.layers)
+
+
+def test_arrays_of_one_memory_must_agree():
+    state = nn.GRU(IN, HIDDEN).state_dict()
+    state["bias_hh_l0"] = state["bias_ih_l0"]
+    net = import_pytorch(state)
+    assert update_pytorch(state, trained(net))["bias_hh_l0"].shape == (3 * HIDDEN,)
+    new = with_layers(net, lambda p: p._replace(b_ih=p.b_ih + 1, b_hh=p.b_hh - 1))
+    with pytest.raises(ValueError, match=r"bias_.h_l0 shares its memory with another"):
+        update_pytorch(state, new)
+
+
+def test_a_weight_that_is_made_of_others_is_refused():
+    module = nn.utils.parametrizations.weight_norm(nn.LSTM(IN, HIDDEN), "weight_hh_l0")
+    net = import_pytorch(module)
+    before = arrays_of(module.state_dict())
+    with pytest.raises(ValueError, match=r"must have the parameter weight_hh_l0, wh"):
+        update_pytorch(module, trained(net))
+    assert_bitwise_equal(arrays_of(module.state_dict()), before)
+    assert update_pytorch(module, net) is module
+
+
 def test_what_was_not_trained_is_not_written():
     """Nothing can be written to a module in 8 bits."""
     torch.manual_seed(3)

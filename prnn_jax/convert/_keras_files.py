@@ -5,11 +5,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from prnn_jax._given.checks import check
 from prnn_jax.convert._keras_layers import KINDS, OP, Layer, described
-from prnn_jax.convert._keras_weights import Told, of_weights
+from prnn_jax.convert._keras_weights import Told, array_of, of_weights
 
 _MODELS = "Sequential", "Functional", "Model"
 
@@ -27,7 +25,11 @@ def of_h5(path: Path, told: Told) -> list[Layer]:
         message = f"{OP}: {path} needs the package h5py: pip install h5py."
         raise ImportError(message) from error
     check(h5py.is_hdf5(path), f"{OP}: {path} must be a file of HDF5.")
-    with h5py.File(path) as file:
+    try:
+        opened = h5py.File(path)
+    except OSError as error:
+        raise ValueError(f"{OP}: {path} must be a file of HDF5: {error}") from error
+    with opened as file:
         config: Any = file.attrs.get("model_config")
         if config is None:
             return list(of_weights(file, told))
@@ -52,7 +54,7 @@ def _of_config(
             yield from _of_config(one, weights, f"{prefix}{name}/", of_keras_2)
         elif kind in KINDS or kind == "Bidirectional":
             stored = _stored(weights, (prefix + name).split("/"))
-            arrays, places = [np.asarray(a) for a in stored], [a.name for a in stored]
+            arrays, places = [array_of(a) for a in stored], [a.name for a in stored]
             yield from described(
                 prefix + name, kind, config, arrays, of_keras_2, places
             )

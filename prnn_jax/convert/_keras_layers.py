@@ -23,6 +23,11 @@ KINDS: dict[str, tuple[str, CellName]] = {
 }
 #: What those of cuDNN have.
 CUDNN = {"activation": "tanh", "recurrent_activation": "sigmoid"}
+#: In what both layers of a Bidirectional one must be alike.
+_ALIKE = (
+    *("units", "activation", "recurrent_activation", "use_bias", "reset_after"),
+    "time_major",
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,7 @@ class Layer:
       merge: of a Bidirectional layer; otherwise empty.
       has_weights_alone: it is of a file that tells nothing of what it computes.
       source: where the weights are: Keras' layer, or the paths of a file's arrays.
+      backward: Keras' description of a Bidirectional layer's own backward_layer.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Layer:
     merge: str = ""
     has_weights_alone: bool = False
     source: Any = None
+    backward: Mapping[str, Any] | None = None
 
     def __str__(self) -> str:
         return f"{self.name!r} ({'Bidirectional ' if self.merge else ''}{self.kind})"
@@ -68,8 +75,13 @@ def described(
     inner = config["layer"]
     if inner["class_name"] in KINDS:
         merge = str(config.get("merge_mode"))
-        kind, config = inner["class_name"], inner["config"]
-        yield Layer(name, kind, config, weights, of_keras_2, merge, source=source)
+        kind, backward = inner["class_name"], config.get("backward_layer")
+        config = inner["config"]
+        yield Layer(
+            *(name, kind, config, weights, of_keras_2, merge),
+            source=source,
+            backward=backward,
+        )
 
 
 def network(layer: Layer) -> Imported:
@@ -84,6 +96,7 @@ def network(layer: Layer) -> Imported:
         f"{OP}: {layer} must have merge_mode 'concat' or 'sum', got {layer.merge!r}"
         f"{_ask(layer, 'merge_mode')}.",
     )
+    _check_directions(layer)
     chosen = _activations(layer)
     weights = list(layer.weights)
     check(len(weights) > 0, f"{OP}: {layer} must have weights, and has none yet.")
@@ -103,6 +116,23 @@ def network(layer: Layer) -> Imported:
         reset_after=reset_after or cell != "gru",
         **chosen,
     )
+
+
+def _check_directions(layer: Layer) -> None:
+    """A Bidirectional layer's two must compute the same, which `Imported` does."""
+    if layer.backward is None:
+        return
+    kind, other = layer.backward["class_name"], layer.backward["config"]
+    ways = {"class": (layer.kind, kind)} | {
+        name: tuple(_name_of(config.get(name)) for config in (layer.config, other))
+        for name in _ALIKE
+    }
+    for name, (one, its) in ways.items():
+        check(
+            one == its,
+            f"{OP}: {layer} must have a backward_layer like its layer, whose {name} is "
+            f"{one!r}, got {its!r}.",
+        )
 
 
 def has_reset_after(layer: Layer) -> bool:
@@ -152,12 +182,19 @@ def _ask(layer: Layer, option: str) -> str:
     return f"; the file has weights alone, which do not tell it: pass {option}="
 
 
-def _name_of(activation: Any) -> str | None:
-    """A name, or what Keras writes for a function of its own."""
-    if isinstance(activation, Mapping):
-        inner = activation.get("config")
-        return inner if isinstance(inner, str) else activation.get("class_name")
-    return activation
+def _name_of(activation: Any) -> Any:
+    """Keras' name of a function, if it is one of Keras' own; else what it is instead.
+
+    A function of Keras is a name in a description. What has more to it is another one,
+    whatever its name; unless its module, which some releases write, is Keras'.
+    """
+    if not isinstance(activation, Mapping):
+        return activation
+    inner, module = activation.get("config"), str(activation.get("module"))
+    if not isinstance(inner, str):
+        return activation.get("class_name")
+    is_keras = module.partition(".")[0] in ("keras", "tf_keras")
+    return inner if is_keras else f"{inner} of {module}, not Keras' own"
 
 
 def _from_cudnn(layer: Layer, weights: list, converted: str) -> list[np.ndarray]:

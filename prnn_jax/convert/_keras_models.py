@@ -12,6 +12,7 @@ from typing import Any
 from prnn_jax._given.checks import check
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._keras_files import of_h5
+from prnn_jax.convert._keras_functions import config_of
 from prnn_jax.convert._keras_layers import KINDS, OP, Layer, described, network
 from prnn_jax.convert._keras_weights import Told
 
@@ -55,11 +56,12 @@ def import_keras(
       The network, with its parameters as JAX's arrays.
 
     Raises:
-      ValueError: there is no such layer, or there are several and `name` says none of
-        them; a layer has an activation that prnn_jax has not, such as gelu; its
-        merge_mode is not "concat" or "sum"; weights are missing; weights alone do not
-        tell an option that is not given, or more than weights tells one that is. Says
-        which layer, and what to do.
+      ValueError: a file is damaged, or of another kind; there is no such layer,
+        or there are several and `name` says none of them, or two are called so; a layer
+        has an activation that prnn_jax has not, such as gelu, or a function that is not
+        Keras' own; its merge_mode is not "concat" or "sum", or its backward_layer
+        differs; weights are missing; weights alone do not tell an option that is not
+        given, or more than weights tells one that is. Says which layer, and what to do.
       FileNotFoundError: there is no such file.
       ImportError: keras or h5py is needed to read a file, and missing.
     """
@@ -69,8 +71,9 @@ def import_keras(
 
 def chosen(model: Any, name: str | Sequence[str] | None, told: Told) -> list[Layer]:
     """The layers of a network, the first one first."""
-    found = {layer.name: layer for layer in _layers(model, told)}
-    listed = ", ".join(map(str, found.values()))
+    layers = list(_layers(model, told))
+    found = {layer.name: layer for layer in layers}
+    listed = ", ".join(map(str, layers))
     check(
         len(found) > 0,
         f"{OP}: the model must have a layer {', '.join(KINDS)}, or one of these in a "
@@ -86,6 +89,13 @@ def chosen(model: Any, name: str | Sequence[str] | None, told: Told) -> list[Lay
     for one in names:
         check(one in found, f"{OP}: name must be of {listed}, got {one!r}.")
     for one in names:
+        called = sum(layer.name == one for layer in layers)
+        check(
+            called == 1,
+            f"{OP}: the layers must have names of their own, got {called} that are "
+            f"called {one!r}: {listed}. Import the layer itself, or give it another "
+            "name.",
+        )
         check(
             found[one].has_weights_alone or told == Told(),
             f"{OP}: activation, recurrent_activation and merge_mode must not be given "
@@ -113,7 +123,7 @@ def _of_object(layer: Any, around: str | None = None) -> Iterator[Layer]:
     """Those of a layer; `around`: the models that it is in, but for the outermost."""
     kind, name = _class_of(layer), f"{around or ''}{layer.name}"
     if kind in KINDS or kind == "Bidirectional":
-        arrays, config = layer.get_weights(), layer.get_config()
+        arrays, config = layer.get_weights(), config_of(layer, _package_of(layer))
         yield from described(name, kind, config, arrays, _is_of_keras_2(layer), layer)
         return
     inside = "" if around is None else f"{name}/"
@@ -122,12 +132,17 @@ def _of_object(layer: Any, around: str | None = None) -> Iterator[Layer]:
 
 
 def _is_of_keras_2(layer: Any) -> bool:
-    """By the module of Keras' own class."""
+    return str(getattr(_package_of(layer), "__version__", "3")).startswith("2")
+
+
+def _package_of(layer: Any) -> Any:
+    """That of Keras' own class: keras, tf_keras, or TensorFlow with it inside."""
     for kind in type(layer).__mro__:
-        package = sys.modules.get(kind.__module__.partition(".")[0])
         if kind.__name__ in KINDS or kind.__name__ == "Bidirectional":
-            return str(getattr(package, "__version__", "3")).startswith("2")
-    return False
+            package = sys.modules.get(kind.__module__.partition(".")[0])
+            if "keras" in kind.__module__ and "prnn_jax" not in kind.__module__:
+                return package
+    return None
 
 
 def _class_of(layer: Any) -> str:
@@ -162,8 +177,15 @@ def _of_keras_file(path: Path) -> Iterator[Layer]:
             ) from error
         message = f"{OP}: {path} needs the package keras: pip install keras."
         raise ImportError(message) from error
-    with zipfile.ZipFile(path) as file:
-        version = json.loads(file.read("metadata.json"))["keras_version"]
+    try:
+        with zipfile.ZipFile(path) as file:
+            version = str(json.loads(file.read("metadata.json"))["keras_version"])
+            file.getinfo("config.json")
+    except (zipfile.BadZipFile, LookupError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"{OP}: {path} must be a file of Keras' model.save, an archive with "
+            f"metadata.json and config.json: {error}"
+        ) from error
     of_keras_2 = version.startswith("2")
     for layer in _of_object(keras.saving.load_model(path, compile=False)):
         yield replace(layer, of_keras_2=of_keras_2)

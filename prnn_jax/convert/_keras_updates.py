@@ -15,7 +15,7 @@ from prnn_jax._given.params import Params
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._keras_layers import Layer, network, weights_of
 from prnn_jax.convert._keras_models import chosen
-from prnn_jax.convert._keras_weights import Told, of_weights
+from prnn_jax.convert._keras_weights import Told, of_weights, put
 from prnn_jax.convert._updates import (
     changed,
     check_fits,
@@ -112,8 +112,7 @@ def _write(file: Any, new: Sequence[tuple[Layer, dict[int, np.ndarray]]]) -> Non
     with h5py.File(file, "r+") as h5:
         for layer, arrays in new:
             for n, array in arrays.items():
-                stored: Any = h5[layer.source[n]]
-                stored[...] = array
+                put(h5[layer.source[n]], array)
 
 
 def _write_keras(

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
 from prnn_jax._given.checks import check
@@ -21,6 +22,19 @@ class Told(NamedTuple):
     activation: str | None = None
     recurrent_activation: str | None = None
     merge_mode: str | None = None
+
+
+def array_of(stored: Any) -> np.ndarray:
+    """What a dataset of h5py has, which knows of bfloat16 that it is of two bytes."""
+    array = np.asarray(stored)
+    return array.view(ml_dtypes.bfloat16) if array.dtype == "V2" else array
+
+
+def put(stored: Any, array: np.ndarray) -> None:
+    """The inverse of `array_of`: writes into a dataset of h5py."""
+    if stored.dtype == "V2":
+        array = np.ascontiguousarray(array.astype(ml_dtypes.bfloat16)).view("V2")
+    stored[...] = array
 
 
 def of_weights(file: Any, told: Told) -> Iterator[Layer]:
@@ -103,7 +117,7 @@ def _layer(
     kind = f"CuDNN{kind}" if is_cudnn else kind
     config = {**told._asdict(), "reset_after": bool(bias) and bias[0].ndim == 2}
     stored = [array for side in sides for array in side]
-    arrays, places = [np.asarray(a) for a in stored], [a.name for a in stored]
+    arrays, places = [array_of(a) for a in stored], [a.name for a in stored]
     merge = str(told.merge_mode) if len(sides) > 1 else ""
     return Layer(name, kind, config, arrays, of_keras_2, merge, True, places)
 

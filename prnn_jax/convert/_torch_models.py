@@ -2,7 +2,9 @@
 
 import pickle
 import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +36,17 @@ _ARRAY = re.compile(
     r"(?:(.*)[._])?(weight|bias|w|b)(_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)"
 )
 _WHOLE = {"w": "weight", "b": "bias"}
+#: What readers raise of files that are damaged, or of another kind.
+_DAMAGED = (
+    *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
+    *(ValueError, TypeError, AttributeError),
+)
+#: What is kept of a layer's own array, maybe under the names that a parametrization or
+#: a pruning gives it.
+_KEPT = re.compile(
+    r"(?:parametrizations\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)"
+    r"(?:\..+|_orig|_mask|_g|_v|_u)?"
+)
 
 
 def import_pytorch(
@@ -55,7 +68,8 @@ def import_pytorch(
 
     Of a dynamically quantized module the weights are as many floats; what they multiply
     is not rounded, as PyTorch does, to 8 bits. `prnn_jax.prepare(...,
-    weights="int8")` makes integers of them again.
+    weights="int8")` makes integers of them again. Of weights that the module makes of
+    others, as with weight_norm or pruning, they are what it makes now.
 
     Args:
       model: a `torch.nn.Module`, a TorchScript module, a state_dict (also a checkpoint
@@ -72,10 +86,10 @@ def import_pytorch(
       The network, with its parameters as JAX's arrays.
 
     Raises:
-      ValueError: there is no recurrent network, or there are several and `name` says
-        none of them; it has float64 without `jax_enable_x64`; arrays do not fit
-        together; of arrays of an RNN, the nonlinearity is not given. Says what was
-        found, and where.
+      ValueError: a file is damaged, or of another kind; there is no recurrent
+        network, or there are several and `name` says none of them; it has float64
+        without `jax_enable_x64`; arrays do not fit together; of arrays of an RNN, the
+        nonlinearity is not given. Says what was found, and where.
       FileNotFoundError: there is no such file.
     """
     if isinstance(model, (str, Path)):
@@ -104,7 +118,7 @@ def _of_modules(model: Any, name: str | None) -> Imported:
     where = f"{path or 'the model'} ({_kind(module)})"
     library_name, cell = _MODULES[_kind(module)]
     is_quantized = "quantized" in type(module).__module__
-    own = _dequantized(module) if is_quantized else dict(module.state_dict())
+    own = _dequantized(module) if is_quantized else _effective(module)
     options: dict[str, Any] = {}
     if not _kind(module).endswith("Cell"):
         options["time_major"] = not _attribute(module, "batch_first", where)
@@ -119,6 +133,24 @@ def _of_modules(model: Any, name: str | None) -> Imported:
             "state_dict() with nonlinearity=.",
         )
     return _imported(library_name, cell, own, path, **options)
+
+
+def _effective(module: Any) -> dict[str, Any]:
+    """A layer's own arrays as it computes with them, and no others that it has.
+
+    Those of a weight_norm, of a pruning or another parametrization are attributes.
+    The older of these work them out before each call of the module: as here.
+    """
+    matches = map(_KEPT.fullmatch, module.state_dict())
+    own = {match[1]: getattr(module, match[1]) for match in matches if match}
+    for hook in getattr(module, "_forward_pre_hooks", {}).values():
+        if hasattr(hook, "apply_mask"):  # of torch.nn.utils.prune
+            own[hook._tensor_name] = hook.apply_mask(module)
+        elif type(hook).__name__ == "WeightNorm":
+            own[hook.name] = hook.compute_weight(module)
+        elif type(hook).__name__ == "SpectralNorm":
+            own[hook.name] = hook.compute_weight(module, do_power_iteration=False)
+    return {name: array.detach() for name, array in own.items()}
 
 
 def _dequantized(module: Any) -> dict[str, Any]:
@@ -199,10 +231,16 @@ def _kind_of(arrays: Mapping[str, Any]) -> tuple[str, CellName]:
 def read(path: Path) -> Any:
     """What a file holds."""
     if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as file:
-            return dict(file)
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(
+                f"{_OP}: {path} must be a file of np.savez, of arrays alone: {error}"
+            ) from error
     if path.suffix == ".safetensors":
         try:
+            from safetensors import SafetensorError
             from safetensors.flax import load_file  # JAX's arrays, bfloat16 too
         except ModuleNotFoundError as error:
             raise ImportError(
@@ -210,21 +248,25 @@ def read(path: Path) -> Any:
             ) from error
         if not path.exists():
             raise FileNotFoundError(path)
-        return load_file(path)
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(
+                f"{_OP}: {path} must be a file of safetensors: {error}"
+            ) from error
     try:
         import torch
     except ModuleNotFoundError as error:
         raise ImportError(f"{_OP}: {path} needs PyTorch: pip install torch.") from error
-    if not path.exists():
-        raise FileNotFoundError(path)
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as file:
-            names = file.namelist()
-        if any(name.endswith("/constants.pkl") for name in names):
-            return torch.jit.load(path, map_location="cpu")
+    path.open("rb").close()  # or an OSError, which below says that it is damaged
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as file:
+                names = file.namelist()
+            if any(name.endswith("/constants.pkl") for name in names):
+                return torch.jit.load(path, map_location="cpu")
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except (*_DAMAGED, zipfile.BadZipFile, OSError) as error:
         raise ValueError(
             f"{_OP}: {path} must be a state_dict of torch.save, or a file of "
             "torch.jit.save or safetensors. Of one that has more in it, and that you "

@@ -40,7 +40,8 @@ def update_pytorch(
     Args:
       model: what `import_pytorch` takes. A module, of TorchScript too, is changed in
         place; of a state_dict (with whatever it has around the network) comes a new
-        one, which shares all other tensors with the given one.
+        one, which shares all other tensors with the given one. Tensors that are one,
+        as those of tied modules, stay one.
       net: as imported, with other numbers: what optax or `jax.tree.map` make of it, or
         `dataclasses.replace(net, layers=layers)`.
       name: the network's place in this model, if it is another than `net.name`, where
@@ -53,8 +54,9 @@ def update_pytorch(
 
     Raises:
       ValueError: the model has no such network (says so as `import_pytorch`), or one
-        of another cell, activation, or shape; a module's weights are in 8 bits; `to` is
-        missing, or given for an object.
+        of another cell, activation, or shape; a module's weights are in 8 bits, or
+        made of others, as by weight_norm and pruning; `to` is missing, or given for an
+        object.
       FileNotFoundError: there is no such file.
     """
     check_network(_OP, net)
@@ -84,22 +86,26 @@ def update_pytorch(
 
 def _updated(model: Any, net: Imported, name: str) -> Any:
     if not hasattr(model, "named_modules"):
-        return _replaced(model, _new_arrays(model, net, name))
+        return _replaced(model, _new_tensors(model, _new_arrays(model, net, name)))
     import torch
 
     module = dict(model.named_modules()).get(name)
     own = {} if module is None else dict(module.named_parameters())
     arrays = _new(import_pytorch(model, name), net)
-    for key, array in arrays.items():
-        of_cell = key.removesuffix("_l0")
+    # Of all before any is written.
+    places: dict[str, Any] = {
+        key: own.get(key, own.get(key.removesuffix("_l0"))) for key in arrays
+    }
+    for key, parameter in places.items():
         check(
-            key in own or of_cell in own,
+            parameter is not None,
             f"{_OP}: {name or 'the model'} must have the parameter {key}, which it "
-            "keeps in another form, such as 8 bits; update the module that it was made "
-            "of.",
+            "keeps in another form, such as 8 bits, or a weight_norm; update the "
+            "module that it was made of.",
         )
-        with torch.no_grad():
-            own[key if key in own else of_cell].copy_(torch.from_numpy(_plain(array)))
+    with torch.no_grad():
+        for key, array in arrays.items():
+            places[key].copy_(torch.from_numpy(_plain(array)))
     return model
 
 
@@ -119,7 +125,46 @@ def _new_arrays(model: Any, net: Imported, name: str) -> dict[str, np.ndarray]:
     return {keys[whole]: array for whole, array in _new(there, net).items()}
 
 
-def _replaced(tree: Mapping, arrays: Mapping[str, np.ndarray], prefix: str = "") -> Any:
+def _new_tensors(model: Mapping, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """By the keys of a state_dict what is new, of each the kind and dtype it had.
+
+    Tensors that share memory, as those of tied modules do, are one in two places: they
+    do so after it too, in a new memory, which has the new numbers.
+    """
+    tree = flat(model, ".")
+    new = {key: _like(tree[key], array) for key, array in arrays.items()}
+    views: dict[str, Any] = {}
+    memories: dict[int, Any] = {}  # by where the old one begins
+    for key in arrays:
+        if (storage := _storage(tree[key])) is not None:
+            memories.setdefault(storage.data_ptr(), storage.clone())
+    for key, value in tree.items():
+        storage = _storage(value)
+        if storage is not None and storage.data_ptr() in memories:
+            memory = memories[storage.data_ptr()]
+            where = value.storage_offset(), value.shape, value.stride()
+            view = value.detach().new_empty(0).set_(memory, *where)
+            if key in arrays:
+                view.copy_(new[key])
+            views[key] = view
+    for key in arrays:
+        view = views.get(key, new[key])
+        check(
+            view is new[key] or bool(((view == new[key]) | (view != view)).all()),
+            f"{_OP}: {key} shares its memory with another array of the network in the "
+            "model, and they must have the same numbers.",
+        )
+    return new | views
+
+
+def _storage(value: Any) -> Any:
+    """The memory of a tensor that has one; None of all else."""
+    is_dense = str(getattr(value, "layout", "")) == "torch.strided"
+    is_tensor = is_dense and hasattr(value, "untyped_storage")
+    return value.untyped_storage() if is_tensor and value.numel() else None
+
+
+def _replaced(tree: Mapping, arrays: Mapping[str, Any], prefix: str = "") -> Any:
     """A tree of mappings with other arrays in the places of some."""
     new = copy.copy(tree) if isinstance(tree, MutableMapping) else dict(tree)
     for key, value in tree.items():
@@ -127,7 +172,7 @@ def _replaced(tree: Mapping, arrays: Mapping[str, np.ndarray], prefix: str = "")
         if isinstance(value, Mapping):
             new[key] = _replaced(value, arrays, f"{path}.")
         elif path in arrays:
-            new[key] = _like(value, arrays[path])
+            new[key] = arrays[path]
     return new
 
 

@@ -1,0 +1,72 @@
+"""Which of Keras' activations a layer's functions are: by themselves, not by a name."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+#: Of others that compute what Keras' of the same name does.
+_OTHERS = {
+    "jax.numpy": ("tanh",),
+    "jax.lax": ("tanh",),
+    "jax.nn": ("relu", "sigmoid", "hard_sigmoid", "softplus", "elu", "hard_tanh"),
+    "torch": ("tanh", "sigmoid", "relu"),
+    "tensorflow.nn": ("tanh", "sigmoid", "relu", "softplus", "softsign", "elu"),
+    "keras.ops": (
+        *("tanh", "relu", "sigmoid", "hard_sigmoid", "softplus", "softsign", "elu"),
+        *("leaky_relu", "hard_tanh"),
+    ),
+}
+_OPTIONS = "activation", "recurrent_activation"
+_SIDES = {"layer": "forward_layer", "backward_layer": "backward_layer"}
+
+
+def config_of(layer: Any, package: Any) -> dict[str, Any]:
+    """A recurrent layer's configuration, with Keras' names of functions that are its.
+
+    Keras' own has a user's function under its `__name__`, were it that of Keras'.
+
+    Args:
+      layer: of Keras: LSTM, GRU, SimpleRNN, or Bidirectional of two of these.
+      package: Keras.
+    """
+    config = dict(layer.get_config())
+    for name, side in _SIDES.items():
+        inner = getattr(layer, side, None)
+        if inner is not None and config.get(name) is not None:
+            described = config_of(inner, package)
+            config[name] = {**config[name], "config": described}
+    for option in _OPTIONS:
+        function = getattr(layer, option, None)
+        if option in config and callable(function):
+            own = _own_name(function, package)
+            # A layer's description tells enough.
+            config[option] = own or _foreign(function, config[option])
+    return config
+
+
+def _own_name(function: Any, package: Any) -> str | None:
+    """The name of Keras for it; None of what is not Keras', or computes another."""
+    name = getattr(function, "__name__", "")
+    return name if any(function is one for one in _called(name, package)) else None
+
+
+def _called(name: str, package: Any) -> Iterator[Any]:
+    """The functions of that name that are Keras', or compute the same."""
+    inside = getattr(package, "keras", None)  # of TensorFlow
+    for keras in (package, inside):
+        yield getattr(getattr(keras, "activations", None), name or "-", None)
+    for path, names in _OTHERS.items():
+        if name in names:
+            root, *parts = path.split(".")
+            module = sys.modules.get(root)
+            for part in parts:
+                module = getattr(module, part, None)
+            yield getattr(module, name, None)
+
+
+def _foreign(function: Any, described: Any) -> Any:
+    """What a message calls a function that is not Keras'."""
+    name = getattr(function, "__name__", None)
+    if name is None:
+        return described
+    return f"{name} of {getattr(function, '__module__', None)}, not Keras' own"
