@@ -11,7 +11,7 @@ import numpy as np
 
 from prnn_jax._given.params import Params
 from prnn_jax.convert._onnx import to_onnx
-from prnn_jax.convert._onnx_graph import MOVE, Node, Scope
+from prnn_jax.convert._onnx_graph import Node, Scope
 
 #: What PyTorch calls the matrices of x and of h, which tells them apart.
 _NAMES = "weight_ih", "weight_hh"
@@ -87,7 +87,8 @@ def _x_and_h(read: "_Reader", both: Sequence[_Linear], c: str) -> Sequence[Any]:
         return None, None
     for x, h in (both, both[::-1]):
         fits, other_fits = (len(one.weight) == hidden for one in (h, x))
-        is_state = read.origin(h.input) == read.origin(c) != read.origin(x.input)
+        origin = read.scope.origin
+        is_state = origin(h.input) == origin(c) != origin(x.input)
         is_named = all(n in one.name for n, one in zip(_NAMES, (x, h), strict=True))
         if fits and (not other_fits or is_state or is_named):
             return x, h
@@ -268,10 +269,3 @@ class _Reader:
                 return None
             made += [int(n) for n in part.ravel()]
         return made if sorted(made) == list(range(width)) else None
-
-    def origin(self, name: str) -> str:
-        """What a value is a part of, or is moved from."""
-        made = self.scope.maker(name)
-        if made is None or made[0].op_type not in MOVE:
-            return name
-        return _Reader(made[1]).origin(made[0].input[0])

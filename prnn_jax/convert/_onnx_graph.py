@@ -122,6 +122,13 @@ class Scope:
         )
         return None if is_here or self._outer is None else self._outer.maker(name)
 
+    def origin(self, name: str) -> str:
+        """What a value is a part of, or is moved from."""
+        made = self.maker(name)
+        if made is None or made[0].op_type not in MOVE:
+            return name
+        return made[1].origin(made[0].input[0])
+
     def constant(self, name: str) -> np.ndarray | None:
         """A value that needs no input of the model; None of all others."""
         if name in self._initializers:

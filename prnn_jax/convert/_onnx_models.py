@@ -295,17 +295,7 @@ def _is_known(node: Node, name: str) -> bool:
     scope = node.scope
     if scope.constant(name) is not None:
         return True
-    return _is_zero_or_given(scope, name, _origin(scope, node.input(0)))
-
-
-def _origin(scope: Scope, name: str) -> str:
-    """What a value is moved from, or is a part of."""
-    made = scope.maker(name)
-    while made is not None and made[0].op_type in MOVE:
-        proto, scope = made
-        name = proto.input[0]
-        made = scope.maker(name)
-    return name
+    return _is_zero_or_given(scope, name, scope.origin(node.input(0)))
 
 
 def _is_zero_or_given(scope: Scope, name: str, x: str) -> bool:
