@@ -69,13 +69,14 @@ def checks_as_calls(folder: Path) -> tuple[str, ...]:
     return options if known.returncode == 0 else ()
 
 
-# Also in a child of a fork, which ThreadSanitizer refuses to look at.
+# Also in a child of a fork: ThreadSanitizer refuses to look at one, and in AddressSanitizer's
+# allocator (before LLVM 18) a lock that a worker holds while its process forks is never released.
 @pytest.mark.parametrize(
     ("sanitizer", "argument"),
     [
         ("thread", str(ROUNDS)),
         ("address,undefined", str(ROUNDS)),
-        ("address,undefined", "fork"),
+        ("undefined", "fork"),
     ],
 )
 def test_threads_are_free_of_races(sanitizer, argument, tmp_path, monkeypatch):
