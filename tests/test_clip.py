@@ -195,6 +195,11 @@ BAD = {
     "infinite": ("rnn", Clip(gradients=np.inf), "clip.gradients must be positive"),
     "three ends": ("lstm", Clip(state=(1.0, 2.0, 3.0)), "must be a number or a pair"),
     "ends in disorder": ("lstm", Clip(state=(1.0, -1.0)), "the smaller one first"),
+    "ends of an array": (
+        "lstm",
+        Clip(state=np.array([1, -1])),
+        "the smaller one first",
+    ),
     "c of a GRU": ("gru", Clip(state=1.0), "clip.state must be None for the gru"),
     "h of an RNN": ("rnn", Clip(projection=1.0), "clip.projection must be None for"),
     "no projection": ("lstm", Clip(projection=1.0), "must be None without params.w_hr"),

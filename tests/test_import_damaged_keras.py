@@ -2,6 +2,8 @@
 
 import zipfile
 
+import h5py
+import numpy as np
 import pytest
 from keras_support import HIDDEN, layers, model_of
 
@@ -28,3 +30,21 @@ def test_damaged_files(tmp_path):
             ValueError, match=r"other\.keras must .* an archive with me"
         ):
             import_keras(path)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_float64_is_not_taken_for_float32(tmp_path):
+    """As other backends of Keras save it."""
+    path = tmp_path / "model.h5"
+    model_of(layers.LSTM(HIDDEN)).save(path)
+    with h5py.File(path, "r+") as file:
+        arrays = {}
+        file.visititems(lambda name, one: arrays.update({name: one}))
+        for name, one in arrays.items():
+            if isinstance(one, h5py.Dataset):
+                value = np.float64(one[()])
+                del file[name]
+                file[name] = value
+    message = "a weight of .* is float64, which JAX has with jax_enable_x64 only"
+    with pytest.raises(ValueError, match=message):
+        import_keras(path)

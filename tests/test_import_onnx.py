@@ -1,5 +1,7 @@
 """Nodes of ONNX as networks, against ONNX Runtime."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from onnx_support import (
@@ -274,6 +276,11 @@ def computed_weights():
     return model_of(nodes, arrays, [value("V", 1, 4 * HIDDEN, IN)])
 
 
+def doubles():
+    arrays = {name: array.astype(np.float64) for name, array in weights("LSTM").items()}
+    return model_of([node_of("LSTM")], arrays)
+
+
 def computed_state():
     nodes = [
         helper.make_node("ReduceMax", ["X"], ["h"], axes=[0], keepdims=1),
@@ -307,6 +314,10 @@ def without_any():
             lambda: with_inputs("", "", "", "P", P=random(1, 2 * HIDDEN)),
             r"P must be \[directions, 3\*hidden\] = \[1, 21\], got \[1, 14\]",
         ),
+        (
+            doubles,
+            "W of the node 'the' is float64, which JAX has with jax_enable_x64 only",
+        ),
         (computed_weights, "W of the node 'the', 'W', must be constant"),
         (computed_state, "the initial state of the node 'the', 'h', must be constant"),
     ],
@@ -321,3 +332,12 @@ def test_names_and_files_that_are_not_there(tmp_path):
         import_onnx(lstm(), "other")
     with pytest.raises(FileNotFoundError):
         import_onnx(tmp_path / "absent.onnx")
+
+
+@pytest.mark.parametrize("suffix", ["", "/model.onnxtxt", "/model.json", "/model.onnx"])
+def test_folders_and_text_are_no_models(suffix, tmp_path):
+    path = f"{tmp_path}{suffix}"
+    if suffix:
+        Path(path).write_text("no model")
+    with pytest.raises(ValueError, match=f"{path} must be a model of ONNX"):
+        import_onnx(path)

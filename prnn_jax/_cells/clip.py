@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from prnn_jax._given import statics
@@ -64,7 +65,7 @@ def checked(op: str, given: Any) -> Clip | None:
         f"None, got {given!r}.",
     )
     state = given.state
-    if isinstance(state, (tuple, list)):
+    if isinstance(state, (tuple, list)) or np.ndim(state) == 1:
         check(
             len(state) == 2,
             f"{op}: clip.state must be a number or a pair, the least and the largest, "

@@ -141,6 +141,20 @@ class Imported:
         return jax.tree.map(for_all, self.state_0)
 
 
+def check_dtype(op: str, what: str, array: Any, remedy: str) -> None:
+    """That JAX has the dtype of an array of a model: float64 only if told.
+
+    Raises:
+      ValueError: it would become float32.
+    """
+    is_double = str(getattr(array, "dtype", "")).endswith("float64")
+    check(
+        not is_double or jax.dtypes.canonicalize_dtype("float64") == "float64",
+        f"{op}: {what} is float64, which JAX has with jax_enable_x64 only; {remedy} "
+        "float32.",
+    )
+
+
 def joined(op: str, networks: Sequence[Imported]) -> Imported:
     """Networks as the layers of one.
 

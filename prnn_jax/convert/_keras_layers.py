@@ -9,7 +9,7 @@ import numpy as np
 from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._imported import Imported, check_dtype
 from prnn_jax.convert._keras import activations, from_keras, to_keras
 
 OP = "import_keras"
@@ -103,6 +103,8 @@ def network(layer: Layer) -> Imported:
     reset_after = has_reset_after(layer)
     if layer.kind.startswith("CuDNN"):
         weights = _from_cudnn(layer, weights, converted)
+    for array in weights:
+        check_dtype(OP, f"a weight of {layer}", array, "build it with dtype")
     params = from_keras(converted, weights, reset_after=reset_after)
     return Imported(
         layers=(params,),

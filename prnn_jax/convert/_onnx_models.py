@@ -16,7 +16,7 @@ from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax.convert._directions import stack_directions
-from prnn_jax.convert._imported import Imported, joined
+from prnn_jax.convert._imported import Imported, check_dtype, joined
 from prnn_jax.convert._onnx import from_onnx
 from prnn_jax.convert._onnx_activations import options_of
 from prnn_jax.convert._onnx_cells import written_cells
@@ -59,7 +59,8 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
       The network, with its parameters as JAX's arrays.
 
     Raises:
-      ValueError: it is no model of ONNX; it has no such node, or several and `name`
+      ValueError: it is no model of ONNX; weights are float64, which JAX has with
+        jax_enable_x64 only; it has no such node, or several and `name`
         says none of them; weights depend on the model's input; or the node has what
         prnn_jax has not: input_forget, ThresholdedRelu, directions that
         differ in their activations, or from those of the other layers. Says which
@@ -98,6 +99,7 @@ def loaded(model: Any) -> Any:
     """A model, from what `import_onnx` takes."""
     try:
         import onnx
+        from google.protobuf import json_format, text_format
         from google.protobuf.message import DecodeError
     except ModuleNotFoundError as error:
         raise ImportError(f"{_OP} needs the package onnx: pip install onnx.") from error
@@ -110,9 +112,13 @@ def loaded(model: Any) -> Any:
         f"{type(model).__name__}.",
     )
     what = os.fspath(model) if is_path else "the bytes"
+    check(
+        not is_path or not os.path.isdir(model),
+        f"{_OP}: {what} must be a model of ONNX, got a folder; name the file in it.",
+    )
     try:
         proto = onnx.load(model) if is_path else onnx.load_from_string(model)
-    except DecodeError as error:
+    except (DecodeError, json_format.ParseError, text_format.ParseError) as error:
         raise ValueError(f"{_OP}: {what} must be a model of ONNX: {error}.") from error
     check(len(proto.graph.node) > 0, f"{_OP}: {what} must be a model of ONNX.")
     return proto
@@ -228,6 +234,9 @@ def _network(node: Node) -> Imported:
             )
     if node.proto.op_type == _QUANTIZED:
         arrays |= _dequantized(node, arrays, where)
+    for letter, array in arrays.items():
+        what = f"{letter} of {where}"
+        check_dtype(_OP, what, array, "export the model in")
     if "P" in arrays and not arrays["P"].any():
         del arrays["P"]  # as good as none, and faster
     _check_options(node, where)

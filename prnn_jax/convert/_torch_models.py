@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
 from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
 from prnn_jax.convert import _arrays
-from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._imported import Imported, check_dtype
 from prnn_jax.convert._pytorch import from_pytorch
 
 _OP = "import_pytorch"
@@ -304,12 +303,7 @@ def _imported(
     library_name: str, cell: CellName, arrays: dict[str, Any], path: str, **options
 ) -> Imported:
     for key, value in arrays.items():
-        is_double = str(getattr(value, "dtype", "")).endswith("float64")
-        check(
-            not is_double or jax.dtypes.canonicalize_dtype("float64") == "float64",
-            f"{_OP}: {path}.{key} is float64, which JAX has with jax_enable_x64 only; "
-            "model.float() makes it float32.",
-        )
+        check_dtype(_OP, f"{path}.{key}", value, "model.float() makes it")
     # A cell's arrays have no number of a layer.
     one = {key: f"{key}_l0" for key in arrays if not re.search(r"_l\d+", key)}
     arrays = {one.get(key, key): value for key, value in arrays.items()}
