@@ -1,5 +1,6 @@
 """The public functions whose recurrence has no product: element by element."""
 
+import functools
 from typing import Any, Unpack
 
 import jax
@@ -236,6 +237,31 @@ def _shares_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
     return (keeps, enters), (tangent, -tangent)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _entering(r: Array, decay: Array, c: float) -> Array:
+    """√(1 - a²) of log a = c σ(r) log σ(decay), exact where a is near 1.
+
+    So is its derivative, which goes to zero there: that of the root alone is infinite.
+    """
+    return jnp.sqrt(-jnp.expm1(2 * c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay)))
+
+
+@_entering.defjvp
+def _entering_jvp(c: float, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    r, decay = primals
+    log_keeps = jax.nn.log_sigmoid(decay)
+    log_a, share = c * jax.nn.sigmoid(r) * log_keeps, _entering(r, decay, c)
+    is_shut = share == 0
+    # -∂share/∂(log a) · log a = a² (-log a / share)
+    slope = jnp.where(is_shut, 0, -log_a / jnp.where(is_shut, 1, share))
+    slope = jnp.exp(2 * log_a) * slope
+    # ∂ log(-log σ(Λ)) / ∂Λ, which goes to -1.
+    is_over = log_keeps == 0
+    of_decay = jax.nn.sigmoid(-decay) / jnp.where(is_over, 1, log_keeps)
+    of_decay = jnp.where(is_over, -1, of_decay)
+    return share, slope * (jax.nn.sigmoid(-r) * tangents[0] + of_decay * tangents[1])
+
+
 def rg_lru(
     x: ArrayLike,
     w_gates: ArrayLike,
@@ -280,11 +306,12 @@ def rg_lru(
         r, i = gates_of(op, given, weights, 2, precision)
         checks.shape(op, "decay", decay, ("hidden",), r.shape[-1:])
         checks.same_dtype(op, {"x": given, "decay": decay})
-        log_a = c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay)
-        # 1 - a^2, exact where a is near 1.
-        share = jnp.sqrt(-jnp.expm1(2 * log_a))
-        b = share * (jax.nn.sigmoid(i) * given)
-        return linear(op, jnp.exp(log_a), b, h_0, **options)
+        # In 16 bits 1 - a² and log σ(Λ) would be zero long before they are.
+        wide = jnp.promote_types(given.dtype, jnp.float32)
+        r, decay = r.astype(wide), decay.astype(wide)
+        a = jnp.exp(c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay))
+        b = _entering(r, decay, c) * (jax.nn.sigmoid(i) * given)
+        return linear(op, *(n.astype(given.dtype) for n in (a, b)), h_0, **options)
 
     weights = {"w_gates": w_gates, "b_gates": b_gates, "decay": decay}
     return in_directions("rg_lru", one, weights, h_0, **options)
