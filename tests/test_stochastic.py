@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import random
+from jax import lax, random
 
 import prnn_jax
 from prnn_jax import stochastic_round
@@ -69,6 +69,31 @@ def test_no_finite_number_becomes_infinite(dtype):
         np.testing.assert_array_equal(np.abs(got), largest)
 
 
+def test_subnormals_of_bfloat16():
+    """By their bits: arithmetic may take them for zero."""
+    words = np.array([1, 64, 127, 0x8001], np.uint32)
+    exact = lax.bitcast_convert_type(words << 16, jnp.float32)
+    got = lax.bitcast_convert_type(stochastic_round(random.key(0), exact), jnp.uint16)
+    np.testing.assert_array_equal(got, words)
+    between = lax.bitcast_convert_type(jnp.full(20000, 3 << 15, jnp.uint32), "float32")
+    many = stochastic_round(random.key(1), between)
+    many = np.asarray(lax.bitcast_convert_type(many, jnp.uint16))
+    assert set(many) == {1, 2}
+    assert abs(many.mean() - 1.5) < 0.02
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_derivative_is_that_of_the_mean(dtype):
+    def loss(x):
+        return (
+            stochastic_round(random.key(0), x, dtype).astype(jnp.float32) ** 2
+        ).sum()
+
+    x = jnp.array([0.3, -1.7])
+    rounded = stochastic_round(random.key(0), x, dtype).astype(jnp.float32)
+    np.testing.assert_array_equal(jax.jit(jax.grad(loss))(x), 2 * rounded)
+
+
 def test_a_key_gives_the_same_bits_in_a_program():
     x = numbers(jnp.bfloat16)
     got = jax.jit(stochastic_round)(random.key(3), x)
@@ -91,6 +116,16 @@ def test_a_key_gives_the_same_bits_in_a_program():
 def test_other_types_are_refused(x, dtype, message):
     with pytest.raises(ValueError, match=f"stochastic_round: {message}"):
         stochastic_round(random.key(0), x, dtype)
+
+
+def test_a_number_is_no_key():
+    for call in (
+        lambda: stochastic_round(0, jnp.ones(2)),
+        lambda: prnn_jax.apply_updates(0, jnp.ones(2), jnp.ones(2)),
+        lambda: prnn_jax.init("lstm", 0, 3, 4),
+    ):
+        with pytest.raises(ValueError, match=r"key must be of jax.random.key, got 0"):
+            call()
 
 
 # ---- weights -------------------------------------------------------------------------
@@ -125,6 +160,13 @@ def test_trees_and_other_dtypes():
         ValueError, match=r"apply_updates: updates must be of the struct"
     ):
         prnn_jax.apply_updates(random.key(0), params, {"a": jnp.ones(3)})
+
+
+def test_an_update_is_of_its_weights_shape():
+    weight = jnp.ones(3, jnp.bfloat16)
+    for update in (jnp.ones(2), jnp.ones((2, 3))):
+        with pytest.raises(ValueError, match=r"of its weight's shape, \[3\], got \["):
+            prnn_jax.apply_updates(random.key(0), weight, update)
 
 
 def train(how: str, steps: int = 400) -> float:

@@ -50,6 +50,16 @@ def dtype(op: str, value) -> np.dtype:
         ) from None
 
 
+def key(op: str, value) -> None:
+    """`value` must be a key of jax.random, of either kind."""
+    dtype = getattr(value, "dtype", np.dtype(np.float32))
+    is_new = jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    check(
+        is_new or (dtype == np.uint32 and np.ndim(value) == 1),
+        f"{op}: key must be of jax.random.key, got {value!r}.",
+    )
+
+
 def is_array(op: str, name: str, value) -> None:
     """`value` must be an array, of a dtype that is one of JAX's or NumPy's."""
     kind = type(value).__name__

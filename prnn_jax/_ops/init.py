@@ -124,6 +124,7 @@ def init(
       ValueError: sizes or options do not fit; says what was expected.
     """
     check_cell_name("init", cell, get_args(LinearCellName))
+    checks.key("init", key)
     checks.known_options("init", own, InitOptions)
     checks.one_of("init", "scheme", scheme, get_args(Scheme))
     input_size = size("init", "input_size", input_size)

@@ -1,5 +1,6 @@
 """Stochastic rounding: weights in 16 bits that train without a copy in float32."""
 
+import functools
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ def stochastic_round(key: Array, x: ArrayLike, dtype: Any = jnp.bfloat16) -> Arr
     the probability :math:`(x - a) / (b - a)`, else a (Gupta et al. 2015,
     arXiv:1502.02551; nervanagpu has it). What `dtype` has stays as it is, so do NaN and
     infinities. A number beyond the largest of `dtype` becomes that, never infinity.
+    The derivative is that of the mean, 1.
 
     The same key gives the same bits on every platform, under `jit` and on meshes, as
     `jax.random.bits` does.
@@ -33,7 +35,7 @@ def stochastic_round(key: Array, x: ArrayLike, dtype: Any = jnp.bfloat16) -> Arr
       As x, of `dtype`.
 
     Raises:
-      ValueError: x or dtype is of another type.
+      ValueError: key, x or dtype is of another type.
     """
     checks.one_of("stochastic_round", "dtype", jnp.dtype(dtype).name, _DTYPES)
     dtype = jnp.dtype(dtype)
@@ -45,18 +47,34 @@ def stochastic_round(key: Array, x: ArrayLike, dtype: Any = jnp.bfloat16) -> Arr
         f"stochastic_round: x must be float32 or {dtype}, got {x.dtype}; round it to "
         "float32 first.",
     )
-    least, dropped = jnp.finfo(dtype).smallest_normal, 23 - jnp.finfo(dtype).nmant
-    random = jax.random.bits(key, x.shape, jnp.uint32)
+    checks.key("stochastic_round", key)
+    return _rounded(dtype, jax.random.bits(key, x.shape, jnp.uint32), x)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _rounded(dtype: Any, random: Array, x: Array) -> Array:
+    dropped = 23 - jnp.finfo(dtype).nmant
     bits = lax.bitcast_convert_type(x, jnp.uint32)
     # The bits of a float go on from one power of two to the next, as numbers do.
     below = (1 << dropped) - 1
     rounded = (bits + (random & below)) & ~jnp.uint32(below)
+    if dtype == jnp.bfloat16:  # half of the bits; arithmetic may lose subnormals
+        sign, largest = rounded & jnp.uint32(1 << 31), jnp.uint32(0x7F7F0000)
+        whole = sign | jnp.minimum(rounded & jnp.uint32(0x7FFFFFFF), largest)
+        out = lax.bitcast_convert_type((whole >> 16).astype(jnp.uint16), dtype)
+        return jnp.where(jnp.isfinite(x), out, x.astype(dtype))
     out = lax.bitcast_convert_type(rounded, jnp.float32)
-    if dtype == jnp.float16:  # below this, its numbers are equally far apart
-        out = jnp.where(jnp.abs(x) < least, _subnormal(x, random), out)
+    # Below this, float16's numbers are equally far apart.
+    is_small = jnp.abs(x) < jnp.finfo(dtype).smallest_normal
+    out = jnp.where(is_small, _subnormal(x, random), out)
     largest = jnp.float32(jnp.finfo(dtype).max)
     out = jnp.where(jnp.isfinite(x), jnp.clip(out, -largest, largest), x)
     return out.astype(dtype)
+
+
+@_rounded.defjvp
+def _rounded_jvp(dtype: Any, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
+    return _rounded(dtype, *primals), tangents[1].astype(dtype)
 
 
 def _subnormal(x: Array, random: Array) -> Array:
@@ -88,7 +106,7 @@ def apply_updates(key: Array, params: Any, updates: Any) -> Any:
       As params.
 
     Raises:
-      ValueError: the trees differ.
+      ValueError: the trees differ, or an update is not of its weight's shape.
     """
     leaves, structure = jax.tree.flatten(params, is_leaf=_is_none)
     given, of_updates = jax.tree.flatten(updates, is_leaf=_is_none)
@@ -97,6 +115,7 @@ def apply_updates(key: Array, params: Any, updates: Any) -> Any:
         f"apply_updates: updates must be of the structure of params, {structure}, got "
         f"{of_updates}.",
     )
+    checks.key("apply_updates", key)
     keys = jax.random.split(key, max(len(leaves), 1))
     moved = [_moved(*each) for each in zip(keys, leaves, given, strict=True)]
     return jax.tree.unflatten(structure, moved)
@@ -110,6 +129,11 @@ def _moved(key: Array, param: Any, update: Any) -> Any:
     if param is None or update is None:
         return param
     param = jnp.asarray(param)
+    check(
+        jnp.shape(update) in ((), param.shape),
+        f"apply_updates: an update must be of its weight's shape, {list(param.shape)}, "
+        f"got {list(jnp.shape(update))}.",
+    )
     if param.dtype.name not in _DTYPES:
         return (param + update).astype(param.dtype)
     exact = param.astype(jnp.float32) + jnp.asarray(update, jnp.float32)
