@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from cases import SMALL, Case
 
+import prnn_jax
+
 CASE = Case("lstm", 40, (2,), 6, 4, state=True)
 WAYS = {
     "jvp": lambda f, x: jax.jvp(f, (x,), (x,)),
@@ -71,3 +73,16 @@ def test_nothing_of_it_is_in_a_program(transformation):
     plain = jax.jit(functools.partial(function)).lower(x).as_text()
     assert "prnn_tangent" not in text + plain
     assert "prnn_identity" not in text + plain
+
+
+@pytest.mark.parametrize("way", ["jvp", "hessian", "linearize"])
+def test_of_cells_without_a_product(way):
+    params = prnn_jax.init("min_gru", jax.random.key(0), 5, 4)
+
+    def function(x, **how):
+        return jnp.sin(prnn_jax.min_gru(x, **params, **how)[0]).sum()
+
+    x = jnp.ones((2, 3, 5))
+    with pytest.raises(TypeError, match=r'pass implementation="scan" for it'):
+        WAYS[way](function, x)
+    WAYS[way](functools.partial(function, implementation="scan"), x)

@@ -237,6 +237,20 @@ def test_export_of_any_batch_and_time():
         assert_bitwise_equal(made.call(*given), jax.jit(run)(*given))
 
 
+@pytest.mark.parametrize("others", [["cuda"], ["cuda", "tpu"]], ids=str)
+def test_export_of_any_time_for_several_platforms(others):
+    batch, time = jax.export.symbolic_shape("b, t")
+    sequence = jax.ShapeDtypeStruct((batch, time, 5), jnp.float32)
+    program = jax.export.export(
+        jax.jit(prnn_jax.linear_recurrence),
+        platforms=["cpu", *others],
+        disabled_checks=prnn_jax.export_checks(),
+    )(sequence, sequence)
+    arrays = arrays_of(3, 7, 5, (), constant=False)
+    given = arrays["a"], arrays["b"]
+    assert_bitwise_equal(program.call(*given), prnn_jax.linear_recurrence(*given))
+
+
 def test_no_steps_leave_the_state():
     h_0 = jnp.ones((2, 3))
     y, h = prnn_jax.linear_recurrence(jnp.ones((2, 0, 3)), jnp.ones((2, 0, 3)), h_0)

@@ -34,6 +34,11 @@ for name in ("indrnn", "sru-peepholes", "qrnn-fo"):
             mesh = jax.make_mesh((4,), ("data",), axis_types=(kind,))
             with jax.set_mesh(mesh):
                 put = jax.device_put(x, NamedSharding(mesh, P("data")))
+                if kind == AxisType.Explicit:  # controls too
+                    options = {name: control if name == "reverse" else
+                               jax.device_put(control, NamedSharding(mesh, P("data")))
+                               for name, control in options.items()}
+                    gradient = jax.jit(jax.grad(loss, (0, 1)))
                 found = gradient(put, weights)
             pairs = zip(*map(jax.tree.leaves, (found, expected)))
             error = max(float(np.abs(np.asarray(a) - b).max()) for a, b in pairs)

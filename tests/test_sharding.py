@@ -55,6 +55,30 @@ def test_a_sharded_time_axis_is_an_error_where_meshes_are_explicit():
     assert "the time axis must not be sharded, but is over mesh axis 'data'" in message
 
 
+UNPLACED = """
+import jax, numpy as np
+from jax.sharding import AxisType, PartitionSpec as P
+import prnn_jax
+x = np.random.default_rng(0).standard_normal((8, 6, 5)).astype("f")
+for cell in ("lstm", "gru", "rnn", "slstm"):
+    params = prnn_jax.init(cell, jax.random.key(0), 5, 7)
+    def loss(params, x):
+        return (getattr(prnn_jax, cell)(x, params)[0] ** 2).sum()
+    gradient = jax.jit(jax.grad(loss, (0, 1)))
+    expected = gradient(params, x)
+    with jax.set_mesh(jax.make_mesh((8,), ("d",), axis_types=(AxisType.Explicit,))):
+        put = jax.device_put(x, P("d"))
+        closed = jax.jit(lambda x: jax.grad(loss, (0, 1))(params, x))
+        for found in (gradient(params, put), closed(put)):
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
+                         jax.device_get(found), jax.device_get(expected))
+"""
+
+
+def test_weights_made_before_an_explicit_mesh_have_gradients():
+    run_python(UNPLACED, XLA_FLAGS=EIGHT_DEVICES)
+
+
 FROM_THE_HOST = """
 import jax, numpy as np
 from jax.sharding import AxisType

@@ -29,6 +29,18 @@ def reverse_mode_only(call: Call, tree):
         instead = instead[1:]
     if call.clips_gradients:
         through, instead = "Clip(gradients=...)", [*instead, "gradients=None"]
+    return _with_message(through, instead, tree)
+
+
+def elementwise_reverse_mode_only(implementation: str | None, tree):
+    """The same of a recurrence without a product, which the scan alone can."""
+    if implementation == "scan":
+        return tree
+    through = "recurrences without a product in a step"
+    return _with_message(through, ['implementation="scan"'], tree)
+
+
+def _with_message(through: str, instead: list[str], tree):
     message = _MESSAGE.format(through, " and ".join(instead))
     return jax.tree.map(lambda x: _guarded(x, message), tree)
 

@@ -192,7 +192,7 @@ def _like(b: Array) -> Any:
 
 
 def _anywhere(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
-    if how.f is not None:
+    if how.f is not None or not isinstance(b.shape[1], int):  # time may be symbolic
         return _by_scan(how, a, b, y_0)
     wide = jnp.promote_types(b.dtype, jnp.float32)
     factors = _factors(how, a, b).astype(wide)

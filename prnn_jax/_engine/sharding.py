@@ -111,10 +111,16 @@ def varying_axes(x: Array) -> frozenset:
     return frozenset(varying or ())
 
 
-def sharding_of_sum(x: Array):
-    """`out_sharding` of the gradient of x, a sum over batch and time; or None."""
-    sharding = getattr(jax.typeof(x), "sharding", None)
-    return sharding if _is_explicit(sharding) else None
+def sharding_of_sum(x: Array, *terms: Array):
+    """`out_sharding` of the gradient of x, a sum over batch and time; or None.
+
+    Of an x that is on no mesh, where `terms` are, every device has the whole of it.
+    """
+    sharding, *others = (getattr(jax.typeof(a), "sharding", None) for a in (x, *terms))
+    if _is_explicit(sharding):
+        return sharding
+    meshes = [other.mesh for other in others if _is_explicit(other)]
+    return jax.sharding.NamedSharding(meshes[0], P()) if meshes else None
 
 
 def is_sharded(x: Array, axis: int) -> bool:

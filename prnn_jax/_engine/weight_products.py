@@ -80,7 +80,7 @@ def gradients(
     """Of each, summed over all steps and rows."""
     given = tuple(weights), projection
     if call.implementation == "scan" or not _is_native(w_hh, given):
-        return _by_xla(call.precision, sharding_of_sum(w_hh), *given)
+        return _by_xla(call.precision, sharding_of_sum(w_hh, weights[0].da), *given)
     return _anywhere(call.precision)(*given)
 
 
@@ -91,7 +91,7 @@ def _is_native(w_hh: Array, given) -> bool:
     # Sizes may be known only when the program runs.
     if not all(isinstance(n, int) and n > 0 for n in sizes):
         return False
-    is_single = sharding_of_sum(w_hh) is None and not varying_axes(w_hh)
+    is_single = sharding_of_sum(w_hh, *arrays) is None and not varying_axes(w_hh)
     dtype, *more = {x.dtype.name for x in arrays}
     if not is_single or more or dtype not in DTYPES:
         return False
@@ -168,7 +168,11 @@ def _by_xla(precision, out_sharding, weights, projection) -> Results:
             "abgc,igc->abi", da, w, precision=precision, out_sharding=sharding_of_sum(x)
         )
     dw = jnp.einsum(
-        "abi,abgc->igc", x, da, precision=precision, out_sharding=sharding_of_sum(w)
+        "abi,abgc->igc",
+        x,
+        da,
+        precision=precision,
+        out_sharding=sharding_of_sum(w, da),
     )
     return of_weights, OfProjection(dx, dw, da.sum((0, 1)))
 

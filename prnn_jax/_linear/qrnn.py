@@ -233,7 +233,9 @@ def _gathered(
 ) -> list[Array]:
     """The same where each row has beginnings of its own."""
     axis, time, before = steps.axis, steps.time, x_0.shape[-2]
+    # On an Explicit mesh, where x is.
     t = lax.broadcasted_iota(jnp.int32, steps.sizes, axis)
+    t = t + jnp.zeros_like(x[..., 0], jnp.int32)
     ends = time if lengths is None else steps.along(lengths)
     number = ends - 1 - t if reverse else t  # of the step, in the order of processing
     latest = jnp.zeros_like(t)  # of the resets up to here, from 1; 0 for none

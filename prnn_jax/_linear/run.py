@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from prnn_jax._autodiff.forward_mode import elementwise_reverse_mode_only
 from prnn_jax._call.controls import checked_lengths, steps_that_count
 from prnn_jax._call.options import Implementation, Lengths, MaskedY, Options, Resets
 from prnn_jax._call.step_mask import check_alone, which_count
@@ -326,5 +327,6 @@ def _flat(how: Elementwise, time_major: bool, a: Array, b: Array, h_0: Array) ->
     of_a = a.reshape(shape) if a.ndim == b.ndim else None
     if of_a is None:
         of_a = jnp.broadcast_to(a, h_0.shape).reshape(rows, width)
-    y = recur(how, of_a, b.reshape(shape), h_0.reshape(rows, width))
+    arrays = of_a, b.reshape(shape), h_0.reshape(rows, width)
+    y = recur(how, *elementwise_reverse_mode_only(how.implementation, arrays))
     return y.reshape(b.shape)
