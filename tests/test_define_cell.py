@@ -173,6 +173,13 @@ BAD = {
     "no function": (("own", 7), {"gates": "a"}, "step must be a function, got 7"),
     "gates": (("own", kept), {"gates": "aa"}, "gates must be different small letters"),
     "no h": (("own", kept), {"gates": "a", "states": "ch"}, "must be 'h', got 'ch'"),
+    "a linear cell's name": (("min_gru", kept), {"gates": "a"}, "got 'min_gru'"),
+    "a word of Python": (("class", kept), {"gates": "a"}, "an identifier, got 'class'"),
+    "too few arguments": (
+        ("own", kept),
+        {"gates": "a", "per_unit": 2},
+        "own: its step must take 5 arguments, a_x, product, state and 2 of per_unit",
+    ),
     "per_unit": (("own", kept), {"gates": "a", "per_unit": -1}, "per_unit must be at"),
 }
 
@@ -189,12 +196,13 @@ RETURNS = {
     "a shape": (
         lambda a_x, product, state: (state[0][..., :1],),
         r"states of the shape and dtype of those before, float32 \[3, 1, 9\], got "
-        r"float32 \(3, 1, 1\)",
+        r"float32 \[3, 1, 1\]",
     ),
     "a dtype": (
         lambda a_x, product, state: (state[0].astype(jnp.bfloat16),),
         "got bfloat16",
     ),
+    "a number": (lambda a_x, product, state: (0.0,), "got float"),
 }
 
 
@@ -203,6 +211,45 @@ def test_what_a_step_must_return(step, message):
     cell = prnn_jax.define_cell("own", step, gates="a")
     with pytest.raises(ValueError, match=f"own: its step must return .*{message}"):
         cell(X, cell.init(KEY, IN, HIDDEN))
+
+
+PRODUCTS = {
+    "no letter of its": (
+        lambda h: ("z",),
+        "product's gate must be one of 'a', 'b', or",
+    ),
+    "a place past the last": (lambda h: (2,), "its place from 0 to 1, got 2"),
+    "a place from the end": (lambda h: (-1,), "its place from 0 to 1, got -1"),
+    "several": (lambda h: (slice(2),), "product's gate must be one of"),
+    "some of h": (None, r"an array of h's shape, \[3, 1, 9\], got float32 \[3, 1, 2\]"),
+    "the states": ((), r"an array of h's shape, \[3, 1, 9\], got tuple"),
+}
+
+
+@pytest.mark.parametrize(("gate", "message"), PRODUCTS.values(), ids=PRODUCTS)
+def test_what_a_product_is_of(gate, message):
+    def step(a_x, product, state):
+        (h,) = state
+        if gate == ():
+            return product(state)
+        return (product(h[..., :2])[0],) if gate is None else (product(h, *gate(h)),)
+
+    cell = prnn_jax.define_cell("own", step, gates="ab")
+    with pytest.raises(ValueError, match=message):
+        cell(X, cell.init(KEY, IN, HIDDEN))
+
+
+def test_a_gate_has_a_letter_and_a_place():
+    def by(*gates):
+        def step(a_x, product, state):
+            (h,) = state
+            a, b = (product(h, gate) for gate in gates)
+            return (jnp.tanh(a_x[0] + a) + jnp.tanh(a_x[1] + b),)
+
+        return prnn_jax.define_cell("own", step, gates="ab")
+
+    params = by(0, 1).init(KEY, IN, HIDDEN)
+    assert_bitwise_equal(by("a", "b")(X, params), by(0, 1)(X, params))
 
 
 def test_what_such_a_cell_has_not():

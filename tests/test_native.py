@@ -69,8 +69,8 @@ def checks_as_calls(folder: Path) -> tuple[str, ...]:
     return options if known.returncode == 0 else ()
 
 
-# Also in a child of a fork: ThreadSanitizer refuses to look at one, and in AddressSanitizer's
-# allocator (before LLVM 18) a lock that a worker holds while its process forks is never released.
+# Also in a child of a fork: ThreadSanitizer refuses to look at one, AddressSanitizer's
+# allocator (before LLVM 18) never releases a lock that a worker held at the fork.
 @pytest.mark.parametrize(
     ("sanitizer", "argument"),
     [

@@ -347,7 +347,9 @@ def test_calls_that_do_not_fit():
         layer(x[..., 1:])
     with pytest.raises(ValueError, match=r"\[\*batch, time, in_features\].*got \[7\]"):
         layer(x[0, 0])
-    with pytest.raises(ValueError, match=r"must be \(c, h\), each .*= \[3, 11\], got"):
+    with pytest.raises(
+        ValueError, match=r"must be \(c, h\), each .*= \[3, 11\], got one array"
+    ):
         layer(x, initial_carry=h)
     with pytest.raises(ValueError, match=r"got \(\[11\], \[11\]\)"):
         layer(x, initial_carry=(h[0], h[0]))

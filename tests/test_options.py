@@ -166,6 +166,7 @@ def test_sizes(name):
         ({"platform": 3}, "explain: platform must be a name, such as 'cpu', got 3."),
         ({"device": 3}, "explain: device must be a name, such as 'NVIDIA H200', got 3"),
         ({"dtype": "float"}, None),
+        ({"dtype": "int32"}, "explain: dtype must be a floating one, such as"),
         ({"dtype": "half a float"}, "explain: dtype must be one, such as jnp.float32"),
         ({"precision": "exact"}, "explain: precision must be one of None"),
     ],

@@ -1,9 +1,11 @@
 """Cells of one's own: gate math in jax.numpy, everything around it ours."""
 
+import inspect
 import itertools
+import keyword
 import string
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import jax.numpy as jnp
 from jax import Array
@@ -22,6 +24,7 @@ from prnn_jax._call.options import (
     Zoneout,
 )
 from prnn_jax._cells.table import CELLS, NAMES, Cell, Defined
+from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._given.statics import whole
@@ -138,7 +141,8 @@ def define_cell(
       name: for messages; no name of a cell of the package.
       step: `step(a_x, product, state, *own) -> state'`. a_x: a tuple of arrays
         `[..., hidden]`, `x w_ih + b_ih` of each gate. `product(v)`: the same of
-        `v w_hh + b_hh`, mostly of `v = h`; `product(v, gate)` of one gate alone.
+        `v w_hh + b_hh`, mostly of `v = h`, as wide as h; `product(v, gate)` of one gate
+        alone, by its letter or its place from 0 on.
         state: a tuple of arrays `[..., hidden]`; the first is h, the layer's output.
         own: numbers that each unit has for itself, `[..., hidden]` each. Which
         `[...]` these are is of no concern to a step: it may work along the last axis,
@@ -153,12 +157,18 @@ def define_cell(
       `recurrence`, `init` and `explain`, too.
 
     Raises:
-      ValueError: names or letters do not fit; while tracing, if a step gives something
-        else than the states it was given, in number, shape and dtype.
+      ValueError: names, letters or the step's arguments do not fit; while tracing, if a
+        step gives something else than the states it was given, in number, shape and
+        dtype, or asks for the product of something else, or of a gate there is not.
     """
     check(
-        isinstance(name, str) and name.isidentifier() and name not in NAMES,
-        f"{_OP}: name must be an identifier, and none of {', '.join(NAMES)}, got "
+        isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name),
+        f"{_OP}: name must be an identifier, got {name!r}.",
+    )
+    taken = (*NAMES, *get_args(LinearCellName))
+    check(
+        name not in taken,
+        f"{_OP}: name must be an identifier, and none of {', '.join(taken)}, got "
         f"{name!r}.",
     )
     check(callable(step), f"{_OP}: step must be a function, got {step!r}.")
@@ -171,14 +181,17 @@ def define_cell(
         )
     check(states[0] == "h", f"{_OP}: the first of states must be 'h', got {states!r}.")
     per_unit = whole(_OP, "per_unit", per_unit)
+    _check_arguments(name, step, per_unit)
 
     def of_table(call, a_x: Array, state, product: Callable, own: Array | None = None):
         del call
         given = own if own is None else jnp.split(own, per_unit, -1)
 
-        def product_of(v: Array, gate: int | None = None):
+        def product_of(v: Array, gate: int | str | None = None):
+            _check_multiplied(name, state[0], v)
             if gate is not None:
-                return product(v, gate, gate + 1)
+                at = _gate_at(name, gates, gate)
+                return product(v, at, at + 1)
             return tuple(jnp.split(product(v, 0, len(gates)), len(gates), -1))
 
         after = step(
@@ -209,9 +222,54 @@ def _check_after(name: str, before: Sequence[Array], after: Any) -> None:
         f"{len(after) if is_several else type(after).__name__}.",
     )
     for old, new in zip(before, after, strict=True):
-        came = getattr(new, "shape", None), getattr(new, "dtype", None)
         check(
-            came == (old.shape, old.dtype),
+            _is_like(new, old),
             f"{name}: its step must return states of the shape and dtype of those "
-            f"before, {old.dtype} {list(old.shape)}, got {came[1]} {came[0]}.",
+            f"before, {_described(old)}, got {_described(new)}.",
         )
+
+
+def _check_arguments(name: str, step: Step, per_unit: int) -> None:
+    try:
+        signature = inspect.signature(step)
+    except ValueError:  # of some that are not written in Python
+        return
+    count = 3 + per_unit
+    try:
+        signature.bind(*range(count))
+    except TypeError as error:
+        raise ValueError(
+            f"{name}: its step must take {count} arguments, a_x, product, state"
+            f"{f' and {per_unit} of per_unit' if per_unit else ''}, got a step of "
+            f"{signature}: {error}."
+        ) from error
+
+
+def _check_multiplied(name: str, h: Array, v: Any) -> None:
+    check(
+        getattr(v, "shape", None) == h.shape,
+        f"{name}: product must be given an array of h's shape, {list(h.shape)}, got "
+        f"{_described(v)}.",
+    )
+
+
+def _gate_at(name: str, gates: str, gate: Any) -> int:
+    is_letter = isinstance(gate, str) and len(gate) == 1 and gate in gates
+    is_place = isinstance(gate, int) and not isinstance(gate, bool)
+    check(
+        is_letter or (is_place and 0 <= gate < len(gates)),
+        f"{name}: product's gate must be one of {', '.join(map(repr, gates))}, or its "
+        f"place from 0 to {len(gates) - 1}, got {gate!r}.",
+    )
+    return gates.index(gate) if is_letter else gate
+
+
+def _is_like(new: Any, old: Array) -> bool:
+    came = getattr(new, "shape", None), getattr(new, "dtype", None)
+    return came == (old.shape, old.dtype)
+
+
+def _described(value: Any) -> str:
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        return f"{type(value).__name__}"
+    return f"{value.dtype} {list(value.shape)}"

@@ -102,6 +102,10 @@ def explain(
         f"{proj_size}.",
     )
     dtype = checks.dtype("explain", dtype)
+    checks.check(
+        jnp.issubdtype(dtype, jnp.floating),
+        f"explain: dtype must be a floating one, such as jnp.float32, got {dtype}.",
+    )
     for name, given in (("platform", platform), ("device", device)):
         checks.check(
             given is None or isinstance(given, str),

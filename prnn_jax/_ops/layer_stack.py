@@ -140,7 +140,7 @@ def stack(
         mean, :math:`s' = k s + (1 - k) s_{new}` with k the share.
       skip_connections: add a layer's input, before its norm, to its output, where they
         have the same width.
-      time_major: x, y and resets are `[time, *batch, ...]`.
+      time_major: x, y, mask and resets are `[time, *batch, ...]`.
       reserve: as in `lstm`.
       precision: as in `lstm`.
       implementation: as in `lstm`.

@@ -103,7 +103,7 @@ def lstm(
         (`BidirectionalParams`, or `Params`), so have the states (and masks that are
         shaped as states), and y is `[*batch, time, 2*hidden]`, forward before backward.
       merge: of the two directions' y: "concat", or "sum" for `[*batch, time, hidden]`.
-      time_major: x, y, resets and zoneout are `[time, *batch, ...]`.
+      time_major: x, y, mask, resets and zoneout are `[time, *batch, ...]`.
       reserve: what is kept for the backward pass: "fast" keeps the gates; "lean" keeps
         only the states, and makes a_x and the gates again, by products over many
         steps, in chunks of time.

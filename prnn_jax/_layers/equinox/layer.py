@@ -253,7 +253,7 @@ class Layer(eqx.Module):
           resets: `[*batch, time]`: where not zero, the state is replaced before that
             step.
           reset_to: what it is replaced with, shaped as state; zeros if not given.
-          time_major: xs, ys and resets are `[time, *batch, ...]`.
+          time_major: xs, ys, mask and resets are `[time, *batch, ...]`.
           key: for recurrent dropout and zoneout; needed if the layer has some, except
             at inference. Masks are those of `prnn_jax.stack` for its first layer.
           inference: overrides the layer's own.

@@ -115,7 +115,7 @@ class Form:
                 )
             ),
             f"{name} must be {wanted}, each {axes[last]} = {each}{but}, got "
-            f"{jax.tree.map(lambda x: list(jnp.shape(x)), carry)}.",
+            f"{_described(carry)}.",
         )
         leaves = [jnp.asarray(x, dtype) for x in jax.tree.leaves(carry)]
         count = len(self.order)
@@ -133,3 +133,10 @@ class Form:
         if not self.bidirectional:
             return carry
         return tuple(s[0] for s in carry), tuple(s[1] for s in carry)
+
+
+def _described(carry: Any) -> str:
+    """Shapes in the structure of a carry; of one array, that it is one."""
+    if hasattr(carry, "shape"):
+        return f"one array {list(carry.shape)}"
+    return str(jax.tree.map(lambda x: list(jnp.shape(x)), carry))
