@@ -3,7 +3,7 @@
 #include "cpu/int8.h"
 #include "cpu/packing.h"
 #include "cpu/product.h"
-#include "cpu/steps.h"
+#include "cpu/row_blocks.h"
 #include "cpu/unpacked.h"
 
 namespace prnn::PRNN_ISA {
@@ -39,11 +39,9 @@ PRNN_HD Product product_of(const Blocking& blocking, const RowBlock& block, int 
 
 // The products with a panel, micropanel by micropanel, of those of some blocks of rows that have
 // them.
-template <int kPhase, class Pass>
-PRNN_HD void multiply(const Pass& pass, const Blocking& blocking, const Panel& panel,
+PRNN_HD void multiply(const Blocking& blocking, std::int64_t depth, const Panel& panel,
                       const RowBlock* blocks, int count, float* out) {
   const Units& units = panel.units;
-  const std::int64_t depth = pass.depth(kPhase);
   const auto visit = [&](auto&& f) __attribute__((always_inline)) {
     float* at = out;
     for (const RowBlock* block = blocks; block < blocks + count; ++block) {
@@ -62,14 +60,12 @@ PRNN_HD void multiply(const Pass& pass, const Blocking& blocking, const Panel& p
 }
 
 // The products of all the part's rows with some panels, and their steps.
-template <int kPhase, class Pass>
-PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking,
-                            const AdjacentPanels& adjacent, std::int64_t group, std::int64_t step,
-                            const Part& part) {
+[[gnu::noinline]] inline void advance_panels(RowBlocks& all, const Blocking& blocking,
+                                             const AdjacentPanels& adjacent, const Part& part) {
   alignas(64) float products[max(kMostPendingFloats, kMaxRows * kMaxVectors * kWidth)];
   const Units &front = adjacent.panels[0].units, &back = adjacent.panels[adjacent.count - 1].units;
   const bool ascends = front.first <= back.first;
-  const std::int64_t depth = pass.depth(kPhase);
+  const std::int64_t depth = all.depth;
   std::int64_t most_rows = min(min(part.last_row - part.first_row, kMostPendingRows),
                                max(kMostPendingFloats / adjacent.lanes(), blocking.rows));
   const bool is_int8 = blocking.weights == WeightFormat::kInt8;
@@ -77,7 +73,7 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking,
   constexpr std::int64_t kMostPrepared = Int8::row_floats(kMostQuantised);
   alignas(64) float prepared[kMostPrepared];
   const std::int64_t panel_stride = most_rows * front.lanes();
-  const Pending pending{pass.units(kPhase),
+  const Pending pending{all.units,
                         ascends ? front.first : back.first,
                         adjacent.count * front.vectors,
                         front.vectors,
@@ -85,7 +81,6 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking,
                         front.lanes(),
                         front.product_lanes(),
                         panel_stride};
-  RowBlocks<Pass> all(pass, blocking, kPhase, group, step, part);
   RowBlock blocks[kMostPendingRows];
   for (bool is_more = true; is_more;) {
     int count = 0;
@@ -107,10 +102,10 @@ PRNN_HD void advance_panels(const Pass& pass, const Blocking& blocking,
     }
     for (int n = 0; n < adjacent.count; ++n) {
       float* const out = products + (ascends ? n : adjacent.count - 1 - n) * panel_stride;
-      multiply<kPhase>(pass, blocking, adjacent.panels[n], blocks, count, out);
+      multiply(blocking, depth, adjacent.panels[n], blocks, count, out);
     }
     for (int b = 0, first = 0; b < count; first += blocks[b++].count)
-      take_steps_of<kPhase>(pass, pending, group, step, blocks[b], first);
+      all.take_steps(pending, blocks[b], first);
   }
 }
 
@@ -141,7 +136,7 @@ void put_products(const Pass& pass, const Blocking& blocking, float* packed, con
   for (std::int64_t g = part.first_group; g < part.last_group; ++g)
     for (std::int64_t i = 0; i < part.last_panel - part.first_panel; ++i) {
       const auto [weights, units] = take_panel<kPhase>(pass, blocking, packed, g, step, part, i);
-      RowBlocks<Pass> all(pass, blocking, kPhase, g, step, part);
+      RowBlocksOf<kPhase, Pass> all(pass, blocking, g, step, part);
       RowBlock blocks[kMostBlocks];
       for (bool is_more = true; is_more;) {
         int count = 0;
@@ -173,7 +168,9 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
   for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
     AdjacentPanels adjacent;
     const auto advance_adjacent = [&] {
-      if (adjacent.count > 0) advance_panels<kPhase>(pass, blocking, adjacent, g, step, part);
+      if (adjacent.count == 0) return;
+      RowBlocksOf<kPhase, Pass> all(pass, blocking, g, step, part);
+      advance_panels(all, blocking, adjacent, part);
       adjacent.count = 0;
     };
     for (std::int64_t i = 0; i < part.last_panel - part.first_panel; ++i) {

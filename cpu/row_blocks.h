@@ -1,34 +1,50 @@
-// The rows of a part in one step, in blocks that are multiplied at once.
+// The rows of a part in a phase of a step, in blocks that are multiplied at once.
 #pragma once
 #include "cpu/fast_path.h"
 #include "cpu/pack.h"
-#include "cpu/problem.h"
+#include "cpu/steps.h"
 
 namespace prnn::PRNN_ISA {
 
-struct RowBlock {
-  std::int64_t rows[kMaxRows];
-  const float* inputs[kMaxRows];  // what they multiply
-  int count;
-  bool multiplies;   // or there is nothing to multiply, and products are zero
-  bool is_prepared;  // what it multiplies: Products::prepare
-  bool is_fast;      // as are_fast() says
-};
-
-// Gives them one after the other, of nearly equal size. Rows that have a product are in blocks by
-// themselves, so that a row that has ended costs next to nothing.
-template <class Pass>
+// As the loops over panels see them, which are compiled once for all passes.
 class RowBlocks {
  public:
-  PRNN_HD RowBlocks(const Pass& pass, const Blocking& blocking, int phase, std::int64_t group,
-                    std::int64_t step, const Part& part)
-      : pass_(pass),
+  const std::int64_t group, step, depth, units;  // of the phase
+
+  // The next, of nearly equal size. Rows that have a product are in blocks by themselves, so that a
+  // row that has ended costs next to nothing. False if there is none.
+  virtual bool next(RowBlock& block) = 0;
+  // How many rows that has at most.
+  std::int64_t next_size() const { return are_alike_ ? size_ : most_; }
+  // The steps of a block's rows; its first is row `first` of those that wait.
+  virtual void take_steps(const Pending& pending, const RowBlock& block, int first) const = 0;
+
+ protected:
+  RowBlocks(const Blocking& blocking, std::int64_t group, std::int64_t step, const Part& part,
+            std::int64_t depth, std::int64_t units)
+      : group(group),
+        step(step),
+        depth(depth),
+        units(units),
         most_(blocking.rows),
-        phase_(phase),
-        group_(group),
-        step_(step),
         row_(part.first_row),
-        end_(part.last_row) {
+        end_(part.last_row) {}
+  ~RowBlocks() = default;
+  // How many rows the next block has, of those that are left.
+  PRNN_HD void size_next() { size_ = left_ > 0 ? ceil_div(left_, ceil_div(left_, most_)) : 0; }
+
+  const std::int64_t most_;
+  std::int64_t row_, end_, left_ = 0, size_;
+  bool are_alike_;
+};
+
+template <int kPhase, class Pass>
+class RowBlocksOf final : public RowBlocks {
+ public:
+  PRNN_HD RowBlocksOf(const Pass& pass, const Blocking& blocking, std::int64_t group,
+                      std::int64_t step, const Part& part)
+      : RowBlocks(blocking, group, step, part, pass.depth(kPhase), pass.units(kPhase)),
+        pass_(pass) {
     are_alike_ = rows_are_alike();
     all_multiply_ = are_alike_ && multiplies(row_);
     with_.count = without_.count = 0;
@@ -41,10 +57,7 @@ class RowBlocks {
     size_next();
   }
 
-  // How many rows the next has at most.
-  PRNN_HD std::int64_t next_size() const { return are_alike_ ? size_ : most_; }
-  // False if there is none.
-  PRNN_HD bool next(RowBlock& block) {
+  bool next(RowBlock& block) override {
     if (are_alike_) {
       if (row_ == end_) return false;
       for (block.count = 0; block.count < size_;) block.rows[block.count++] = row_++;
@@ -66,37 +79,34 @@ class RowBlocks {
     without_.count = 0;
     return block.count > 0;
   }
+  void take_steps(const Pending& pending, const RowBlock& block, int first) const override {
+    take_steps_of<kPhase>(pass_, pending, group, step, block, first);
+  }
 
  private:
   // Whether all rows have a product in this step, or none.
   PRNN_HD bool rows_are_alike() const {
-    if constexpr (requires { pass_.rows_are_alike(step_); })
-      return pass_.rows_are_alike(step_);
+    if constexpr (requires { pass_.rows_are_alike(step); })
+      return pass_.rows_are_alike(step);
     else
       return pass_.shape.lengths == nullptr;
   }
   PRNN_HD bool multiplies(std::int64_t row) const {
-    return pass_.multiplies(group_, phase_, step_, row);
+    return pass_.multiplies(group, kPhase, step, row);
   }
-  // How many rows the next block has, of those that are left.
-  PRNN_HD void size_next() { size_ = left_ > 0 ? ceil_div(left_, ceil_div(left_, most_)) : 0; }
   PRNN_HD bool give(RowBlock& block) {
     block.is_prepared = false;
-    block.is_fast = are_fast(pass_, group_, step_, block.rows, block.count);
+    block.is_fast = are_fast(pass_, group, step, block.rows, block.count);
     if (block.multiplies)
       for (int r = 0; r < block.count; ++r)
-        block.inputs[r] = pass_.input(group_, phase_, step_, block.rows[r]);
+        block.inputs[r] = pass_.input(group, kPhase, step, block.rows[r]);
     left_ -= block.count;
     size_next();
     return true;
   }
 
   const Pass& pass_;
-  const std::int64_t most_;
-  const int phase_;
-  const std::int64_t group_, step_;
-  std::int64_t row_, end_, left_ = 0, size_;
-  bool are_alike_, all_multiply_;
+  bool all_multiply_;
   RowBlock with_, without_;
 };
 

@@ -1,9 +1,21 @@
 // The steps of some rows and units, whose products are there.
 #pragma once
+#include "cpu/fast_path.h"
+#include "cpu/io.h"
 #include "cpu/prefetch.h"
-#include "cpu/row_blocks.h"
+#include "cpu/problem.h"
 
 namespace prnn::PRNN_ISA {
+
+// Rows that are multiplied at once, whose steps follow.
+struct RowBlock {
+  std::int64_t rows[kMaxRows];
+  const float* inputs[kMaxRows];  // what they multiply
+  int count;
+  bool multiplies;   // or there is nothing to multiply, and products are zero
+  bool is_prepared;  // what it multiplies: Products::prepare
+  bool is_fast;      // as are_fast() says
+};
 
 // Vectors of units, side by side, whose products wait for their steps. They lie panel by panel, of
 // one size: that of row r and gate n of the first vector at products[r · row_stride +

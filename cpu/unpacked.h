@@ -99,21 +99,27 @@ PRNN_HD void add_lines(const T* lines, std::int64_t stride, const float* const* 
   if (n < count) add(one, n, Io<T>{(int)(count - n)});
 }
 
-// The totals of a range of each product of a group's phase.
-template <int kRows, class Pass>
-void multiply_rows_unpacked(const Pass& pass, std::int64_t group, int phase, const Range* ranges,
-                            const float* const* rows, const Sums& sums) {
-  constexpr int kDepth = tile_unpacked(kRows).depth;
-  const auto weights = pass.weight_rows(group, phase);
-  const std::int64_t depth = pass.depth(phase), row_stride = sums.at(1, 0);
+// What the totals of a range of each product of a group's phase start from.
+template <class Pass>
+void start_totals(const Pass& pass, std::int64_t group, int phase, const Range* ranges, int rows,
+                  const Sums& sums) {
   for (int product = 0; product < sums.products; ++product) {
     const Range range = ranges[product];
     for (std::int64_t n = 0; n < range.padded(); ++n) {
       const std::int64_t unit = range.first + n;
       const float bias = unit < range.end ? to_float(pass.bias(group, phase, unit, product)) : 0.0f;
-      for (int r = 0; r < kRows; ++r) sums.totals[sums.at(r, product) + unit] = bias;
+      for (int r = 0; r < rows; ++r) sums.totals[sums.at(r, product) + unit] = bias;
     }
   }
+}
+
+// Adds the products of a phase of so many units. Not inlined: one of them serves all passes.
+template <int kRows, class T>
+[[gnu::noinline]] void add_rows_unpacked(WeightRows<T> weights, std::int64_t depth,
+                                         std::int64_t units, const Range* ranges,
+                                         const float* const* rows, const Sums& sums) {
+  constexpr int kDepth = tile_unpacked(kRows).depth;
+  const std::int64_t row_stride = sums.at(1, 0);
   for (std::int64_t k0 = 0; k0 < depth; k0 += kAccumulationBlock) {
     const std::int64_t k1 = depth < k0 + kAccumulationBlock ? depth : k0 + kAccumulationBlock;
     for (int r = 0; r < kRows; ++r)
@@ -124,7 +130,7 @@ void multiply_rows_unpacked(const Pass& pass, std::int64_t group, int phase, con
       for (int product = 0; product < sums.products; ++product) {
         const Range range = ranges[product];
         const auto* const from =
-            weights.first + k * weights.stride + product * pass.units(phase) + range.first;
+            weights.first + k * weights.stride + product * units + range.first;
         add_lines<kRows, lines.value>(from, weights.stride, rows, k, range.count(),
                                       sums.run + sums.at(0, product) + range.first, row_stride);
       }
@@ -141,22 +147,20 @@ void multiply_rows_unpacked(const Pass& pass, std::int64_t group, int phase, con
   }
 }
 
-template <class Pass>
-void multiply_unpacked(const Pass& pass, std::int64_t group, int phase, const Range* ranges,
-                       const float* const* rows, int row_count, const Sums& sums) {
+template <class T>
+[[gnu::noinline]] void add_unpacked(WeightRows<T> weights, std::int64_t depth, std::int64_t units,
+                                    const Range* ranges, const float* const* rows, int row_count,
+                                    const Sums& sums) {
   static_assert(kUnpackedRows == 4);
-  const auto multiply = [&](auto rows_at_once) __attribute__((always_inline)) {
-    multiply_rows_unpacked<rows_at_once.value>(pass, group, phase, ranges, rows, sums);
-  };
   switch (row_count) {
     case 1:
-      return multiply(std::integral_constant<int, 1>{});
+      return add_rows_unpacked<1>(weights, depth, units, ranges, rows, sums);
     case 2:
-      return multiply(std::integral_constant<int, 2>{});
+      return add_rows_unpacked<2>(weights, depth, units, ranges, rows, sums);
     case 3:
-      return multiply(std::integral_constant<int, 3>{});
+      return add_rows_unpacked<3>(weights, depth, units, ranges, rows, sums);
     case 4:
-      return multiply(std::integral_constant<int, 4>{});
+      return add_rows_unpacked<4>(weights, depth, units, ranges, rows, sums);
   }
 }
 
@@ -185,7 +189,9 @@ struct Unpacked {
 
   void multiply(std::int64_t group, const Range* ranges, const Sums& sums,
                 const RowBlock& block) const {
-    multiply_unpacked(pass, group, kPhase, ranges, block.inputs, block.count, sums);
+    start_totals(pass, group, kPhase, ranges, block.count, sums);
+    add_unpacked(pass.weight_rows(group, kPhase), pass.depth(kPhase), pass.units(kPhase), ranges,
+                 block.inputs, block.count, sums);
   }
   void take(std::int64_t group, const Sums& sums, RowBlock& block) const {
     block.is_fast = block.multiplies && are_fast(pass, group, step, block.rows, block.count);
