@@ -140,7 +140,9 @@ inline CellNumbers numbers(const CellSpec& cell) {
     return CellNumbers{C::kGates,        C::kStates,    saved_values<C>, kPerUnitOf<C>,
                        C::kSameGradient, C::kKeepsMade, kProjectsOf<C>,  NormedCell<C>};
   });
-  if (cell.kind == CellKind::kGeneralLstm && !cell.has_peepholes) out.per_unit = 0;
+  const bool is_general =
+      cell.kind == CellKind::kGeneralLstm || cell.kind == CellKind::kGeneralProjectedLstm;
+  if (is_general && !cell.has_peepholes) out.per_unit = 0;
   if (out.normalises && !cell.norm.of_sum) out.saved += out.gates;  // a_x
   return out;
 }

@@ -15,7 +15,8 @@ enum class CellKind {
   kGru,
   kGeneralGru,
   kGruResetBefore,
-  kProjectedLstm
+  kProjectedLstm,
+  kGeneralProjectedLstm
 };
 
 // The cell and its numbers, as they come from the caller.
@@ -24,7 +25,7 @@ struct CellSpec {
   float skip;                  // RNN only
   float cap;                   // clipped ReLU only
   ChosenActivations f = {};    // of the general cells; an RNN's is the candidate's
-  bool has_peepholes = false;  // general LSTM only
+  bool has_peepholes = false;  // general LSTMs only
   Normalisation norm = {};     // LSTM and GRU only, and not on a GPU
   Clip clip = {};              // general cells, and the GRU's with the reset before
 };
@@ -60,6 +61,8 @@ template <class F>
       return f(GruResetBefore{spec.f});
     case CellKind::kProjectedLstm:
       return f(Projected<Lstm>{});
+    case CellKind::kGeneralProjectedLstm:  // without a clip too: few layers are of it
+      return f(ClippedProjectedLstm{{{clipped, spec.has_peepholes}}, spec.clip.projection});
   }
   __builtin_unreachable();  // the handlers refuse every other value
 }

@@ -314,17 +314,17 @@ struct Projected : C {
 
 // The step of a cell and its gradient, with the numbers of a unit where the cell has some.
 template <class C, class F>
-PRNN_HD Forward<C, F> step_of(const C& cell, const PerUnit<C, F>& own, const Gates<C, F>& a_x,
-                              const Gates<C, F>& a_h, const State<C, F>& prev) {
+PRNN_HD auto step_of(const C& cell, const PerUnit<C, F>& own, const Gates<C, F>& a_x,
+                     const Gates<C, F>& a_h, const State<C, F>& prev) {
   if constexpr (kPerUnitOf<C> > 0)
     return cell.step(own, a_x, a_h, prev);
   else
     return cell.step(a_x, a_h, prev);
 }
 template <class C, class F>
-PRNN_HD Backward<C, F> grad_of(const C& cell, const PerUnit<C, F>& own, const State<C, F>& d,
-                               const State<C, F>& prev, const State<C, F>& now,
-                               const Vec<C::kReserve, F>& reserve) {
+PRNN_HD auto grad_of(const C& cell, const PerUnit<C, F>& own, const State<C, F>& d,
+                     const State<C, F>& prev, const State<C, F>& now,
+                     const Vec<C::kReserve, F>& reserve) {
   if constexpr (kPerUnitOf<C> > 0)
     return cell.step_grad(own, d, prev, now, reserve);
   else
@@ -387,12 +387,12 @@ static_assert(TwoPhaseCell<GruResetBefore>);
 
 // One that projects.
 template <class C>
-concept ProjectedCell =
-    kProjectsOf<C> && C::kPhases == 2 && C::kSameGradient && !C::kKeepsMade && kPerUnitOf<C> == 0 &&
-    requires(C cell, Gates<C, float> a, State<C, float> s, Vec<C::kReserve, float> r) {
-      cell.step(a, a, s).next;
-      cell.step_grad(s, s, s, r).da_h;
-    };
+concept ProjectedCell = kProjectsOf<C> && C::kPhases == 2 && C::kSameGradient && !C::kKeepsMade &&
+                        requires(C cell, PerUnit<C, float> p, Gates<C, float> a, State<C, float> s,
+                                 Vec<C::kReserve, float> r) {
+                          step_of(cell, p, a, a, s).next;
+                          grad_of(cell, p, s, s, s, r).da_h;
+                        };
 static_assert(ProjectedCell<Projected<Lstm>>);
 
 }  // namespace prnn

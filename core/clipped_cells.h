@@ -31,8 +31,9 @@ struct Clip {
   // Of what gates and the candidate make of pre-activations from -k to k: they grow with those, or
   // fall.
   Bounds gate, candidate;
-  Bounds state;     // of an LSTM's c
-  Bounds gradient;  // of ∂a
+  Bounds state;       // of an LSTM's c
+  Bounds gradient;    // of ∂a
+  Bounds projection;  // of the h of a cell that projects
 };
 
 struct BoundedActivation {
@@ -72,15 +73,21 @@ struct ClippedActivations {
 
 using ClippedRnn = Rnn<BoundedActivation>;
 using ClippedLstm = GeneralLstmOf<ClippedActivations>;
+// With a projection, whose result is bounded.
+struct ClippedProjectedLstm : Projected<ClippedLstm> {
+  Bounds of_h;
+};
 using ClippedGru = GruOf<ClippedActivations>;
 using ClippedGruResetBefore = GruResetBeforeOf<ClippedActivations>;
 static_assert(Cell<ClippedRnn> && Cell<ClippedLstm> && Cell<ClippedGru> &&
-              TwoPhaseCell<ClippedGruResetBefore>);
+              TwoPhaseCell<ClippedGruResetBefore> && ProjectedCell<ClippedProjectedLstm>);
 
 template <>
 inline constexpr bool kHasFewUsers<ClippedRnn> = true;
 template <>
 inline constexpr bool kHasFewUsers<ClippedLstm> = true;
+template <>
+inline constexpr bool kHasFewUsers<ClippedProjectedLstm> = true;
 template <>
 inline constexpr bool kHasFewUsers<ClippedGru> = true;
 template <>

@@ -66,7 +66,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
     if (at.controls.resets_at(shape, g, s, b)) prev[1] = io.load(at.controls.reset_to[1] + state);
     const auto a_x = Base::values(
         Base::template fetch_a_x<C::kGates>(at, Base::row_of(g, s, b), g, s, b, unit, 0, io), io);
-    const auto out = cell.step(a_x, a_h, prev);
+    const auto out = step_of(cell, Base::per_unit(at.per_unit, g, unit, io), a_x, a_h, prev);
     io.store(made(g, b) + unit, io.stored(out.next[0]));
     io.store(carry, out.next[1]);
     if (s + 1 == shape.length(b, g)) io.store(at.state_n[1] + state, out.next[1]);
@@ -86,6 +86,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
       if (s == 0) io.store(at.state_n[0] + state, io.load(at.state_0[0] + state));
       return io.store(y, F(0.0f));
     }
+    if constexpr (requires { cell.of_h(h); }) h = cell.of_h(h);
     h = io.stored(h);
     io.store(y, h);
     Base::hand_on(at, g, s, b, unit, h, io);
@@ -155,7 +156,9 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     const std::int64_t step = Base::forward_step(s);
     const std::int64_t here = of_h.sequence_at(b, of_h.time_at(g, step, b), g, 1) + unit;
     const bool counts = step < shape.length(b, g);
-    const F all = counts ? d[0] + io.load(at.dy + here) : F(0.0f);
+    F all = counts ? d[0] + io.load(at.dy + here) : F(0.0f);
+    if constexpr (requires { cell.of_h.grad(all, all); })
+      if (counts) all = cell.of_h.grad(all, io.load(at.y + here));
     io.store(carry, counts ? F(0.0f) : d[0]);
     io.store(at.dh + here, all);
     io.store(whole(g, b) + unit, io.stored(all));
@@ -185,7 +188,8 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     else
       prev[1] = io.load(at.saved + unit + c_at +
                         shape.sequence_at(b, shape.time_at(g, step - 1, b), g, kSaved));
-    const auto out = cell.step_grad(Vec<2, F>{dm, d[0]}, prev, now, reserve);
+    const auto own = Base::per_unit(at.per_unit, g, unit, io);
+    const auto out = grad_of(cell, own, Vec<2, F>{dm, d[0]}, prev, now, reserve);
     Base::publish_da(at, g, s, b, row, unit, 0, out.da_h, io);
     io.store(carry, out.prev[1]);
   }

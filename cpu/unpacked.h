@@ -129,8 +129,7 @@ template <int kRows, class T>
     const auto add = [&](auto lines, std::int64_t k) __attribute__((always_inline)) {
       for (int product = 0; product < sums.products; ++product) {
         const Range range = ranges[product];
-        const auto* const from =
-            weights.first + k * weights.stride + product * units + range.first;
+        const auto* const from = weights.first + k * weights.stride + product * units + range.first;
         add_lines<kRows, lines.value>(from, weights.stride, rows, k, range.count(),
                                       sums.run + sums.at(0, product) + range.first, row_stride);
       }

@@ -37,6 +37,7 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
     case CellKind::kGruResetBefore:
       return f(ClippedGruResetBefore{general});
     case CellKind::kProjectedLstm:
+    case CellKind::kGeneralProjectedLstm:
       return false;  // two products in series of different sizes: no kernel
   }
   return false;

@@ -24,6 +24,7 @@ inline const char* op(CellKind cell) {
     case CellKind::kLstm:
     case CellKind::kGeneralLstm:
     case CellKind::kProjectedLstm:
+    case CellKind::kGeneralProjectedLstm:
       return "lstm";
     case CellKind::kSlstm:
       return "slstm";

@@ -204,7 +204,7 @@ std::string unsupported(const Request& request, const Device& device) {
     if (!has_small_indices(cell, request.number, request.shape, true))
       return text("%s: a stack at once has arrays of fewer than 2^31 values.", op(request.cell));
   }
-  if (request.cell == CellKind::kProjectedLstm)
+  if (request.cell == CellKind::kProjectedLstm || request.cell == CellKind::kGeneralProjectedLstm)
     return text(
         "lstm: a projection (w_hr) has no CUDA kernel yet, for a step with it is two products of "
         "different sizes in series; %s",

@@ -59,6 +59,12 @@ inline std::optional<CellSpec> cell_named(std::string_view name) {
   if (name == "gru_general") return of(CellKind::kGeneralGru);
   if (name == "gru_reset_before") return of(CellKind::kGruResetBefore);
   if (name == "lstm_projected") return of(CellKind::kProjectedLstm);
+  if (name == "lstm_projected_general") return of(CellKind::kGeneralProjectedLstm);
+  if (name == "lstm_projected_peephole") {
+    CellSpec spec = of(CellKind::kGeneralProjectedLstm);
+    spec.has_peepholes = true;
+    return spec;
+  }
   for (const auto& [normed, kind] :
        {std::pair{"layer_norm_lstm", CellKind::kLstm}, std::pair{"layer_norm_gru", CellKind::kGru}})
     if (name == normed) {
@@ -119,13 +125,14 @@ inline std::optional<ChosenActivations> activations_of(std::string_view text) {
   }
   return out;
 }
-// Bounds of what gates and the candidate make, of the state, and of gradients: two floats each.
+// Bounds of what gates and the candidate make, of the state, of gradients, and of what a projection
+// makes: two floats each.
 inline std::optional<Clip> clip_of(std::string_view text) {
   Clip out{};
   if (text.empty()) return out;
   out.is_there = true;
   Words words(text);
-  for (Bounds* bounds : {&out.gate, &out.candidate, &out.state, &out.gradient})
+  for (Bounds* bounds : {&out.gate, &out.candidate, &out.state, &out.gradient, &out.projection})
     if (!words.next(bounds->low) || !words.next(bounds->high)) return std::nullopt;
   if (!words.is_over()) return std::nullopt;
   return out;

@@ -212,12 +212,19 @@ inline Controls<void> decode_controls(CallBuffers& buffers, Shape& shape, int st
   return out;
 }
 
+// How many arguments the numbers are that each unit has for itself.
+inline std::size_t per_unit_arguments(const CallAttributes& call) {
+  const auto cell = cell_named(call.cell);
+  return cell && numbers(*cell).per_unit > 0 ? 1 : 0;
+}
+
 inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args,
                                                     xla::ffi::RemainingRets rets,
                                                     const CallAttributes& call) {
   auto y = rets.get<xla::ffi::AnyBuffer>(0);
   if (!y.has_value()) return xla::ffi::Unexpected(y.error());
-  const std::size_t before_w_hr = (call.projects ? 3 : 1) + (call.prepared ? 1 : 0) + 2;
+  const std::size_t before_w_hh = (call.projects ? 3 : 1) + (call.prepared ? 1 : 0);
+  const std::size_t before_w_hr = before_w_hh + 2 + per_unit_arguments(call);
   auto decoded = decode_shape(**y, args.get<xla::ffi::AnyBuffer>(before_w_hr), call);
   if (!decoded.has_value()) return decoded;
   const CellNumbers n = numbers(decoded->cell);
@@ -262,9 +269,10 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
                                                      xla::ffi::RemainingRets rets,
                                                      const CallAttributes& call) {
   const auto cell = cell_named(call.cell);
-  const bool has_one_more = cell && (numbers(*cell).per_unit > 0 || numbers(*cell).projects);
-  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(has_one_more ? 2 : 1),
-                              args.get<xla::ffi::AnyBuffer>(1), call);
+  const std::size_t before_w_hr = 1 + per_unit_arguments(call);
+  const std::size_t before_y = before_w_hr + (cell && numbers(*cell).projects ? 1 : 0);
+  auto decoded = decode_shape(args.get<xla::ffi::AnyBuffer>(before_y),
+                              args.get<xla::ffi::AnyBuffer>(before_w_hr), call);
   if (!decoded.has_value()) return decoded;
   const CellNumbers n = numbers(decoded->cell);
   Shape& shape = decoded->shape;

@@ -230,16 +230,7 @@ def test_explain_says_where_it_is_native():
     )
     assert explain().engine == "native"
     assert explain(device="NVIDIA H200").engine == "native"
-    plan = explain(proj_size=4, platform="cpu")
-    assert "clip of an LSTMP has no native engine on a CPU" in str(plan)
+    assert explain(proj_size=4, platform="cpu").engine == "native"
     assert explain(proj_size=4, device="NVIDIA H200").engine == "native"
     plan = explain(proj_size=4, device="NVIDIA H200", clip=Clip(projection=1.0))
     assert "clip.projection has no CUDA kernel" in str(plan)
-
-
-def test_a_native_engine_that_is_not_there_is_an_error():
-    params = prnn_jax.init("lstm", jax.random.key(0), 4, 8, proj_size=5)
-    with pytest.raises(ValueError, match="clip of an LSTMP has no native engine"):
-        prnn_jax.lstm(
-            jnp.zeros((2, 4)), params, clip=Clip(1.0), implementation="native"
-        )

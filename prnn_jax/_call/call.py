@@ -182,14 +182,16 @@ def activations_attribute(f: Activations, dtype) -> str:
 
 
 def clip_attribute(f: Activations, clip: Clip | None, dtype) -> str:
-    """Ends, in bits, of what gates and candidate make, of c, and of gradients."""
+    """Ends, in bits: of what gates and candidate make, of c, of gradients, of h."""
     if clip is None:
         return ""
     most = math.inf if clip.gradients is None else clip.gradients
     state: Any = clip.state or (-math.inf, math.inf)
+    of_h = math.inf if clip.projection is None else clip.projection
     with np.errstate(over="ignore"):  # ∞, in 16 bits
-        ends = np.asarray([*f.gate.ends, *f.candidate.ends, *state], dtype)
-    ends = [*ends.astype(np.float32), -most, most]
+        ends = [*f.gate.ends, *f.candidate.ends, *state, -of_h, of_h]
+        *ends, least_h, most_h = np.asarray(ends, dtype).astype(np.float32)
+    ends = [*ends, -most, most, least_h, most_h]
     return " ".join(f"{word:08x}" for word in np.asarray(ends, "f").view(np.uint32))
 
 

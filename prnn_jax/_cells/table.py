@@ -298,7 +298,6 @@ CELLS = {
             project_input=_lstm_project_input,
             folded="lstm_general",
             has_zoneout=False,
-            engines=frozenset({"cuda"}),
             described="the LSTM with a projection and activations of your choice",
         ),
         Cell(
@@ -313,7 +312,6 @@ CELLS = {
             project_input=_lstm_project_input,
             folded="lstm_peephole",
             has_zoneout=False,
-            engines=frozenset({"cuda"}),
             described="the LSTM with a projection and peepholes",
         ),
         Cell(

@@ -41,9 +41,6 @@ def engine_for(
     if missing:
         return "scan", missing
     lowered = lowered_as(platform)
-    if lowered == "cpu" and lowered not in call.table.engines:
-        what = call.table.described if call.clip is None else "clip of an LSTMP"
-        return "scan", f"{what} has no native engine on a CPU"
     takes = _DTYPES.get(lowered, ("float32",))
     if jnp.dtype(dtype).name not in takes:
         listed = ", ".join(takes)

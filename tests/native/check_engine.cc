@@ -257,7 +257,7 @@ int main(int argc, char**) {
   // In place, by more threads than there are vectors of 16 units.
   const prnn::Shape oversubscribed{2, 4, 1, 192, false, false, false};
   std::vector<prnn::CellSpec> cells;
-  for (int n = 0; n <= static_cast<int>(CellKind::kProjectedLstm); ++n)
+  for (int n = 0; n <= static_cast<int>(CellKind::kGeneralProjectedLstm); ++n)
     cells.push_back({static_cast<CellKind>(n), n < 2 ? 0.2f : 0.0f, 0.8f});
   using prnn::InnerNorm;
   for (const auto& [kind, norm] : std::initializer_list<std::pair<CellKind, prnn::Normalisation>>{
@@ -268,9 +268,11 @@ int main(int argc, char**) {
     cells.back().norm = norm;
   }
   for (const CellKind kind : {CellKind::kGeneralRnn, CellKind::kGeneralLstm, CellKind::kGeneralGru,
-                              CellKind::kGruResetBefore}) {
+                              CellKind::kGruResetBefore, CellKind::kGeneralProjectedLstm}) {
     cells.push_back({kind, 0.0f, 0.0f});
-    cells.back().clip = {true, {0.3f, 0.7f}, {-0.6f, 0.6f}, {-0.4f, 0.5f}, {-0.1f, 0.1f}};
+    cells.back().has_peepholes = kind == CellKind::kGeneralProjectedLstm;
+    cells.back().clip = {true,          {0.3f, 0.7f},  {-0.6f, 0.6f},
+                         {-0.4f, 0.5f}, {-0.1f, 0.1f}, {-0.2f, 0.2f}};
   }
   for (int n = 0; n < static_cast<int>(cells.size()); ++n) {
     const prnn::CellSpec& cell = cells[n];
