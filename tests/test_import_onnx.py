@@ -334,7 +334,10 @@ def test_names_and_files_that_are_not_there(tmp_path):
         import_onnx(tmp_path / "absent.onnx")
 
 
-@pytest.mark.parametrize("suffix", ["", "/model.onnxtxt", "/model.json", "/model.onnx"])
+TEXTS = "onnxtxt", "onnxtext", "textproto", "prototxt", "pbtxt", "json", "onnxjson"
+
+
+@pytest.mark.parametrize("suffix", ["", *(f"/m.{end}" for end in TEXTS), "/m.onnx"])
 def test_folders_and_text_are_no_models(suffix, tmp_path):
     path = f"{tmp_path}{suffix}"
     if suffix:

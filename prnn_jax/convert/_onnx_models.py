@@ -101,6 +101,7 @@ def loaded(model: Any) -> Any:
         import onnx
         from google.protobuf import json_format, text_format
         from google.protobuf.message import DecodeError
+        from onnx.parser import ParseError
     except ModuleNotFoundError as error:
         raise ImportError(f"{_OP} needs the package onnx: pip install onnx.") from error
     if isinstance(model, onnx.ModelProto):
@@ -116,9 +117,10 @@ def loaded(model: Any) -> Any:
         not is_path or not os.path.isdir(model),
         f"{_OP}: {what} must be a model of ONNX, got a folder; name the file in it.",
     )
+    of_text = json_format.ParseError, text_format.ParseError, ParseError
     try:
         proto = onnx.load(model) if is_path else onnx.load_from_string(model)
-    except (DecodeError, json_format.ParseError, text_format.ParseError) as error:
+    except (DecodeError, *of_text) as error:
         raise ValueError(f"{_OP}: {what} must be a model of ONNX: {error}.") from error
     check(len(proto.graph.node) > 0, f"{_OP}: {what} must be a model of ONNX.")
     return proto
