@@ -139,7 +139,7 @@ inline CellSpec cell_spec(const std::string& name) {
   constexpr AnyActivation kHard{ActivationKind::kClipped, 0.2f, 0.5f, 0.0f, 1.0f};
   constexpr AnyActivation kElu{ActivationKind::kElu, 0.5f, 0.0f, 0.0f, 0.0f};
   constexpr ChosenActivations kChosen{kHard, kElu, kTanh};
-  constexpr Clip kBounds{true, {0.3f, 0.6f}, {-0.2f, 0.3f}, {-0.3f, 0.4f}, {-0.5f, 0.5f}};
+  constexpr Clip kBounds{true, {0.3f, 0.6f}, {-0.2f, 0.3f}, {-0.3f, 0.4f}, {-0.5f, 0.5f}, {}};
   if (name == "general_rnn") return {CellKind::kGeneralRnn, 0.25f, 0, kChosen};
   if (name == "gru_before") return {CellKind::kGruResetBefore, 0, 0, kChosen, false, {}, kBounds};
   if (name == "general_gru") return {CellKind::kGeneralGru, 0, 0, kChosen};
