@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from cases import CONTROLS, Case
+from support import assert_as_accurate, named, oracle, scan
 
 import prnn_jax
 
@@ -107,3 +108,12 @@ def data(*shape: int, seed: int = 0) -> np.ndarray:
 def params_of(*, size: int = OUT, **options) -> prnn_jax.Params:
     key = jax.random.key(0)
     return prnn_jax.init("lstm", key, IN, HIDDEN, proj_size=size, **options)
+
+
+def assert_as_accurate_as_the_scan(case: Projected) -> None:
+    """The native engine, forward and backward, beside float64."""
+    of_scan, exact = scan(case), oracle(case)
+    forward = named(*case.forward("native")(case.inputs()))
+    gradients = case.gradient("native")(case.inputs(), case.cotangents())
+    assert_as_accurate(forward, of_scan.forward, exact.forward)
+    assert_as_accurate(gradients, of_scan.gradients, exact.gradients)

@@ -5,12 +5,17 @@ from dataclasses import dataclass, replace
 import jax
 import pytest
 from cases import CellCase
+from clip_cases import CELLS as OF_LSTM
 from clip_cases import LSTM, assert_most_are_as_accurate
 from half_support import assert_as_accurate as assert_half_as_accurate
-from projected_support import HALVES, PROJECTED_CONTROLS, Projected
+from projected_support import (
+    HALVES,
+    PROJECTED_CONTROLS,
+    Projected,
+    assert_as_accurate_as_the_scan,
+)
 from support import (
     Program,
-    assert_as_accurate,
     assert_bitwise_equal,
     named,
     oracle,
@@ -24,19 +29,12 @@ from prnn_jax._engine.modules import native
 
 ALL = LSTM._replace(projection=0.3)
 CELLS = {
-    "lstm": CellCase(prnn_jax.lstm, 4, "", {"clip": ALL}, states=2),
-    "lstm_projection": CellCase(
-        prnn_jax.lstm, 4, "", {"clip": Clip(projection=0.2)}, states=2
-    ),
-    "lstm_peephole": CellCase(
-        prnn_jax.lstm, 4, "", {"clip": ALL}, states=2, per_unit=3
-    ),
-    "lstm_general": CellCase(
-        prnn_jax.lstm,
-        4,
-        "",
-        {"clip": ALL, "gate_activation": "hard_sigmoid", "activation": "softsign"},
-        states=2,
+    "lstm": replace(OF_LSTM["lstm"], options={"clip": ALL}),
+    "lstm_projection": replace(OF_LSTM["lstm"], options={"clip": Clip(projection=0.2)}),
+    "lstm_peephole": replace(OF_LSTM["lstm_peephole"], options={"clip": ALL}),
+    "lstm_general": replace(
+        OF_LSTM["lstm_general"],
+        options=OF_LSTM["lstm_general"].options | {"clip": ALL},
         per_unit=3,
     ),
 }
@@ -68,11 +66,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_is_as_accurate_as_the_scan(case):
-    of_scan, exact = scan(case), oracle(case)
-    forward = named(*case.forward("native")(case.inputs()))
-    gradients = case.gradient("native")(case.inputs(), case.cotangents())
-    assert_as_accurate(forward, of_scan.forward, exact.forward)
-    assert_as_accurate(gradients, of_scan.gradients, exact.gradients)
+    assert_as_accurate_as_the_scan(case)
 
 
 @pytest.mark.parametrize("half", HALVES)

@@ -16,6 +16,7 @@ from projected_support import (
     PROJECTED_CONTROLS,
     Fast,
     Projected,
+    assert_as_accurate_as_the_scan,
     data,
     params_of,
 )
@@ -69,11 +70,7 @@ BY_SCAN = [case for case in CASES if case.lean]
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_is_as_accurate_as_the_scan(case):
-    of_scan, exact = scan(case), oracle(case)
-    forward = named(*case.forward("native")(case.inputs()))
-    gradients = case.gradient("native")(case.inputs(), case.cotangents())
-    assert_as_accurate(forward, of_scan.forward, exact.forward)
-    assert_as_accurate(gradients, of_scan.gradients, exact.gradients)
+    assert_as_accurate_as_the_scan(case)
 
 
 @pytest.mark.parametrize("case", BY_SCAN, ids=str)

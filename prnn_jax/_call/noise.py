@@ -121,14 +121,6 @@ def check_noise(
     return Noise(**rates, zoneout=each)
 
 
-def check_key(op: str, key: Any) -> None:
-    """The key must be one, or None."""
-    check(
-        key is None or hasattr(key, "dtype"),
-        f"{op}: key must be of jax.random.key, or None, got {key!r}.",
-    )
-
-
 def _key(key: Array, layer: int | Array, kind: int) -> Array:
     return functools.reduce(jax.random.fold_in, (layer, kind), key)
 

@@ -50,13 +50,16 @@ def dtype(op: str, value) -> np.dtype:
         ) from None
 
 
-def key(op: str, value) -> None:
-    """`value` must be a key of jax.random, of either kind."""
+def key(op: str, value, *, optional: bool = False) -> None:
+    """`value` must be a key of jax.random, of either kind; or None, if optional."""
+    if optional and value is None:
+        return
     dtype = getattr(value, "dtype", np.dtype(np.float32))
     is_new = jnp.issubdtype(dtype, jax.dtypes.prng_key)
     check(
         is_new or (dtype == np.uint32 and np.ndim(value) == 1),
-        f"{op}: key must be of jax.random.key, got {value!r}.",
+        f"{op}: key must be of jax.random.key{', or None' if optional else ''}, got "
+        f"{value!r}.",
     )
 
 

@@ -161,15 +161,12 @@ def define_cell(
         step gives something else than the states it was given, in number, shape and
         dtype, or asks for the product of something else, or of a gate there is not.
     """
-    check(
-        isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name),
-        f"{_OP}: name must be an identifier, got {name!r}.",
-    )
     taken = (*NAMES, *get_args(LinearCellName))
+    is_name = isinstance(name, str) and name.isidentifier()
     check(
-        name not in taken,
-        f"{_OP}: name must be an identifier, and none of {', '.join(taken)}, got "
-        f"{name!r}.",
+        is_name and not keyword.iskeyword(name) and name not in taken,
+        f"{_OP}: name must be an identifier, no word of Python, and none of "
+        f"{', '.join(taken)}, got {name!r}.",
     )
     check(callable(step), f"{_OP}: step must be a function, got {step!r}.")
     for option, letters in (("gates", gates), ("states", states)):
@@ -222,8 +219,9 @@ def _check_after(name: str, before: Sequence[Array], after: Any) -> None:
         f"{len(after) if is_several else type(after).__name__}.",
     )
     for old, new in zip(before, after, strict=True):
+        came = getattr(new, "shape", None), getattr(new, "dtype", None)
         check(
-            _is_like(new, old),
+            came == (old.shape, old.dtype),
             f"{name}: its step must return states of the shape and dtype of those "
             f"before, {_described(old)}, got {_described(new)}.",
         )
@@ -264,12 +262,7 @@ def _gate_at(name: str, gates: str, gate: Any) -> int:
     return gates.index(gate) if is_letter else gate
 
 
-def _is_like(new: Any, old: Array) -> bool:
-    came = getattr(new, "shape", None), getattr(new, "dtype", None)
-    return came == (old.shape, old.dtype)
-
-
 def _described(value: Any) -> str:
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        return f"{type(value).__name__}"
+        return type(value).__name__
     return f"{value.dtype} {list(value.shape)}"

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import as_array, checked_lengths, steps_that_count
-from prnn_jax._call.noise import Noise, check_key, check_noise
+from prnn_jax._call.noise import Noise, check_noise
 from prnn_jax._call.options import (
     GivenState,
     Implementation,
@@ -237,7 +237,7 @@ def tower_of(
     )
     rates = options.dropout, options.recurrent_dropout, options.zoneout
     noise = check_noise(op, call, *rates)
-    check_key(op, options.key)
+    checks.key(op, options.key, optional=True)
     tower = Tower(
         call,
         noise,

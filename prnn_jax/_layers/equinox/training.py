@@ -3,8 +3,8 @@
 import equinox as eqx
 from jax import Array
 
-from prnn_jax._call.noise import Noise, check_key
-from prnn_jax._given import statics
+from prnn_jax._call.noise import Noise
+from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 
 
@@ -41,5 +41,5 @@ class Training(eqx.Module):
             "None; without dropout it runs with inference=True (for a whole model, "
             "eqx.nn.inference_mode).",
         )
-        check_key(op, key)
+        checks.key(op, key, optional=True)
         return key
