@@ -9,7 +9,7 @@ partitioning, under an Explicit one the operation is a `shard_map`, and inside a
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -120,7 +120,7 @@ def sharding_of_sum(x: Array, *terms: Array):
     if _is_explicit(sharding):
         return sharding
     meshes = [other.mesh for other in others if _is_explicit(other)]
-    return jax.sharding.NamedSharding(meshes[0], P()) if meshes else None
+    return NamedSharding(meshes[0], P()) if meshes else None
 
 
 def is_sharded(x: Array, axis: int) -> bool:
@@ -188,7 +188,7 @@ def _split(call: Call, names: list[Axes], specs: list) -> dict[str, Any]:
 # ---- Explicit ------------------------------------------------------------------------
 
 
-def _is_explicit(sharding) -> bool:
+def _is_explicit(sharding) -> TypeGuard[NamedSharding]:
     if sharding is None or sharding.mesh.empty:
         return False
     return any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types)
@@ -199,7 +199,7 @@ def _explicit_spec(x: Array | jax.ShapeDtypeStruct) -> tuple | None:
     sharding = getattr(typeof, "sharding", None)
     if not _is_explicit(sharding):
         return None
-    return (*sharding.spec, *(None,) * x.ndim)[: x.ndim]  # type: ignore[union-attr]
+    return (*sharding.spec, *(None,) * x.ndim)[: x.ndim]
 
 
 def _by_shard_map(run, call: Call, args, names: list[Axes], kinds: dict[int, Axes]):

@@ -311,7 +311,8 @@ def rg_lru(
         r, decay = r.astype(wide), decay.astype(wide)
         a = jnp.exp(c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay))
         b = _entering(r, decay, c) * (jax.nn.sigmoid(i) * given)
-        return linear(op, *(n.astype(given.dtype) for n in (a, b)), h_0, **options)
+        a, b = a.astype(given.dtype), b.astype(given.dtype)
+        return linear(op, a, b, h_0, **options)
 
     weights = {"w_gates": w_gates, "b_gates": b_gates, "decay": decay}
     return in_directions("rg_lru", one, weights, h_0, **options)

@@ -252,14 +252,14 @@ def _check_multiplied(name: str, h: Array, v: Any) -> None:
 
 
 def _gate_at(name: str, gates: str, gate: Any) -> int:
-    is_letter = isinstance(gate, str) and len(gate) == 1 and gate in gates
-    is_place = isinstance(gate, int) and not isinstance(gate, bool)
-    check(
-        is_letter or (is_place and 0 <= gate < len(gates)),
+    if isinstance(gate, str) and len(gate) == 1 and gate in gates:
+        return gates.index(gate)
+    if isinstance(gate, int) and not isinstance(gate, bool) and 0 <= gate < len(gates):
+        return gate
+    raise ValueError(
         f"{name}: product's gate must be one of {', '.join(map(repr, gates))}, or its "
-        f"place from 0 to {len(gates) - 1}, got {gate!r}.",
+        f"place from 0 to {len(gates) - 1}, got {gate!r}."
     )
-    return gates.index(gate) if is_letter else gate
 
 
 def _described(value: Any) -> str:
