@@ -373,3 +373,22 @@ else:
 
 def test_another_backend_is_an_error():
     run_python(BACKEND, KERAS_BACKEND="numpy")
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+
+sys.modules["tensorflow"] = None
+try:
+    import prnn_jax.keras
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_a_backend_that_is_not_installed_is_an_error():
+    said = run_python(WITHOUT_TENSORFLOW, KERAS_BACKEND="tensorflow").strip()
+    assert said == (
+        "prnn_jax.keras: Keras' backend lacks the package tensorflow; set "
+        "KERAS_BACKEND=jax in the environment before keras is imported."
+    )

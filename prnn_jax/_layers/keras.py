@@ -19,6 +19,12 @@ from prnn_jax.convert._keras import activations
 try:
     import keras
 except ModuleNotFoundError as error:
+    lacking = (error.name or "").partition(".")[0]
+    if lacking != "keras":
+        raise ImportError(
+            f"prnn_jax.keras: Keras' backend lacks the package {lacking}; set "
+            "KERAS_BACKEND=jax in the environment before keras is imported."
+        ) from error
     raise ImportError(
         'prnn_jax.keras needs Keras: pip install "prnn_jax[keras]".'
     ) from error
