@@ -8,7 +8,8 @@ A way there and back gives the same values, unless the docstring says what is ad
 Arrays become JAX's, so float64 needs `jax_enable_x64`.
 
 `import_pytorch`, `import_onnx`, `import_keras` and `import_rnnoise` take a whole model
-and find the network in it; what they give is an `Imported`, which can be called.
+and find the network in it; what they give is an `Imported`, which can be called. So
+does `import_xlstm`, whose `SlstmLayer` has a convolution and a norm besides.
 `update_pytorch`, `update_onnx` and `update_keras` put it back, e.g. after training;
 `export_onnx` makes a model of layers.
 
@@ -33,9 +34,11 @@ from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
 from prnn_jax.convert._rnnoise import import_rnnoise
 from prnn_jax.convert._torch_models import import_pytorch
 from prnn_jax.convert._torch_updates import update_pytorch
+from prnn_jax.convert._xlstm import SlstmLayer, import_xlstm
 
 __all__ = [
     "Imported",
+    "SlstmLayer",
     "export_onnx",
     "from_equinox",
     "from_haiku",
@@ -48,6 +51,7 @@ __all__ = [
     "import_onnx",
     "import_pytorch",
     "import_rnnoise",
+    "import_xlstm",
     "split_directions",
     "stack_directions",
     "to_equinox",

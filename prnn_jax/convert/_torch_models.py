@@ -227,15 +227,15 @@ def _kind_of(arrays: Mapping[str, Any]) -> tuple[str, CellName]:
     return _CELLS[gates]
 
 
-def read(path: Path) -> Any:
-    """What a file holds."""
+def read(path: Path, op: str = _OP) -> Any:
+    """What a file holds; `op` begins the messages."""
     if path.suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
         except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(
-                f"{_OP}: {path} must be a file of np.savez, of arrays alone: {error}"
+                f"{op}: {path} must be a file of np.savez, of arrays alone: {error}"
             ) from error
     if path.suffix == ".safetensors":
         try:
@@ -243,7 +243,7 @@ def read(path: Path) -> Any:
             from safetensors.flax import load_file  # JAX's arrays, bfloat16 too
         except ModuleNotFoundError as error:
             raise ImportError(
-                f"{_OP}: {path} needs the package safetensors: pip install safetensors."
+                f"{op}: {path} needs the package safetensors: pip install safetensors."
             ) from error
         if not path.exists():
             raise FileNotFoundError(path)
@@ -251,12 +251,12 @@ def read(path: Path) -> Any:
             return load_file(path)
         except SafetensorError as error:
             raise ValueError(
-                f"{_OP}: {path} must be a file of safetensors: {error}"
+                f"{op}: {path} must be a file of safetensors: {error}"
             ) from error
     try:
         import torch
     except ModuleNotFoundError as error:
-        raise ImportError(f"{_OP}: {path} needs PyTorch: pip install torch.") from error
+        raise ImportError(f"{op}: {path} needs PyTorch: pip install torch.") from error
     path.open("rb").close()  # or an OSError, which below says that it is damaged
     try:
         if zipfile.is_zipfile(path):
@@ -267,7 +267,7 @@ def read(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except (*_DAMAGED, zipfile.BadZipFile, OSError) as error:
         raise ValueError(
-            f"{_OP}: {path} must be a state_dict of torch.save, or a file of "
+            f"{op}: {path} must be a state_dict of torch.save, or a file of "
             "torch.jit.save or safetensors. Of one that has more in it, and that you "
             f"trust, pass torch.load(path, weights_only=False). PyTorch says: {error}"
         ) from error
