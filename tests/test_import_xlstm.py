@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from prnn_jax.convert import import_xlstm
+from prnn_jax.convert import import_xlstm, to_xlstm
 
 HEADS, HEAD, WIDTH = 3, 4, 4
 FEATURES = HEADS * HEAD
@@ -122,6 +122,26 @@ def test_a_module_and_a_file(tmp_path):
     for a, b, c in zip(*map(jax.tree.leaves, (layer, of_file, of_arrays)), strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_array_equal(a, c)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_there_and_back(kind):
+    arrays = arrays_of(kind)
+    layer = import_xlstm(arrays)
+    back = to_xlstm(layer, "cuda" if kind == "tirex" else "vanilla")
+    assert back.keys() == arrays.keys()
+    for key, value in arrays.items():
+        np.testing.assert_allclose(back[key], value, rtol=0, atol=1e-7, err_msg=key)
+    other = import_xlstm(to_xlstm(layer, "vanilla" if kind == "tirex" else "cuda"))
+    for a, b in zip(*map(jax.tree.leaves, (other, layer)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=2e-7)
+
+
+def test_what_is_no_layer():
+    with pytest.raises(ValueError, match="layer must be a SlstmLayer, got dict"):
+        to_xlstm(arrays_of("plain"))
+    with pytest.raises(ValueError, match="backend must be"):
+        to_xlstm(import_xlstm(arrays_of("plain")), "triton")
 
 
 def test_a_name_says_which():

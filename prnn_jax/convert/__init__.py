@@ -9,7 +9,8 @@ Arrays become JAX's, so float64 needs `jax_enable_x64`.
 
 `import_pytorch`, `import_onnx`, `import_keras` and `import_rnnoise` take a whole model
 and find the network in it; what they give is an `Imported`, which can be called. So
-does `import_xlstm`, whose `SlstmLayer` has a convolution and a norm besides.
+does `import_xlstm`, whose `SlstmLayer` has a convolution and a norm besides; its
+inverse is `to_xlstm`.
 `update_pytorch`, `update_onnx` and `update_keras` put it back, e.g. after training;
 `export_onnx` makes a model of layers.
 
@@ -34,7 +35,7 @@ from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
 from prnn_jax.convert._rnnoise import import_rnnoise
 from prnn_jax.convert._torch_models import import_pytorch
 from prnn_jax.convert._torch_updates import update_pytorch
-from prnn_jax.convert._xlstm import SlstmLayer, import_xlstm
+from prnn_jax.convert._xlstm import SlstmLayer, import_xlstm, to_xlstm
 
 __all__ = [
     "Imported",
@@ -61,6 +62,7 @@ __all__ = [
     "to_nnx",
     "to_onnx",
     "to_pytorch",
+    "to_xlstm",
     "update_keras",
     "update_onnx",
     "update_pytorch",

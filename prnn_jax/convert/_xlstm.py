@@ -4,10 +4,11 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -21,11 +22,11 @@ from prnn_jax.convert._imported import check_dtype
 from prnn_jax.convert._torch_models import read
 
 _OP = "import_xlstm"
-_CELL = "slstm_cell._recurrent_kernel_"
+_CELL, _BIAS = "slstm_cell._recurrent_kernel_", "slstm_cell._bias_"
 #: The matrices of a_i, a_f, a_z and a_o: the package calls the first two the other way
 #: round than its cell takes them.
 _GATES = "fgate.weight", "igate.weight", "zgate.weight", "ogate.weight"
-_OWN = (*_GATES, _CELL, "slstm_cell._bias_")
+_OWN = (*_GATES, _CELL, _BIAS)
 _CONV = "conv1d.conv.weight", "conv1d.conv.bias"
 _NORM = "group_norm.weight"
 _EPSILON = 1e-5
@@ -256,7 +257,7 @@ def _of_arrays(path: str, prefix: str, arrays: Mapping[str, Any]) -> SlstmLayer:
     width = own[_CONV[0]].shape[-1] if _CONV[0] in own else 0
     wanted = {
         **dict.fromkeys(_GATES, (("heads", "head", "head"), (heads, head, head))),
-        "slstm_cell._bias_": (("4*features",), (4 * features,)),
+        _BIAS: (("4*features",), (4 * features,)),
         _CONV[0]: (("features", "1", "K"), (features, 1, width)),
         _CONV[1]: (("features",), (features,)),
         _NORM: (("features",), (features,)),
@@ -265,7 +266,7 @@ def _of_arrays(path: str, prefix: str, arrays: Mapping[str, Any]) -> SlstmLayer:
         checks.shape(_OP, prefix + key, own[key], *wanted[key])
     dtype = jnp.result_type(*own.values())
     own = {key: jnp.array(value, dtype) for key, value in own.items()}
-    recurrent, bias = own[_CELL], own["slstm_cell._bias_"]
+    recurrent, bias = own[_CELL], own[_BIAS]
     if recurrent.shape[2] == head:  # outputs before inputs, and gates before heads
         recurrent = recurrent.swapaxes(1, 2)
         bias = bias.reshape(4, heads, head).swapaxes(0, 1)
@@ -284,3 +285,46 @@ def _of_arrays(path: str, prefix: str, arrays: Mapping[str, Any]) -> SlstmLayer:
 def _layouts(shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     head = min(shape[1:])
     return (head, 4 * head), (4 * head, head)
+
+
+def to_xlstm(
+    layer: SlstmLayer, backend: Literal["vanilla", "cuda"] = "vanilla"
+) -> dict[str, np.ndarray]:
+    """A layer's arrays as `sLSTMLayer` of the package xlstm has them in its state_dict.
+
+        arrays = prnn_jax.convert.to_xlstm(layer)
+        module.load_state_dict({k: torch.from_numpy(a) for k, a in arrays.items()})
+
+    Args:
+      layer: of `import_xlstm`, maybe trained since.
+      backend: of the module: its "vanilla" keeps weights in another order than its
+        "cuda", whose order is TiRex's, too.
+
+    Returns:
+      NumPy's arrays by name.
+
+    Raises:
+      ValueError: it is no such layer, or no such backend.
+    """
+    op = "to_xlstm"
+    check(
+        isinstance(layer, SlstmLayer),
+        f"{op}: layer must be a SlstmLayer, got {type(layer).__name__}.",
+    )
+    checks.one_of(op, "backend", backend, ("vanilla", "cuda"))
+    heads, head = layer.w_ih.shape[:2]
+    recurrent, bias = layer.w_hh, layer.b_hh
+    if backend == "vanilla":
+        recurrent = recurrent.swapaxes(1, 2)
+        bias = bias.reshape(heads, 4, head).swapaxes(0, 1)
+    gates = jnp.split(layer.w_ih, 4, -1)
+    kernel, scale = layer.kernel, layer.scale
+    arrays = {
+        **{key: w.swapaxes(1, 2) for key, w in zip(_GATES, gates, strict=True)},
+        _CELL: recurrent,
+        _BIAS: bias.reshape(-1),
+        _CONV[0]: None if kernel is None else kernel.T[:, None],
+        _CONV[1]: layer.bias,
+        _NORM: None if scale is None else scale - 1,
+    }
+    return {key: np.array(a, order="C") for key, a in arrays.items() if a is not None}
