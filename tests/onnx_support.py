@@ -30,11 +30,11 @@ def value(name: str, *shape: object):
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-def model_of(nodes, arrays, inputs=(), output="Y"):
+def model_of(nodes, arrays, inputs=(), output="Y", sizes=(None, None, None)):
     graph = helper.make_graph(
         nodes,
         "graph",
-        [value("X", None, None, None), *inputs],
+        [value("X", *sizes), *inputs],
         [helper.make_empty_tensor_value_info(output)],
         [numpy_helper.from_array(a, name) for name, a in arrays.items()],
     )

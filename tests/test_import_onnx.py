@@ -344,3 +344,57 @@ def test_folders_and_text_are_no_models(suffix, tmp_path):
         Path(path).write_text("no model")
     with pytest.raises(ValueError, match=f"{path} must be a model of ONNX"):
         import_onnx(path)
+
+
+# ---- what does not fit ---------------------------------------------------------------
+
+
+def test_a_hidden_size_that_is_not_of_the_weights():
+    """As PyTorch's exporter writes an LSTM with proj_size, which ONNX has not."""
+    model = lstm()
+    (attribute,) = (a for a in model.graph.node[0].attribute if a.name == "hidden_size")
+    attribute.i = HIDDEN + 1
+    with pytest.raises(ValueError, match=r"with its hidden_size 8, got \[1, 28, 7\]"):
+        import_onnx(model)
+
+
+def test_zeros_of_a_state_that_do_not_fit():
+    model = with_inputs("", "h", "c", h=np.zeros((1, BATCH, HIDDEN), np.float32))
+    zeros = np.zeros((1, BATCH, HIDDEN + 1), np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(zeros, "c"))
+    with pytest.raises(ValueError, match=r"must be \[directions, batch, hidden\], got"):
+        import_onnx(model)
+
+
+def test_constant_lengths_below_the_steps_of_the_model():
+    node = node_of("LSTM", ("X", "W", "R", "B", "lens"))
+    arrays = weights("LSTM") | {"lens": np.full(BATCH, len(X) - 1, np.int32)}
+    with pytest.raises(ValueError, match="must have sequence_lens that are an input"):
+        import_onnx(model_of([node], arrays, sizes=X.shape))
+    arrays["lens"] += 1
+    assert_computes_the_same(
+        import_onnx(model_of([node], arrays, sizes=X.shape)),
+        model_of([node], arrays, sizes=X.shape),
+        X,
+    )
+
+
+@pytest.mark.parametrize("name", ["Affine", "ScaledTanh"])
+def test_activations_without_the_numbers_that_they_need(name):
+    model = model_of([node_of("RNN", activations=[name])], weights("RNN"))
+    with pytest.raises(ValueError, match=f"activation_beta for {name}, for which ONNX"):
+        import_onnx(model)
+
+
+def test_weights_in_a_file_that_is_not_there(tmp_path):
+    path = tmp_path / "model.onnx"
+    options = {"save_as_external_data": True, "size_threshold": 0}
+    onnx.save(lstm(), path, location="weights.bin", **options)
+    content, proto = path.read_bytes(), onnx.load(path, load_external_data=False)
+    assert_computes_the_same(import_onnx(path), lstm(), X)
+    (tmp_path / "weights.bin").unlink()
+    with pytest.raises(ValueError, match=r"model.onnx must be a model of ONNX: .*bin"):
+        import_onnx(path)
+    for model in (content, proto):
+        with pytest.raises(ValueError, match="a file beside it; give the model's path"):
+            import_onnx(model)

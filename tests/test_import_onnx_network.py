@@ -18,6 +18,7 @@ from onnx_support import (
     pairs,
     random,
     weights,
+    y_of,
 )
 
 from prnn_jax.convert import import_onnx
@@ -124,15 +125,83 @@ def test_layers_of_sizes_that_are_fixed(time_fixed):
         helper.make_node("Reshape", ["Y_t", "shape"], ["X_2"]),
         helper.make_node("LSTM", ["X_2", "W_2", "R_2", "B_2"], ["Y_2"], **options),
     ]
-    model = model_of(nodes, arrays, (), "Y_2")
+    sizes = time_fixed, BATCH, X.shape[-1]
+    model = model_of(nodes, arrays, (), "Y_2", sizes)
     net = import_onnx(model)
     assert len(net.layers) == 2
     if time_fixed == TIME:
         assert_computes_the_same(net, model, X)
+    # A shape alone does not tell that it is time and batch, and not another's.
+    with pytest.raises(ValueError, match="name must say which node is meant"):
+        import_onnx(model_of(nodes, arrays, (), "Y_2"))
     # Without the change of layout the same shape has other numbers in it.
     nodes[2].input[0] = "Y"
     with pytest.raises(ValueError, match="name must say which node is meant"):
-        import_onnx(model_of(nodes, arrays, (), "Y_2"))
+        import_onnx(model_of(nodes, arrays, (), "Y_2", sizes))
+
+
+def test_a_reshape_that_mixes_time_and_batch_is_no_change_of_layout():
+    mixing = np.array([BATCH, TIME, HIDDEN])
+    arrays = weights("LSTM", 1) | {"shape": mixing}
+    arrays |= {f"{n}_2": a for n, a in weights("LSTM", 1, HIDDEN).items()}
+    nodes = [
+        node_of("LSTM"),
+        helper.make_node("Reshape", ["Y", "shape"], ["X_2"]),
+        helper.make_node(
+            "LSTM", ["X_2", "W_2", "R_2", "B_2"], ["Y_2"], hidden_size=HIDDEN
+        ),
+    ]
+    for sizes in ((TIME, BATCH, X.shape[-1]), (None, None, None)):
+        with pytest.raises(ValueError, match="name must say which node is meant"):
+            import_onnx(model_of(nodes, arrays, (), "Y_2", sizes))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("lens", ""), ("", "lens"), ("lens", "other")]
+)
+def test_layers_of_which_one_has_other_lengths(first, second):
+    squeeze = helper.make_node("Squeeze", ["Y", "axis"], ["X_2"])
+    model = two_layers([squeeze])
+    for node, lens in ((model.graph.node[0], first), (model.graph.node[-1], second)):
+        node.input.append(lens)
+    lens = [helper.make_tensor_value_info(n, 6, (BATCH,)) for n in ("lens", "other")]
+    model.graph.input.extend(lens)
+    for name in (None, ["the", "second"]):
+        with pytest.raises(ValueError, match="must have the same sequence_lens"):
+            import_onnx(model, name)
+    assert len(import_onnx(model, "second").layers) == 1
+    for node in (model.graph.node[0], model.graph.node[-1]):
+        node.input[4] = "lens"
+    net = import_onnx(model)
+    lengths = np.array([TIME, 2, 4], np.int32)
+    y = y_of(model, X, lens=lengths, other=lengths)
+    np.testing.assert_allclose(
+        net(X, lengths=lengths, masked_y="zero")[0], y, atol=2e-6
+    )
+
+
+def test_a_function_of_the_model():
+    """As exporters write modules: a function of the model's own, called twice."""
+    made = two_layers([helper.make_node("Squeeze", ["Y", "axis"], ["X_2"])])
+    node = node_of("LSTM", ("x", "w", "r", "b"), name="")
+    node.output[0] = "y"
+    function = helper.make_function(
+        "own", "Layer", ["x", "w", "r", "b"], ["y"], [node], made.opset_import
+    )
+    calls = [
+        helper.make_node("Layer", ["X", "W", "R", "B"], ["Y"], "one", domain="own"),
+        made.graph.node[1],
+        helper.make_node(
+            *("Layer", ["X_2", "W_2", "R_2", "B_2"], ["Y_2"], "two"), domain="own"
+        ),
+    ]
+    arrays = {one.name: numpy_helper.to_array(one) for one in made.graph.initializer}
+    model = model_of(calls, arrays, (), "Y_2")
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    net = import_onnx(model)
+    assert len(net.layers) == 2
+    assert_computes_the_same(net, model, X)
 
 
 # ---- directions ----------------------------------------------------------------------

@@ -11,8 +11,9 @@ from prnn_jax._cells.activations import (
 )
 from prnn_jax._given.checks import check
 
-#: By ONNX's name: ours, and ONNX's own numbers where none are given.
-_KNOWN: dict[str, tuple[ActivationName, tuple[float, ...]]] = {
+#: By ONNX's name: ours, and ONNX's own numbers where none are given; None where it has
+#: none, and runtimes differ.
+_KNOWN: dict[str, tuple[ActivationName, tuple[float | None, ...]]] = {
     "Sigmoid": ("sigmoid", ()),
     "Tanh": ("tanh", ()),
     "Relu": ("relu", ()),
@@ -21,8 +22,8 @@ _KNOWN: dict[str, tuple[ActivationName, tuple[float, ...]]] = {
     "Softplus": ("softplus", ()),
     "Elu": ("elu", (1.0,)),
     "LeakyRelu": ("leaky_relu", (0.01,)),
-    "Affine": ("affine", (1.0, 0.0)),
-    "ScaledTanh": ("scaled_tanh", (1.0, 1.0)),
+    "Affine": ("affine", (None, 0.0)),
+    "ScaledTanh": ("scaled_tanh", (None, None)),
 }
 _BY_LOWER = {name.lower(): name for name in _KNOWN}
 _BY_OURS = {ours: name for name, (ours, _) in _KNOWN.items()}
@@ -86,6 +87,11 @@ def _ours(
         next(numbers, default)
         for numbers, default in zip((alphas, betas), usual, strict=False)
     ]
+    check(
+        None not in given,
+        f"{op}: {where} must have activation_alpha and activation_beta for {known}, "
+        "for which ONNX says no default.",
+    )
     return named(op, f"the activation of {where}", Activation(ours, *given))
 
 

@@ -120,7 +120,7 @@ def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
     Batches are of several, or of 1, which a graph may squeeze; or all is of the sizes
     that the graph has fixed.
     """
-    for sizes in (_Sizes(), _Sizes(batch=1), *_fixed(node, layer[0].node)):
+    for sizes in (_Sizes(), _Sizes(batch=1), *_fixed(layer[0].node)):
         given, parts = {}, []
         for n, user in enumerate(layer):
             first = 2 * n * math.prod(sizes)
@@ -138,19 +138,17 @@ def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
     return None
 
 
-def _fixed(node: Node, before: Node) -> Iterator[_Sizes]:
-    """Those that a graph writes into a Reshape in front of a node, if it does.
+def _fixed(before: Node) -> Iterator[_Sizes]:
+    """Those of a node's y that the graph has fixed, if it has.
 
     So does PyTorch's exporter, unless it is told that they are dynamic.
     """
-    hidden = before.attribute("hidden_size")
-    made = node.scope.maker(node.input(0))
-    while made is not None and made[0].op_type in _BETWEEN:
-        proto, scope = made
-        shape = scope.constant(proto.input[1]) if proto.op_type == "Reshape" else None
-        if hidden and shape is not None and shape.size == 3 and (shape > 0).all():
-            yield _Sizes(int(shape[0]), int(shape[1]), hidden)
-        made = scope.maker(proto.input[0])
+    shape = before.scope.shape(_y(before))
+    if shape is not None and len(shape) == 4:
+        first, second, third, hidden = shape
+        batch_first = bool(before.attribute("layout", 0))
+        time, batch = (second, first) if batch_first else (first, third)
+        yield _Sizes(time, batch, hidden)
 
 
 def _numbers(node: Node, sizes: _Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,10 +20,20 @@ _RANDOM = (
 
 
 def numpy_of(tensor: Any) -> np.ndarray:
-    """A tensor of ONNX as an array."""
-    from onnx import numpy_helper
+    """A tensor of ONNX as an array.
 
-    return numpy_helper.to_array(tensor)
+    Raises:
+      ValueError: its numbers are in another file, which has not been read.
+    """
+    from onnx import checker, numpy_helper
+
+    try:
+        return numpy_helper.to_array(tensor)
+    except checker.ValidationError as error:
+        raise ValueError(
+            f"import_onnx: the numbers of {tensor.name!r} must be in the model, or in "
+            f"a file beside it; give the model's path. ONNX says: {error}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -75,6 +85,7 @@ class Scope:
             output: node for node in graph.node for output in node.output if output
         }
         self._known: dict[str, np.ndarray | None] = {}
+        self._shapes: dict[str, tuple[int, ...]] | None = None
 
     def nodes(self, prefix: str = "") -> Iterator[Node]:
         """All nodes, those of subgraphs too."""
@@ -129,6 +140,14 @@ class Scope:
             return name
         return made[1].origin(made[0].input[0])
 
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Of a value, where the model fixes all sizes of it; None of all others."""
+        if self._outer is not None:
+            return self._outer.shape(name)
+        if self._shapes is None:
+            self._shapes = _shapes_of(self._graph, self._opsets)
+        return self._shapes.get(name)
+
     def constant(self, name: str) -> np.ndarray | None:
         """A value that needs no input of the model; None of all others."""
         if name in self._initializers:
@@ -174,3 +193,26 @@ class Scope:
         except (NotImplementedError, RuntimeError, TypeError, ValueError, LookupError):
             return None
         return np.asarray(made)
+
+
+def _shapes_of(graph: Any, opsets: Any) -> dict[str, tuple[int, ...]]:
+    """Those that a graph and those inside of it fix, as ONNX works them out."""
+    from onnx import helper, shape_inference
+
+    model = helper.make_model(graph, opset_imports=opsets)
+    try:
+        todo = [shape_inference.infer_shapes(model).graph]
+    except (RuntimeError, TypeError, ValueError):  # too large, or contradictory
+        todo = [graph]
+    shapes: dict[str, tuple[int, ...]] = {}
+    while todo:
+        one = todo.pop()
+        for value in (*one.input, *one.value_info, *one.output):
+            kind = value.type.tensor_type
+            if kind.HasField("shape"):
+                sizes = tuple(axis.dim_value for axis in kind.shape.dim)
+                if all(sizes):  # one that is not fixed is 0
+                    shapes[value.name] = sizes
+        attributes = [a for node in one.node for a in node.attribute]
+        todo += [inner for a in attributes for inner in (a.g, *a.graphs) if inner.node]
+    return shapes

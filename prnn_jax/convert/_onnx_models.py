@@ -1,32 +1,20 @@
 """Whole models of ONNX."""
 
 import itertools
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from prnn_jax._cells.clip import Clip
-from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
-from prnn_jax._given.params import Params
-from prnn_jax.convert._directions import stack_directions
-from prnn_jax.convert._imported import Imported, check_dtype, joined
-from prnn_jax.convert._onnx import from_onnx
-from prnn_jax.convert._onnx_activations import options_of
+from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx_cells import written_cells
 from prnn_jax.convert._onnx_chain import Layer, chain
-from prnn_jax.convert._onnx_graph import MOVE, Node, Scope, numpy_of
+from prnn_jax.convert._onnx_graph import Node, Scope
+from prnn_jax.convert._onnx_nodes import of_layer, operator_of
 
 _OP = "import_onnx"
-_CELLS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
-#: ONNX Runtime's, of weights in 8 bits.
-_QUANTIZED = "DynamicQuantizeLSTM"
 
 
 def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported:
@@ -73,6 +61,7 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     layers = _chosen(
         found, name, [node.proto.op_type for node in _scope(proto).nodes()]
     )
+    _check_same_lengths([node for layer in layers for node in layer if node])
     return joined(_OP, [of_layer(layer) for layer in layers])
 
 
@@ -83,16 +72,8 @@ def _scope(proto: Any) -> Scope:
 def recurrent_nodes(proto: Any) -> dict[str, Node]:
     """LSTM, GRU and RNN of a model by name: nodes, and cells that are written out."""
     nodes = list(_scope(proto).nodes())
-    found = [node for node in nodes if _operator(node) is not None]
+    found = [node for node in nodes if operator_of(node) is not None]
     return {node.name: node for node in (*found, *written_cells(nodes))}
-
-
-def _operator(node: Node) -> str | None:
-    """LSTM, GRU or RNN; None of other nodes."""
-    kind, domain = node.proto.op_type, node.proto.domain
-    if (kind, domain) == (_QUANTIZED, "com.microsoft"):
-        return "LSTM"
-    return kind if kind in _CELLS and domain in ("", "ai.onnx") else None
 
 
 def loaded(model: Any) -> Any:
@@ -105,7 +86,7 @@ def loaded(model: Any) -> Any:
     except ModuleNotFoundError as error:
         raise ImportError(f"{_OP} needs the package onnx: pip install onnx.") from error
     if isinstance(model, onnx.ModelProto):
-        return model
+        return _inlined(model)
     is_path = isinstance(model, (str, os.PathLike))
     check(
         is_path or isinstance(model, bytes),
@@ -118,12 +99,20 @@ def loaded(model: Any) -> Any:
         f"{_OP}: {what} must be a model of ONNX, got a folder; name the file in it.",
     )
     of_text = json_format.ParseError, text_format.ParseError, ParseError
+    without_files = onnx.checker.ValidationError
     try:
         proto = onnx.load(model) if is_path else onnx.load_from_string(model)
-    except (DecodeError, *of_text) as error:
+    except (DecodeError, *of_text, without_files) as error:
         raise ValueError(f"{_OP}: {what} must be a model of ONNX: {error}.") from error
     check(len(proto.graph.node) > 0, f"{_OP}: {what} must be a model of ONNX.")
-    return proto
+    return _inlined(proto)
+
+
+def _inlined(proto: Any) -> Any:
+    """A model with its own functions written out where they are called."""
+    from onnx import inliner
+
+    return inliner.inline_local_functions(proto) if proto.functions else proto
 
 
 # ---- which nodes ---------------------------------------------------------------------
@@ -154,6 +143,27 @@ def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
     return [Layer(found[one]) for one in names]
 
 
+def _check_same_lengths(nodes: Sequence[Node]) -> None:
+    """That a call's lengths can be those of all."""
+    first, *others = nodes
+    for other in others:
+        check(
+            _lengths_of(other) == _lengths_of(first),
+            f"{_OP}: layers and directions of one network must have the same "
+            f"sequence_lens; {other.name!r} has {other.input(4) or None!r}, "
+            f"{first.name!r} has {first.input(4) or None!r}. Import them one by one, "
+            "by name.",
+        )
+
+
+def _lengths_of(node: Node) -> str | bytes:
+    """What sequence_lens are made of."""
+    lengths, name = node.constant(4), node.input(4)
+    if lengths is not None:
+        return np.asarray(lengths, np.int64).tobytes()
+    return node.scope.origin(name) if name else ""
+
+
 def are_one(nodes: Sequence[Node]) -> bool:
     """Whether nodes are the same one, written in each branch of an If."""
     first, *others = nodes
@@ -180,186 +190,3 @@ def _is_same(one: Node, other: Node) -> bool:
         if not are_same:
             return False
     return True
-
-
-# ---- a node --------------------------------------------------------------------------
-
-
-def of_layer(layer: Layer) -> Imported:
-    """Of one node, or of two that are its directions."""
-    one = _network(layer.forward)
-    if layer.backward is None:
-        return one
-    other = _network(layer.backward)
-    check(
-        one.cell == other.cell
-        and one.reset_after == other.reset_after
-        and one.activation == other.activation
-        and one.gate_activation == other.gate_activation
-        and one.clip == other.clip
-        and one.time_major == other.time_major,
-        f"{_OP}: the nodes {one.name!r} and {other.name!r}, directions of one layer, "
-        "must have the same options.",
-    )
-    given = one.state_0, other.state_0
-    check(
-        (given[0] is None) == (given[1] is None),
-        f"{_OP}: {one.name!r} and {other.name!r}, directions of one layer, must both "
-        "have initial states, or none.",
-    )
-    state_0 = None
-    if given[0] is not None and given[1] is not None:
-        state_0 = jax.tree.map(lambda *sides: jnp.stack(sides), *given)
-    return replace(
-        one,
-        layers=(stack_directions(one.layers[0], other.layers[0]),),
-        state_0=state_0,
-        bidirectional=True,
-        reverse=False,
-        places=(one.name, other.name),
-    )
-
-
-def _network(node: Node) -> Imported:
-    operator, where = _operator(node) or "", f"the node {node.name!r}"
-    direction = node.attribute("direction", "forward")
-    directions = 2 if direction == "bidirectional" else 1
-    arrays = {}
-    for letter, position in {"W": 1, "R": 2, "B": 3, "P": 7}.items():
-        if node.input(position):
-            arrays[letter] = node.constant(position)
-            check(
-                arrays[letter] is not None,
-                f"{_OP}: {letter} of {where}, {node.input(position)!r}, must be "
-                "constant; it depends on the model's input, or on an operator that "
-                "onnx.reference does not have.",
-            )
-    if node.proto.op_type == _QUANTIZED:
-        arrays |= _dequantized(node, arrays, where)
-    for letter, array in arrays.items():
-        what = f"{letter} of {where}"
-        check_dtype(_OP, what, array, "export the model in")
-    if "P" in arrays and not arrays["P"].any():
-        del arrays["P"]  # as good as none, and faster
-    _check_options(node, where)
-    clip = node.attribute("clip")
-    params = from_onnx(operator, arrays)
-    return Imported(
-        layers=(params,),
-        state_0=_state(node, operator, params, where, directions),
-        cell=_CELLS[operator],
-        name=node.name,
-        places=(node.name,),
-        bidirectional=directions == 2,
-        reverse=direction == "reverse",
-        time_major=not node.attribute("layout", 0),
-        reset_after=operator != "GRU" or bool(node.attribute("linear_before_reset", 0)),
-        clip=None if clip is None else Clip(pre_activations=clip),
-        **options_of(
-            _OP,
-            where,
-            operator,
-            node.attribute("activations"),
-            node.attribute("activation_alpha") or (),
-            node.attribute("activation_beta") or (),
-            directions,
-        ),
-    )
-
-
-def _dequantized(node: Node, arrays: dict, where: str) -> dict[str, np.ndarray]:
-    """W and R as the LSTM has them: of numbers again, and transposed."""
-    made = {}
-    for letter, scale_at, zero_at in (("W", 8, 9), ("R", 10, 11)):
-        scale, zero = node.constant(scale_at), node.constant(zero_at)
-        check(
-            scale is not None and zero is not None,
-            f"{_OP}: scale and zero point of {letter} of {where} must be constant.",
-        )
-        stored = np.asarray(arrays[letter], np.int32)  # [directions, input, 4*hidden]
-        scale, zero = (np.asarray(x).reshape(len(stored), 1, -1) for x in (scale, zero))
-        made[letter] = (stored - zero.astype(np.int32)) * scale.astype(np.float32)
-        made[letter] = np.swapaxes(made[letter], 1, 2).astype(np.float32)
-    return made
-
-
-def _check_options(node: Node, where: str) -> None:
-    clip = node.attribute("clip")
-    check(
-        clip is None or 0 < clip < math.inf,
-        f"{_OP}: {where} must have a positive clip, or none, got {clip}.",
-    )
-    check(
-        not node.attribute("input_forget", 0),
-        f"{_OP}: {where} must have input_forget=0; prnn_jax's LSTM has two gates.",
-    )
-    lengths = node.constant(4)
-    check(
-        lengths is None or len(np.unique(lengths)) <= 1,
-        f"{_OP}: {where} must have sequence_lens that are an input of the model, got "
-        f"the constants {lengths}; make them one, and pass them as lengths.",
-    )
-
-
-def _is_known(node: Node, name: str) -> bool:
-    """Whether a state is constant, zero, or what the caller gives beside x."""
-    scope = node.scope
-    if scope.constant(name) is not None:
-        return True
-    return _is_zero_or_given(scope, name, scope.origin(node.input(0)))
-
-
-def _is_zero_or_given(scope: Scope, name: str, x: str) -> bool:
-    known = scope.constant(name)
-    if known is not None:
-        return not known.any()
-    made = scope.maker(name)
-    if made is None:  # an input of the model
-        return name != x
-    proto, inner = made
-    if proto.op_type == "ConstantOfShape":
-        value = Node("", proto, inner).attribute("value")
-        return value is None or not numpy_of(value).any()
-    if proto.op_type == "If":
-        place = list(proto.output).index(name)
-        branches = [branch for _, branch in inner.subgraphs(proto)]
-        return all(_is_zero_or_given(one, one.outputs[place], x) for one in branches)
-    if proto.op_type not in MOVE:
-        return False
-    given = proto.input if proto.op_type == "Concat" else proto.input[:1]
-    return all(_is_zero_or_given(inner, one, x) for one in given)
-
-
-def _state(
-    node: Node, operator: str, params: Params, where: str, directions: int
-) -> tuple[Any, ...] | None:
-    """The initial state, where the node has a constant one that is not zero."""
-    positions = (5, 6) if operator == "LSTM" else (5,)
-    for position in positions:
-        name = node.input(position)
-        check(
-            not name or _is_known(node, name),
-            f"{_OP}: the initial state of {where}, {name!r}, must be constant, zero or "
-            "an input of the model, but the model works it out. Export the model with "
-            "the state as an input, and pass it as state_0.",
-        )
-    states = [node.constant(position) for position in positions]
-    if not any(state is not None and state.any() for state in states):
-        return None
-    hidden = params.w_hh.shape[-2]
-    made = []
-    for state in states:
-        if state is None:
-            state = np.zeros((directions, 1, hidden))
-        elif node.attribute("layout", 0):
-            state = np.moveaxis(state, 0, 1)
-        check(
-            state.ndim == 3
-            and state.shape[0] == directions
-            and state.shape[2] == hidden,
-            f"{_OP}: the initial state of {where} must be [directions, batch, hidden], "
-            f"got {list(state.shape)}.",
-        )
-        state = jnp.asarray(state, params.w_hh.dtype)
-        made.append(state if directions == 2 else state[0])
-    return (tuple(made) if len(made) > 1 else made[0],)
