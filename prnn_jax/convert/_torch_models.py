@@ -16,6 +16,7 @@ from prnn_jax._given.checks import check
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._imported import Imported, check_dtype
 from prnn_jax.convert._pytorch import from_pytorch
+from prnn_jax.convert._torch_weights import dequantized, effective, is_of_weights, whole
 
 _OP = "import_pytorch"
 _CELLS: dict[int, tuple[str, CellName]] = {
@@ -40,12 +41,6 @@ _DAMAGED = (
     *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
     *(ValueError, TypeError, AttributeError),
 )
-#: What is kept of a layer's own array, maybe under the names that a parametrization or
-#: a pruning gives it.
-_KEPT = re.compile(
-    r"(?:parametrizations\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)"
-    r"(?:\..+|_orig|_mask|_g|_v|_u)?"
-)
 
 
 def import_pytorch(
@@ -68,16 +63,17 @@ def import_pytorch(
     Of a dynamically quantized module the weights are as many floats; what they multiply
     is not rounded, as PyTorch does, to 8 bits. `prnn_jax.prepare(...,
     weights="int8")` makes integers of them again. Of weights that the module makes of
-    others, as with weight_norm or pruning, they are what it makes now.
+    others, as with weight_norm or pruning, they are what it makes now; a state_dict
+    may have the parts of these two.
 
     Args:
-      model: a `torch.nn.Module`, a TorchScript module, a state_dict (also a checkpoint
-        with one inside), or the path of a file of TorchScript, of a state_dict, of
-        safetensors (which needs the package of this name), or of NumPy's arrays
-        (`.npz`). In any of them an LSTM, GRU or RNN, or a cell of one of these, which
-        becomes a network of one layer. Arrays that others have renamed are taken as
-        PyTorch's where they are called `w_ih`, `w_hh`, `b_ih`, `b_hh` after the
-        network's name, as in "enc_w_ih".
+      model: a `torch.nn.Module`, a TorchScript module, a program of `torch.export`, a
+        state_dict (also a checkpoint with one inside), or the path of a file of
+        TorchScript, of a state_dict, of safetensors (which needs the package of this
+        name), or of NumPy's arrays (`.npz`). In any of them an LSTM, GRU or RNN, or a
+        cell of one of these, which becomes a network of one layer. Arrays that others
+        have renamed are taken as PyTorch's where they are called `w_ih`, `w_hh`,
+        `b_ih`, `b_hh` after the network's name, as in "enc_w_ih".
       name: which one, where there are several: the module's, such as "encoder.lstm".
       nonlinearity: of an RNN, where there is no module that says it.
 
@@ -95,6 +91,8 @@ def import_pytorch(
         model = read(Path(model))
     if hasattr(model, "named_modules"):
         return _of_modules(model, name)
+    if isinstance(getattr(model, "state_dict", None), Mapping):
+        model = model.state_dict  # of a program of torch.export
     check(
         hasattr(model, "items") and hasattr(model, "keys"),
         f"{_OP}: model must be a torch.nn.Module, TorchScript, a state_dict, or a path "
@@ -107,17 +105,21 @@ def import_pytorch(
 
 
 def _of_modules(model: Any, name: str | None) -> Imported:
-    found = {
-        path: module
-        for path, module in model.named_modules()
-        if _kind(module) in _MODULES
-    }
+    found = {path: one for path, one in model.named_modules() if _kind(one)}
+    if not found and hasattr(model, "state_dict"):
+        there = ", ".join(map(repr, keys_of(model.state_dict())))
+        check(
+            not there,
+            f"{_OP}: the model must have one of {_NAMES}, and has none; but arrays as "
+            f"these have, of {there}. If they are used so, import its state_dict().",
+        )
     path = _chosen(name, {path: _kind(module) for path, module in found.items()})
     module = found[path]
     where = f"{path or 'the model'} ({_kind(module)})"
+    _check_forward(module, where)
     library_name, cell = _MODULES[_kind(module)]
     is_quantized = "quantized" in type(module).__module__
-    own = _dequantized(module) if is_quantized else _effective(module)
+    own = dequantized(module) if is_quantized else effective(module)
     options: dict[str, Any] = {}
     if not _kind(module).endswith("Cell"):
         options["time_major"] = not _attribute(module, "batch_first", where)
@@ -134,42 +136,43 @@ def _of_modules(model: Any, name: str | None) -> Imported:
     return _imported(library_name, cell, own, path, **options)
 
 
-def _effective(module: Any) -> dict[str, Any]:
-    """A layer's own arrays as it computes with them, and no others that it has.
-
-    Those of a weight_norm, of a pruning or another parametrization are attributes.
-    The older of these work them out before each call of the module: as here.
-    """
-    matches = map(_KEPT.fullmatch, module.state_dict())
-    own = {match[1]: getattr(module, match[1]) for match in matches if match}
-    for hook in getattr(module, "_forward_pre_hooks", {}).values():
-        if hasattr(hook, "apply_mask"):  # of torch.nn.utils.prune
-            own[hook._tensor_name] = hook.apply_mask(module)
-        elif type(hook).__name__ == "WeightNorm":
-            own[hook.name] = hook.compute_weight(module)
-        elif type(hook).__name__ == "SpectralNorm":
-            own[hook.name] = hook.compute_weight(module, do_power_iteration=False)
-    return {name: array.detach() for name, array in own.items()}
-
-
-def _dequantized(module: Any) -> dict[str, Any]:
-    """The weights of a dynamically quantized module as the numbers they stand for."""
-    weights = {
-        name: weight.dequantize() if weight.is_quantized else weight.float()
-        for name, weight in module.get_weight().items()
-    }
-    return {**weights, **module.get_bias()}
-
-
 def _kind(module: Any) -> str:
-    """The name of a module's class, or of that which TorchScript was made of."""
+    """The class of PyTorch that a module is of, or was before TorchScript; or ""."""
     scripted = getattr(module, "original_name", None)
-    if isinstance(scripted, str):
-        return scripted
+    if isinstance(scripted, str):  # and so may be one of a user's own
+        own = [name for name, _ in module.named_parameters(recurse=False)]
+        is_one = scripted in _MODULES and any(n.startswith("weight_hh") for n in own)
+        return scripted if is_one else ""
+    theirs = _class_of(module)
+    return "" if theirs is None else theirs.__name__
+
+
+def _class_of(module: Any) -> type | None:
     for kind in type(module).__mro__:
         if kind.__module__.startswith("torch.") and kind.__name__ in _MODULES:
-            return kind.__name__
-    return type(module).__name__
+            return kind
+    return None
+
+
+def _check_forward(module: Any, where: str) -> None:
+    """That a module computes what its class of PyTorch does."""
+    theirs = _class_of(module)
+    if theirs is None:
+        return
+    own = getattr(module.forward, "__func__", None)
+    check(
+        own is getattr(theirs, "forward", None),
+        f"{_OP}: {where} has a forward of its own, which is not imported. If only the "
+        "weights are meant, import its state_dict().",
+    )
+    hooks = [*module._forward_hooks.values()]
+    hooks += [h for h in module._forward_pre_hooks.values() if not is_of_weights(h)]
+    check(
+        not hooks,
+        f"{_OP}: {where} has hooks that may change what it computes, such as "
+        f"{getattr(hooks[0], '__name__', type(hooks[0]).__name__) if hooks else ''}. "
+        "Remove them before, or import its state_dict().",
+    )
 
 
 def _attribute(module: Any, name: str, where: str) -> Any:
@@ -186,8 +189,16 @@ def _attribute(module: Any, name: str, where: str) -> Any:
 
 
 def _of_arrays(arrays: dict[str, Any], name: str | None, nonlinearity) -> Imported:
+    arrays, unmade = whole(_OP, arrays)
+    for key, parts in unmade.items():
+        network = next(iter(keys_of([key])))
+        check(
+            name is not None and name != network,
+            f"{_OP}: {key} must be an array; the module makes it of {parts}. Pass the "
+            "module itself.",
+        )
     networks = {
-        path: {whole: arrays[key] for whole, key in keys.items()}
+        path: {own: arrays[key] for own, key in keys.items()}
         for path, keys in keys_of(arrays).items()
     }
     kinds = {path: _kind_of(of_path) for path, of_path in networks.items()}
@@ -257,6 +268,10 @@ def read(path: Path, op: str = _OP) -> Any:
         import torch
     except ModuleNotFoundError as error:
         raise ImportError(f"{op}: {path} needs PyTorch: pip install torch.") from error
+    check(
+        path.suffix != ".pt2",
+        f"{op}: {path} is a program of torch.export; pass torch.export.load(path).",
+    )
     path.open("rb").close()  # or an OSError, which below says that it is damaged
     try:
         if zipfile.is_zipfile(path):
@@ -304,6 +319,13 @@ def _imported(
 ) -> Imported:
     for key, value in arrays.items():
         check_dtype(_OP, f"{path}.{key}", value, "model.float() makes it")
+    matches = (re.search(r"_l(\d+)", key) for key in arrays)
+    numbers = sorted({int(match[1]) for match in matches if match})
+    check(
+        numbers == list(range(len(numbers))),
+        f"{_OP}: {path!r} must have the arrays of all layers from 0 on, got those "
+        f"of {', '.join(map(str, numbers))}.",
+    )
     # A cell's arrays have no number of a layer.
     one = {key: f"{key}_l0" for key in arrays if not re.search(r"_l\d+", key)}
     arrays = {one.get(key, key): value for key, value in arrays.items()}

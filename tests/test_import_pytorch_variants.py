@@ -1,0 +1,163 @@
+"""Models of PyTorch that are not quite its own: wrappers, hooks, weights in parts."""
+
+import numpy as np
+import pytest
+from support import assert_bitwise_equal
+
+from prnn_jax.convert import import_pytorch
+
+torch = pytest.importorskip("torch")
+prune = pytest.importorskip("torch.nn.utils.prune")
+nn = torch.nn
+pytestmark = pytest.mark.filterwarnings("ignore")  # of what PyTorch will not keep
+
+IN, HIDDEN = 5, 7
+X = np.random.default_rng(4).standard_normal((6, 3, IN)).astype(np.float32)
+
+
+class LSTM(nn.Module):
+    """A user's own, of the same name."""
+
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.LSTM(IN, HIDDEN)
+        self.out = nn.Linear(HIDDEN, 2)
+
+    def forward(self, x):
+        return self.out(self.rnn(x)[0])
+
+
+class Doubled(nn.LSTM):
+    def forward(self, x):
+        return super().forward(2 * x)
+
+
+class Written(nn.Module):
+    """A cell in a user's own words, with arrays of PyTorch's names."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight_ih = nn.Parameter(torch.zeros(4 * HIDDEN, IN))
+        self.weight_hh = nn.Parameter(torch.zeros(4 * HIDDEN, HIDDEN))
+
+
+def y_of(module: nn.Module) -> np.ndarray:
+    with torch.no_grad():
+        return module(torch.from_numpy(X))[0].numpy()
+
+
+@pytest.mark.parametrize("around", ["itself", "another", "script"])
+def test_a_users_own_class_of_the_same_name(around):
+    torch.manual_seed(3)
+    model = LSTM().eval()
+    wanted = y_of(model.rnn)
+    if around == "another":
+        model = nn.Sequential(model)
+    elif around == "script":
+        model = torch.jit.script(model)
+    net = import_pytorch(model)
+    assert net.name == ("0.rnn" if around == "another" else "rnn")
+    np.testing.assert_allclose(net(X)[0], wanted, atol=1e-6)
+
+
+def test_a_users_own_class_of_other_parts():
+    with pytest.raises(ValueError, match=r"one of torch.nn.RNN, .* it has none"):
+        import_pytorch(type("LSTM", (nn.Sequential,), {})(nn.Linear(2, 3)))
+    with pytest.raises(ValueError, match=r"of ''. If they are used so, import its st"):
+        import_pytorch(Written())
+    assert import_pytorch(Written().state_dict()).cell == "lstm"
+
+
+def hooked(register, hook):
+    def make():
+        module = nn.LSTM(IN, HIDDEN)
+        getattr(module, register)(hook)
+        return module
+
+    return make
+
+
+def doubles(module, x):
+    return (2 * x[0],)
+
+
+def looks(module, x, y):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Doubled(IN, HIDDEN), "has a forward of its own, which is not"),
+        (hooked("register_forward_pre_hook", doubles), "such as doubles. Remove"),
+        (hooked("register_forward_hook", looks), "such as looks. Remove"),
+    ],
+    ids=["forward", "pre_hook", "hook"],
+)
+def test_a_module_that_computes_something_else(make, message):
+    with pytest.raises(ValueError, match=message):
+        import_pytorch(make())
+    import_pytorch(make().state_dict())  # says nothing of what is computed
+
+
+def old_norm(name: str = "weight_hh_l0", **options):
+    module = nn.utils.weight_norm(nn.LSTM(IN, HIDDEN, 2), name, **options)
+    getattr(module, f"{name}_g").data.mul_(1.7)
+    return module
+
+
+def new_norm():
+    module = nn.LSTM(IN, HIDDEN, bidirectional=True)
+    nn.utils.parametrizations.weight_norm(module, "weight_ih_l0_reverse")
+    module.parametrizations.weight_ih_l0_reverse.original0.data.mul_(1.7)
+    return module
+
+
+def pruned():
+    return prune.l1_unstructured(nn.GRU(IN, HIDDEN), "weight_hh_l0", 0.5)
+
+
+@pytest.mark.parametrize(
+    "make", [old_norm, lambda: old_norm(dim=None), lambda: old_norm(dim=1), new_norm]
+)
+def test_a_state_dict_with_the_parts_of_a_norm(make):
+    torch.manual_seed(3)
+    module = nn.Sequential(make()).eval()
+    net = import_pytorch(module.state_dict())
+    np.testing.assert_allclose(net(X, time_major=True)[0], y_of(module), atol=2e-6)
+
+
+def test_a_state_dict_with_the_parts_of_a_pruning():
+    torch.manual_seed(3)
+    module = pruned().eval()
+    assert_bitwise_equal(
+        import_pytorch(module.state_dict()).layers, import_pytorch(module).layers
+    )
+
+
+def test_parts_that_only_the_module_puts_together():
+    module = nn.utils.parametrizations.orthogonal(nn.LSTM(IN, HIDDEN), "weight_hh_l0")
+    arrays = nn.ModuleDict({"a": module, "b": nn.GRU(IN, HIDDEN)}).state_dict()
+    with pytest.raises(ValueError, match=r"a.weight_hh_l0 must be an array; .* a.pa"):
+        import_pytorch(arrays)
+    assert import_pytorch(arrays, "b").cell == "gru"
+
+
+def test_a_state_dict_without_one_of_its_layers():
+    arrays = nn.LSTM(IN, HIDDEN, 3).state_dict()
+    arrays = {key: value for key, value in arrays.items() if "_l1" not in key}
+    with pytest.raises(ValueError, match="all layers from 0 on, got those of 0, 2"):
+        import_pytorch(arrays)
+
+
+def test_a_program_of_torch_export(tmp_path):
+    torch.manual_seed(3)
+    module = LSTM().eval()
+    program = torch.export.export(module, (torch.from_numpy(X),))
+    net = import_pytorch(program)
+    np.testing.assert_allclose(net(X, time_major=True)[0], y_of(module.rnn), atol=1e-6)
+    with pytest.raises(ValueError, match=r"of 'rnn'. If they are used so, import its"):
+        import_pytorch(program.module())
+    (tmp_path / "model.pt2").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"pass torch.export.load\(path\)"):
+        import_pytorch(tmp_path / "model.pt2")
