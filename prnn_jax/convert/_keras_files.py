@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from prnn_jax._given.checks import check
-from prnn_jax.convert._keras_layers import KINDS, OP, Layer, described
+from prnn_jax.convert._keras_layers import (
+    KINDS,
+    OP,
+    WRAPPERS,
+    Layer,
+    class_of,
+    described,
+)
 from prnn_jax.convert._keras_weights import Told, array_of, of_weights
 
 _MODELS = "Sequential", "Functional", "Model"
@@ -47,12 +54,12 @@ def _of_config(
     """The layers of a model's description; weights are those of the outer model."""
     inside = model["config"]
     for one in inside["layers"] if isinstance(inside, Mapping) else inside:
-        kind, config = one["class_name"], one["config"]
+        kind, config = class_of(one), one["config"]
         name = one.get("name") or (config.get("name") if kind not in _MODELS else None)
         name = name or (config.get("name", "") if isinstance(config, Mapping) else "")
         if kind in _MODELS:
             yield from _of_config(one, weights, f"{prefix}{name}/", of_keras_2)
-        elif kind in KINDS or kind == "Bidirectional":
+        elif kind in KINDS or kind in WRAPPERS:
             stored = _stored(weights, (prefix + name).split("/"))
             arrays, places = [array_of(a) for a in stored], [a.name for a in stored]
             yield from described(

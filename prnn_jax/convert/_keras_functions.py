@@ -17,7 +17,7 @@ _OTHERS = {
     ),
 }
 _OPTIONS = "activation", "recurrent_activation"
-_SIDES = {"layer": "forward_layer", "backward_layer": "backward_layer"}
+_SIDES = {"layer": "forward_layer", "backward_layer": "backward_layer", "cell": "cell"}
 
 
 def config_of(layer: Any, package: Any) -> dict[str, Any]:
@@ -26,7 +26,8 @@ def config_of(layer: Any, package: Any) -> dict[str, Any]:
     Keras' own has a user's function under its `__name__`, were it that of Keras'.
 
     Args:
-      layer: of Keras: LSTM, GRU, SimpleRNN, or Bidirectional of two of these.
+      layer: of Keras: LSTM, GRU, SimpleRNN, Bidirectional of two of these, or an RNN
+        of cells.
       package: Keras.
     """
     config = dict(layer.get_config())
@@ -35,6 +36,11 @@ def config_of(layer: Any, package: Any) -> dict[str, Any]:
         if inner is not None and config.get(name) is not None:
             described = config_of(inner, package)
             config[name] = {**config[name], "config": described}
+    if isinstance(config.get("cells"), list):
+        config["cells"] = [
+            {**its, "config": config_of(cell, package)}
+            for its, cell in zip(config["cells"], layer.cells, strict=True)
+        ]
     for option in _OPTIONS:
         function = getattr(layer, option, None)
         if option in config and callable(function):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
@@ -21,12 +22,16 @@ KINDS: dict[str, tuple[str, CellName]] = {
     "CuDNNLSTM": ("LSTM", "lstm"),
     "CuDNNGRU": ("GRU", "gru"),
 }
+#: What may be around one of these.
+WRAPPERS = "Bidirectional", "TimeDistributed", "RNN"
 #: What those of cuDNN have.
 CUDNN = {"activation": "tanh", "recurrent_activation": "sigmoid"}
+#: By class: the layer that has a cell's arrays and options.
+CELLS = {"LSTMCell": "LSTM", "GRUCell": "GRU", "SimpleRNNCell": "SimpleRNN"}
 #: In what both layers of a Bidirectional one must be alike.
 _ALIKE = (
     *("units", "activation", "recurrent_activation", "use_bias", "reset_after"),
-    "time_major",
+    *("time_major", "clip"),
 )
 
 
@@ -68,20 +73,60 @@ def described(
     of_keras_2: bool | None,
     source: Any,
 ) -> Iterator[Layer]:
-    """The layer that a configuration describes, if it is a recurrent one."""
-    if kind != "Bidirectional":
+    """The layers that a configuration describes, if it is of recurrent ones."""
+    if kind in KINDS:
         yield Layer(name, kind, config, weights, of_keras_2, source=source)
+    elif kind == "RNN":
+        yield from _of_cells(name, config, weights, of_keras_2, source)
+    elif kind in ("Bidirectional", "TimeDistributed"):
+        inner = config["layer"]
+        inside, own = class_of(inner), inner["config"]
+        if kind == "TimeDistributed":
+            inner_name = f"{name}/{own.get('name', '')}"
+            yield from described(inner_name, inside, own, weights, of_keras_2, source)
+        elif inside in KINDS:
+            merge, backward = config.get("merge_mode"), config.get("backward_layer")
+            yield Layer(
+                *(name, inside, own, weights, of_keras_2, str(merge)),
+                source=source,
+                backward=backward,
+            )
+
+
+def _of_cells(
+    name: str, config: Mapping, weights: Sequence[Any], of_keras_2, source: Any
+) -> Iterator[Layer]:
+    """Those of an RNN: of one cell, under the RNN's name, or of several."""
+    cell = config.get("cell")
+    if cell is None:  # a layer of another kind that derives from RNN
         return
-    inner = config["layer"]
-    if inner["class_name"] in KINDS:
-        merge = str(config.get("merge_mode"))
-        kind, backward = inner["class_name"], config.get("backward_layer")
-        config = inner["config"]
+    is_one = class_of(cell) != "StackedRNNCells"
+    cells = [cell] if is_one else cell["config"]["cells"]
+    if not all(class_of(one) in CELLS for one in cells):
+        return  # how many arrays another has, nobody knows
+    first = 0
+    for n, one in enumerate(cells):
+        own = {**one["config"], "go_backwards": config.get("go_backwards", False)}
+        last = first + (3 if own.get("use_bias", True) else 2)
+        its: Any = source if is_one else None
+        if isinstance(source, list):
+            its = source[first:last]
+        elif not is_one:
+            its = source.cell.cells[n]
         yield Layer(
-            *(name, kind, config, weights, of_keras_2, merge),
-            source=source,
-            backward=backward,
+            name if is_one else f"{name}/{own.get('name', n)}",
+            CELLS[class_of(one)],
+            own,
+            weights[first:last],
+            of_keras_2,
+            source=its,
         )
+        first = last
+
+
+def class_of(description: Mapping) -> str:
+    """The class of a layer, of ours that of Keras from which it derives."""
+    return str(description["class_name"]).removeprefix("prnn_jax>")
 
 
 def network(layer: Layer) -> Imported:
@@ -116,15 +161,25 @@ def network(layer: Layer) -> Imported:
         reverse=bool(layer.config.get("go_backwards", False)),
         time_major=bool(layer.config.get("time_major", False)),
         reset_after=reset_after or cell != "gru",
+        clip=_clip(layer.config.get("clip")),
         **chosen,
     )
+
+
+def _clip(described: Sequence[Any] | None) -> Clip | None:
+    """That of a layer of `prnn_jax.keras`; Keras' own have none."""
+    if described is None:
+        return None
+    pre_activations, state, *others = described
+    state = tuple(state) if isinstance(state, list) else state
+    return Clip(pre_activations, state, *others)
 
 
 def _check_directions(layer: Layer) -> None:
     """A Bidirectional layer's two must compute the same, which `Imported` does."""
     if layer.backward is None:
         return
-    kind, other = layer.backward["class_name"], layer.backward["config"]
+    kind, other = class_of(layer.backward), layer.backward["config"]
     ways = {"class": (layer.kind, kind)} | {
         name: tuple(_name_of(config.get(name)) for config in (layer.config, other))
         for name in _ALIKE

@@ -13,8 +13,17 @@ from prnn_jax._given.checks import check
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._keras_files import of_h5
 from prnn_jax.convert._keras_functions import config_of
-from prnn_jax.convert._keras_layers import KINDS, OP, Layer, described, network
+from prnn_jax.convert._keras_layers import (
+    KINDS,
+    OP,
+    WRAPPERS,
+    Layer,
+    described,
+    network,
+)
 from prnn_jax.convert._keras_weights import Told
+
+_KNOWN = *KINDS, *WRAPPERS
 
 
 def import_keras(
@@ -43,7 +52,8 @@ def import_keras(
     Args:
       model: a layer or a model, or the path of a `.keras` file, which Keras reads, or
         of an `.h5` or `.hdf5` file of Keras 2 or 3, which h5py reads; in it LSTM, GRU
-        or SimpleRNN, CuDNNLSTM or CuDNNGRU, alone or in a Bidirectional layer.
+        or SimpleRNN, CuDNNLSTM or CuDNNGRU, alone, in a Bidirectional or
+        TimeDistributed layer, or as the cells of an RNN; in layers of one's own, too.
       name: of the layer, where there are several. A sequence of names: the layers of
         a network.
       activation: of a file of weights alone, as all that follow: the layer's, such as
@@ -76,8 +86,8 @@ def chosen(model: Any, name: str | Sequence[str] | None, told: Told) -> list[Lay
     listed = ", ".join(map(str, layers))
     check(
         len(found) > 0,
-        f"{OP}: the model must have a layer {', '.join(KINDS)}, or one of these in a "
-        "Bidirectional; it has none.",
+        f"{OP}: the model must have a layer {', '.join(KINDS)}, or one of these, or "
+        f"their cells, in {', '.join(WRAPPERS)}; it has none.",
     )
     if name is None:
         check(
@@ -122,13 +132,18 @@ def _layers(model: Any, told: Told) -> Iterator[Layer]:
 def _of_object(layer: Any, around: str | None = None) -> Iterator[Layer]:
     """Those of a layer; `around`: the models that it is in, but for the outermost."""
     kind, name = _class_of(layer), f"{around or ''}{layer.name}"
-    if kind in KINDS or kind == "Bidirectional":
+    if kind in KINDS or kind in ("Bidirectional", "RNN"):
         arrays, config = layer.get_weights(), config_of(layer, _package_of(layer))
         yield from described(name, kind, config, arrays, _is_of_keras_2(layer), layer)
         return
     inside = "" if around is None else f"{name}/"
-    for inner in getattr(layer, "layers", ()):
-        yield from _of_object(inner, inside)
+    # A layer of the user's own has others as attributes, and no `layers`.
+    within = getattr(layer, "_flatten_layers", None)
+    inner = getattr(layer, "layers", None)
+    if inner is None:
+        inner = [] if within is None else within(include_self=False, recursive=False)
+    for one in inner:
+        yield from _of_object(one, inside)
 
 
 def _is_of_keras_2(layer: Any) -> bool:
@@ -138,7 +153,7 @@ def _is_of_keras_2(layer: Any) -> bool:
 def _package_of(layer: Any) -> Any:
     """That of Keras' own class: keras, tf_keras, or TensorFlow with it inside."""
     for kind in type(layer).__mro__:
-        if kind.__name__ in KINDS or kind.__name__ == "Bidirectional":
+        if kind.__name__ in _KNOWN:
             package = sys.modules.get(kind.__module__.partition(".")[0])
             if "keras" in kind.__module__ and "prnn_jax" not in kind.__module__:
                 return package
@@ -148,8 +163,7 @@ def _package_of(layer: Any) -> Any:
 def _class_of(layer: Any) -> str:
     """The name of Keras' own class that an object is of."""
     for kind in type(layer).__mro__:
-        is_known = kind.__name__ in KINDS or kind.__name__ == "Bidirectional"
-        if is_known and "keras" in kind.__module__:
+        if kind.__name__ in _KNOWN and "keras" in kind.__module__:
             return kind.__name__
     return type(layer).__name__
 
@@ -187,5 +201,14 @@ def _of_keras_file(path: Path) -> Iterator[Layer]:
             f"metadata.json and config.json: {error}"
         ) from error
     of_keras_2 = version.startswith("2")
-    for layer in _of_object(keras.saving.load_model(path, compile=False)):
+    try:
+        model = keras.saving.load_model(path, compile=False)
+    except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
+        reason = str(error).rpartition("Exception encountered: ")[2].strip()
+        raise ValueError(
+            f"{OP}: {path} must be a model that Keras can load. Import the modules "
+            "that define and register its own layers before, or import an .h5 of it, "
+            f"which is read without them. Keras says: {reason}"
+        ) from error
+    for layer in _of_object(model):
         yield replace(layer, of_keras_2=of_keras_2)
