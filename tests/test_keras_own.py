@@ -257,3 +257,17 @@ def test_explain_of_both_directions():
     both = layers.Bidirectional(layers.MinGRU(UNITS))
     both.build(X.shape)
     assert both.explain(BATCH, TIME).engine == "native"
+
+
+@each_layer
+def test_sizes_that_do_not_fit(name):
+    layer = LAYERS[name][0]
+    for units, message in (
+        (0, "units must be at least 1, got 0"),
+        (-1, "units must be at least 1, got -1"),
+        (2.5, "units must be a whole number, at least 1, got 2.5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layer(units)
+    with pytest.raises(ValueError, match="expected ndim=3, found ndim=2"):
+        layer(UNITS)(X[:, 0])

@@ -11,6 +11,7 @@ from jax import Array
 
 from prnn_jax._cells.activations import Activation
 from prnn_jax._engine.plan import Plan
+from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._layers.keras import ACTIVATIONS, check_backend, floats, keras
 from prnn_jax._ops.explain import explain
@@ -58,6 +59,7 @@ class OwnLayer(keras.layers.RNN):
         **options: Any,
     ):
         check_backend()
+        units = statics.size(type(self).__name__, "units", units)
         own = self.own_options()
         known = {name: options.pop(name, usual) for name, usual in own.items()}
         if "activation" in known:
@@ -68,6 +70,7 @@ class OwnLayer(keras.layers.RNN):
         cell = _Cell(units, self.state_count(), name="cell", **of_cell)
         super().__init__(cell, **options)
         self.units, self.use_bias, self.seed = units, use_bias, seed
+        self.input_spec = keras.layers.InputSpec(ndim=3)
         for name, value in given.items():
             kind = getattr(keras, f"{name.rpartition('_')[2]}s")
             setattr(self, name, kind.get(value))
