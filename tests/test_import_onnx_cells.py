@@ -272,6 +272,9 @@ def test_a_difference_from_something_else_is_no_gru():
     difference.input[1] = "h"
     with pytest.raises(ValueError, match="must have a node LSTM, GRU or RNN, or"):
         import_onnx(model)
+    model.producer_name = "pytorch"
+    with pytest.raises(ValueError, match=r"\. import_pytorch takes the model itself"):
+        import_onnx(model)
 
 
 def test_it_is_not_put_back():
@@ -288,9 +291,7 @@ def test_it_is_not_put_back():
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("cell", ORDERS)
 def test_a_cell_that_pytorch_exports(cell, tmp_path):
-    """Where the machine has what its exporter needs."""
     torch = pytest.importorskip("torch")
-    pytest.importorskip("onnxscript")
     torch.manual_seed(1)
     module = getattr(torch.nn, f"{cell}Cell")(IN, HIDDEN)
     h, c = torch.zeros(2, HIDDEN), torch.zeros(2, HIDDEN)

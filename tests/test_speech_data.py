@@ -13,11 +13,11 @@ from speech_support import ALPHABET, noise, recordings, written_config
 
 from examples.speech import (
     audio,
-    commands,
     corpora,
     dataset,
     layouts,
     settings,
+    splits,
     text,
 )
 from examples.speech import train as training
@@ -30,6 +30,7 @@ from examples.speech.config import (
 )
 from examples.speech.errors import SpeechError
 from examples.speech.features import mel_matrix
+from examples.speech.report import Report
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +87,7 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path):
         "empty": "lasts 0.00 s",
         "one": "lasts 0.00 s",
         "nan": "NaN",
-        "missing": "cannot be read",
+        "missing": "there is no such file",
         "digits": "no label for '2'",
         "late": "ends at 1.00 s",
         "early": "begins at -0.50 s",
@@ -106,8 +107,20 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path):
         ("list.jsonl", "[1, 2]", "line 1: expected an object"),
         ("latin.jsonl", b"\xe9", "expected text in UTF-8"),
         ("no_columns.tsv", "path\tage\n", "no column sentence"),
-        ("no_path.tsv", "path\tsentence\n\tone\n", "line 2: has no path"),
-        ("null.jsonl", '{"audio_filepath": "a", "text": null}', "the text is None"),
+        ("no_path.tsv", "path\tsentence\n\tone\n", "no recordings with texts"),
+        ("null.jsonl", '{"audio_filepath": "a", "text": null}', "no recordings with"),
+        ("number.jsonl", '{"audio_filepath": "a", "text": 1}', "the text is 1"),
+        ("deep.jsonl", "[" * 100_000, "line 1: expected an object"),
+        (
+            "long.jsonl",
+            '{"audio_filepath": "a", "text": "one", "offset": 1e308}',
+            "1e\\+308 are no seconds",
+        ),
+        (
+            "half.jsonl",
+            r'{"audio_filepath": "a\ud800", "text": "one"}',
+            "surrogates not allowed",
+        ),
         (
             "nan.jsonl",
             '{"audio_filepath": "a", "text": "one", "duration": NaN}',
@@ -145,8 +158,8 @@ def test_an_utterance_without_a_text_teaches_ctc_nothing():
 def test_recordings_with_less_than_the_features_are_of(tmp_path, capsys):
     for rate, says in ((4000, "4000 Hz, which is nothing above 2000 Hz"), (8000, "")):
         source = layouts.manifest(tmp_path / str(rate), "dev", recordings(rate))
-        config = RunConfig(data=DataConfig(cache=tmp_path / "features"))
-        commands.load_split(config, source, commands.Report(), tmp_path)
+        config = RunConfig(data=DataConfig(cache=tmp_path / "features", dev=source))
+        splits.load_split(config, "dev", Report(), tmp_path)
         assert says in (shown := capsys.readouterr().out)
         assert ("high_hz" in shown) == bool(says)
 

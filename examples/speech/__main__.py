@@ -9,6 +9,8 @@ try:
     from . import commands
 except ModuleNotFoundError as error:
     sys.exit(f"error: {error}: the example needs `pip install 'prnn_jax[speech]'`")
+except KeyboardInterrupt:  # the imports take some seconds
+    sys.exit("interrupted; nothing was begun")
 from .errors import SpeechError
 from .settings import with_files
 

@@ -105,8 +105,8 @@ class Checkpoints:
             act()
         except (OSError, ValueError) as error:  # the latter by tensorstore
             raise SpeechError(
-                f"{self._run}: a checkpoint could not be written: {error}. The one "
-                "before it is kept: make room, and give the same command to go on"
+                f"{self._run}: a checkpoint could not be written: {error}. One that is "
+                "there before it is kept: make room, and give the same command to go on"
             ) from error
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,6 @@ from tyro.conf import Positional, arg
 
 from . import (
     audio,
-    dataset,
     files,
     language_model,
     latency,
@@ -28,11 +26,9 @@ from . import export as exporting
 from . import stream as streaming
 from . import synth as synthesis
 from . import train as training
-from .batches import Batch, Shapes, choose_shapes, make_batches, round_up
+from .batches import Shapes, choose_shapes, round_up
 from .checkpoint import opened
 from .config import RunConfig
-from .corpora import Clip
-from .dataset import Dataset, Utterance
 from .devices import Cluster
 from .errors import SpeechError
 from .features import log_mel
@@ -40,7 +36,8 @@ from .memory import activation_bytes, gradient_bytes, loss_bytes
 from .metrics import error_rates
 from .model import FRAME_STRIDE
 from .progress import TrainingProgress
-from .report import Report, plot_posteriors, plot_stream
+from .report import Report, check_picture, plot_posteriors, plot_stream
+from .splits import load_split, middle_batch, of_file
 from .tensorboard import TensorBoard
 from .timing import time_steps
 from .ways import LANGUAGE_MODEL, Search
@@ -66,7 +63,7 @@ def demo(config: Settings = RunConfig(), run: Path = _BEST) -> None:  # noqa: B0
     if not can_search:
         print("no beam search: flashlight-text is not installed")
     bench(run)
-    first = load_split(config, config.data.test, Report(), run).utterances[0]
+    first = load_split(config, "test", Report(), run).utterances[0]
     said = audio.read(first.clip.audio, config.features.sample_rate)
     said = said[: round((first.clip.duration or 0) * config.features.sample_rate)]
     example = run / "example.wav"
@@ -101,9 +98,9 @@ def train(
         select = partial(training.usable, kind=config.model.kind)
         speeds = config.augment.speeds
         utterances = load_split(
-            config, config.data.train, report, run, select, speeds
+            config, "train", report, run, select=select, speeds=speeds
         ).utterances
-        dev = load_split(config, config.data.dev, report, run).utterances
+        dev = load_split(config, "dev", report, run).utterances
         texts, order = (u.text for u in utterances), config.decode.order
         ngram.write_arpa(texts, order, run / LANGUAGE_MODEL)
         shapes = choose_shapes([*utterances, *dev], config.train.buckets)
@@ -135,7 +132,7 @@ def evaluate(
     report = Report()
     config, recogniser = runs.load(run)
     source = corpus or config.data.test
-    utterances = load_split(config, source, report, run).utterances
+    utterances = load_split(config, "test", report, run, source).utterances
     shapes = choose_shapes(utterances, config.train.buckets)
     ways = {"greedy": evaluation.greedy(config, recogniser.vocabulary)}
     if beam := search.of(config, run):
@@ -151,9 +148,11 @@ def evaluate(
     for name, characters, of_words in rows:
         report.say(f"{name}: CER {characters}, WER {of_words}")
     if config.model.kind == "ctc":
-        (logits,) = evaluation.outputs(recogniser, utterances[:1], shapes, 1)
+        shown = max(utterances[:5], key=lambda u: len(u.features))  # not too short
+        (logits,) = evaluation.outputs(recogniser, [shown], shapes, 1)
         picture, labels = run / "posteriors.png", recogniser.vocabulary
-        plot_posteriors(picture, utterances[0], logits, config, labels)
+        if len(logits):
+            plot_posteriors(picture, shown, logits, config, labels)
 
 
 def transcribe(
@@ -178,7 +177,7 @@ def transcribe(
     unread = 0
     for file in files:
         try:
-            utterance = _utterance(file, config)
+            utterance = of_file(file, config)
         except ValueError as error:
             unread += 1
             print(f"{file}: {error}", file=sys.stderr)
@@ -213,6 +212,7 @@ def stream(
         picture: file for a picture of the text as it grows.
     """
     if picture:
+        check_picture(picture)
         picture.parent.mkdir(parents=True, exist_ok=True)
     config, recogniser = runs.load(run)
     rate = config.features.sample_rate
@@ -271,7 +271,10 @@ def bench(
         )
     report = Report()
     config, recogniser = runs.load(run)
-    batch = _middle_batch(config, report, run)
+    if config.model.direction == "forward":
+        for chunk_ms in chunks_ms:
+            streaming.frames_of(config, chunk_ms)
+    batch = middle_batch(config, report, run)
     size, frames, _ = batch.features.shape
     report.say(f"training on {size} utterances of at most {frames} frames:")
     report.steps(time_steps(config, batch, steps))
@@ -361,39 +364,3 @@ def synth(
         workers: processes.
     """
     synthesis.synthesise(out, config, workers)
-
-
-def load_split(
-    config: RunConfig,
-    source: Path,
-    report: Report,
-    run: Path,
-    select: Callable[[Dataset], Dataset] = lambda loaded: loaded,
-    speeds: Sequence[float] = (1.0,),
-) -> Dataset:
-    """What can be used of a corpus; what is left out is said."""
-    vocabulary = runs.vocabulary(run, config)
-    loaded = select(
-        dataset.load(source, config.data, config.features, vocabulary, speeds)
-    )
-    skipped = run / f"skipped-{source.stem}.txt"
-    report.skipped(source, loaded.skipped, skipped)
-    if not loaded.utterances:
-        raise SpeechError(f"{source}: nothing is left that can be used, see {skipped}")
-    report.bandwidth(loaded.utterances[0].clip.audio, config.features)
-    return loaded
-
-
-def _utterance(file: Path, config: RunConfig) -> Utterance:
-    samples = audio.read(file, config.features.sample_rate)
-    features = log_mel(samples, config.features)
-    if not len(features):
-        raise ValueError(f"{len(samples)} samples are too few to hear anything")
-    return Utterance(Clip(file, ""), "", features, np.zeros(0, np.int32))
-
-
-def _middle_batch(config: RunConfig, report: Report, run: Path) -> Batch:
-    utterances = load_split(config, config.data.train, report, run).utterances
-    shapes = choose_shapes(utterances, config.train.buckets)
-    batches = list(make_batches(utterances, shapes, config.train.batch_size))
-    return batches[len(batches) // 2]  # they are in order of length

@@ -1,5 +1,6 @@
 """Every number of a run, as frozen dataclasses. `settings.py` reads and writes them."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -118,7 +119,11 @@ class ModelConfig:
             value = getattr(self, name)
             _expect(value > 0, f"model.{name} above 0", value)
         _expect(self.lookahead >= 0, "model.lookahead of 0 or more", self.lookahead)
-        _expect(0 <= self.dropout < 1, "model.dropout from 0 to 1", self.dropout)
+        _expect(
+            0 <= self.dropout < 1,
+            "model.dropout from 0, below 1",
+            self.dropout,
+        )
         _expect(
             len(set(self.characters)) == len(self.characters) > 0,
             "model.characters, each once",
@@ -215,8 +220,13 @@ class TrainConfig:
             value = getattr(self, name)
             _expect(value >= 0, f"train.{name} of 0 or more", value)
         _expect(self.clip_norm > 0, "train.clip_norm above 0", self.clip_norm)
+        _expect(0 <= self.seed < 2**32, "train.seed from 0 to 2**32 - 1", self.seed)
         _expect(0 <= self.warmup <= 1, "train.warmup from 0 to 1", self.warmup)
-        _expect(0 <= self.average < 1, "train.average from 0 to 1", self.average)
+        _expect(
+            0 <= self.average < 1,
+            "train.average from 0, below 1",
+            self.average,
+        )
 
 
 @dataclass(frozen=True)
@@ -241,6 +251,9 @@ class DecodeConfig:
     def __post_init__(self):
         _expect(self.beam > 0, "decode.beam above 0", self.beam)
         _expect(self.symbols > 0, "decode.symbols above 0", self.symbols)
+        for name in ("lm_weight", "word_score"):
+            value = getattr(self, name)
+            _expect(math.isfinite(value), f"decode.{name} that is finite", value)
         _expect(self.order > 1, "decode.order above 1, as KenLM has it", self.order)
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,20 @@ import soundfile
 
 from .errors import SpeechError
 
+#: What a line raises that is none of a manifest.
+_NOT_A_CLIP = (
+    *(ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError),
+)
+#: 30 years; more is no length of a recording.
+_MOST_SECONDS = 1e9
+
 
 @dataclass(frozen=True)
 class Clip:
     """Something said: a file, or a part of it, and its text as it was written."""
 
     audio: Path
-    text: str
+    text: str | None  # None: there is none
     speaker: str = "unknown"
     offset: float = 0.0  # seconds
     duration: float | None = None  # to the end of the file
@@ -35,6 +41,8 @@ def find_clips(source: Path) -> list[Clip]:
       *.tsv: a list of Common Voice, with the recordings in `clips` beside it;
       a folder in which there are *.trans.txt: LibriSpeech, or a split of it;
       another folder: recordings, with the text of each in a .txt of the same name.
+
+    Clips without a text are among them, to be left out and counted.
     """
     if not source.exists():
         raise SpeechError(f"{source}: there is no such file or folder")
@@ -50,7 +58,7 @@ def find_clips(source: Path) -> list[Clip]:
             f"{source}: expected a manifest (.jsonl), a list of Common Voice (.tsv) or "
             "a folder of recordings"
         )
-    if not clips:
+    if all(clip.text is None for clip in clips):
         raise SpeechError(f"{source}: there are no recordings with texts in it")
     return clips
 
@@ -62,17 +70,20 @@ def _manifest(source: Path) -> Iterator[Clip]:
             continue
         try:
             entry = json.loads(line)
-            if not isinstance(entry["text"], str):
-                raise ValueError(f"the text is {entry['text']!r}")
-            duration = entry.get("duration")
+            text, duration = entry.get("text"), entry.get("duration")
+            if not isinstance(text, str | None):
+                raise ValueError(f"the text is {text!r}")
+            speaker = str(entry.get("speaker", "unknown"))
+            for name in (entry["audio_filepath"], speaker, text or ""):
+                name.encode()  # JSON may have what no text has
             yield Clip(
                 audio=source.parent / entry["audio_filepath"],
-                text=entry["text"],
-                speaker=str(entry.get("speaker", "unknown")),
+                text=text,
+                speaker=speaker,
                 offset=_seconds(entry.get("offset") or 0.0),
                 duration=None if duration is None else _seconds(duration),
             )
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except _NOT_A_CLIP as error:
             raise SpeechError(
                 f"{source}, line {number}: expected an object of JSON with "
                 f"audio_filepath and text; {type(error).__name__}: {error}"
@@ -82,37 +93,38 @@ def _manifest(source: Path) -> Iterator[Clip]:
 def _seconds(value: object) -> float:
     """JSON as Python reads it may have NaN."""
     seconds = float(value)  # type: ignore[arg-type]
-    if not math.isfinite(seconds):
+    if not abs(seconds) < _MOST_SECONDS:
         raise ValueError(f"{value!r} are no seconds")
     return seconds
 
 
 def _librispeech(lists: list[Path]) -> Iterator[Clip]:
     for file in lists:
-        for line in _read(file).splitlines():
+        for line in _read(file).split("\n"):
             name, _, text = line.partition(" ")
             if name:
                 yield Clip(file.parent / f"{name}.flac", text, name.split("-")[0])
 
 
 def _common_voice(source: Path) -> Iterator[Clip]:
-    lines = _read(source).splitlines()
+    lines = _read(source).split("\n")  # and not at other ends that a sentence may have
     rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := {"path", "sentence"} - set(rows.fieldnames or ()):
         raise SpeechError(f"{source}: has no column {', '.join(sorted(missing))}")
     for row in rows:
-        if not row["path"]:
-            raise SpeechError(f"{source}, line {rows.line_num}: has no path")
-        audio = source.parent / "clips" / row["path"]
-        yield Clip(audio, row["sentence"] or "", row.get("client_id") or "unknown")
+        audio = source.parent / "clips" / (row["path"] or "")
+        speaker = row.get("client_id") or "unknown"
+        yield Clip(audio, row["sentence"] if row["path"] else None, speaker)
 
 
 def _folder(source: Path) -> Iterator[Clip]:
-    formats = {f".{name.lower()}" for name in soundfile.available_formats()}
-    for text in sorted(source.rglob("*.txt")):
-        for audio in sorted(text.parent.glob(f"{text.stem}.*")):
-            if audio.suffix.lower() in formats | {".opus"}:
-                yield Clip(audio, _read(text), audio.parent.name)
+    # Raw samples do not say at which rate.
+    formats = {f".{name.lower()}" for name in soundfile.available_formats()} - {".raw"}
+    for audio in sorted(source.rglob("*")):
+        if audio.suffix.lower() in formats | {".opus", ".aif", ".oga"}:
+            text = audio.with_suffix(".txt")
+            written = _read(text) if text.is_file() else None
+            yield Clip(audio, written, audio.parent.name)
 
 
 def _read(file: Path) -> str:

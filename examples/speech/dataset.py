@@ -101,6 +101,9 @@ def _at_speed(
             continue
         of_clip = frames[start : start + entry["frames"]]
         start += entry["frames"]
+        if clip.text is None:
+            skipped.append(Skipped(clip, "has no text"))
+            continue
         written = text.normalise(clip.text)
         try:
             labels = vocabulary.encode(written)
@@ -209,7 +212,10 @@ def _fingerprint(
         options += f" {speed}"
     digest = hashlib.sha256(options.encode())
     for file, of_file in itertools.groupby(clips, key=lambda clip: clip.audio):
-        stat = file.stat() if file.exists() else None
+        try:
+            stat = file.stat()
+        except (OSError, ValueError):  # not there, or a name that none can have
+            stat = None
         times = [(clip.offset, clip.duration) for clip in of_file]
         state = stat and (stat.st_size, stat.st_mtime_ns)
         digest.update(f"{file.absolute()} {state} {times}\n".encode())

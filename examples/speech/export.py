@@ -18,6 +18,7 @@ from jax import export
 
 from . import files
 from .config import FeatureConfig, RunConfig
+from .errors import SpeechError
 from .features import ENERGY_FLOOR, frame_count, hann, mel_matrix
 from .model import FRAME_STRIDE, Recogniser, output_frames
 from .search import Greedy
@@ -29,6 +30,8 @@ DESCRIPTION = "recogniser.json"
 
 def write(config: RunConfig, recogniser: Recogniser, folder: Path) -> Path:
     """Writes both files; the program takes [batch, samples] and lengths [batch]."""
+    if folder.exists() and not folder.is_dir():
+        raise SpeechError(f"{folder}: expected a folder for the program, got a file")
     # lax.scan: such a program runs where prnn_jax is not installed, too.
     model = dataclasses.replace(config.model, implementation="scan")
     portable = Recogniser(model, config.features, nnx.Rngs(0), recogniser.vocabulary)

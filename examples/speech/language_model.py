@@ -46,6 +46,8 @@ class LanguageModel:
             self.order = 0
         if not self.order:
             raise SpeechError(f"{arpa}: is no language model in the ARPA format")
+        if not words:
+            raise SpeechError(f"{arpa}: ends before the words of its \\1-grams")
         spelled = [(word, _spelled(word, vocabulary)) for word in words]
         self.spelled = {word: labels for word, labels in spelled if labels}
         self.words = list(self.spelled)

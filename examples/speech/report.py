@@ -5,14 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.figure import Figure
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from . import files
 from .config import FeatureConfig, RunConfig
 from .dataset import Skipped, Utterance
 from .decode import Speller
+from .errors import SpeechError
 from .latency import Latency
 from .metrics import Rate
 from .model import FRAME_STRIDE
@@ -54,7 +57,7 @@ class Report:
         """Prints a table of the error rate of each speaker."""
         table = Table("speaker", "utterances", "CER (95 %)")
         for speaker, (utterances, rate) in list(rates.items())[:20]:
-            table.add_row(speaker, str(utterances), str(rate))
+            table.add_row(escape(speaker), str(utterances), str(rate))
         self.console.print(table)
 
     def sentences(self, utterances: Sequence[Utterance], texts: Sequence[str]) -> None:
@@ -87,6 +90,13 @@ class Report:
                 f"{latency.real_time_factor:.4f}",
             )
         self.console.print(table)
+
+
+def check_picture(file: Path) -> None:
+    """SpeechError where no picture can be of the format that the name ends in."""
+    known = sorted(FigureCanvasBase.get_supported_filetypes())
+    if file.suffix.removeprefix(".").lower() not in known:
+        raise SpeechError(f"{file}: expected a name that ends in .{', .'.join(known)}")
 
 
 def plot_posteriors(

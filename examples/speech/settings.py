@@ -7,6 +7,7 @@ of types, and one message for a key that does not exist, which names the nearest
 
 import dataclasses
 import json
+import math
 import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,13 +30,19 @@ def save(config: RunConfig, file: Path) -> None:
     sections = []
     for section, values in dataclasses.asdict(config).items():
         lines = [
-            # JSON's strings, numbers, booleans and lists are TOML's.
-            f"{key} = {json.dumps(value, default=str, ensure_ascii=False)}"
+            f"{key} = {_written(value)}"
             for key, value in values.items()
             if value is not None
         ]
         sections.append("\n".join([f"[{section}]", *lines]))
     files.write(file, "\n\n".join(sections) + "\n")
+
+
+def _written(value: Any) -> str:
+    """JSON's strings, booleans, lists and most numbers are TOML's."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # inf or nan
+    return json.dumps(value, default=str, ensure_ascii=False)
 
 
 def with_files(given: Sequence[str]) -> list[str]:
@@ -58,8 +65,10 @@ def arguments(file: Path) -> list[str]:
     """A file's settings as arguments of the command line."""
     try:
         table = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
         raise SpeechError(f"{file}: {error}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SpeechError(f"{file}: expected settings in TOML; {error}") from None
     return [argument for pair in _flat(table) for argument in _argument(*pair)]
 
 

@@ -18,6 +18,7 @@ from flax import nnx
 
 import prnn_jax
 
+from . import audio
 from .config import FeatureConfig, RunConfig
 from .decode import GreedyStream
 from .errors import SpeechError
@@ -54,17 +55,13 @@ def chunk_model(
     config: RunConfig, recogniser: Recogniser, chunk_ms: int, *, prepared: bool = True
 ) -> ChunkModel:
     """Prepares a recogniser; without `prepared`, weights are read as they are."""
-    options, hop = config.model, config.features.hop_ms
+    options = config.model
     if options.direction != "forward":
         raise SpeechError(
             'a stream needs a model with direction = "forward"; this one runs in both, '
             "over whole recordings"
         )
-    chunk, rest = divmod(chunk_ms, hop)
-    if chunk < 1 or rest or chunk % FRAME_STRIDE:
-        raise SpeechError(
-            f"chunks must be a multiple of {FRAME_STRIDE * hop} ms, got {chunk_ms}"
-        )
+    chunk = frames_of(config, chunk_ms)
     stack = recogniser.recurrent
     layers = [
         prnn_jax.Layer(
@@ -116,6 +113,14 @@ def chunk_model(
         options.lookahead,
         _decoder(config, recogniser, chunk // FRAME_STRIDE),
     )
+
+
+def frames_of(config: RunConfig, chunk_ms: int) -> int:
+    """Of a chunk; SpeechError if the network does not step so."""
+    step = FRAME_STRIDE * config.features.hop_ms
+    if chunk_ms < step or chunk_ms % step:
+        raise SpeechError(f"chunks must be a multiple of {step} ms, got {chunk_ms}")
+    return chunk_ms // config.features.hop_ms
 
 
 def _decoder(
@@ -189,16 +194,18 @@ def samples_for(frames: int, config: FeatureConfig) -> int:
 def from_file(file: Path, sample_rate: int, chunk_ms: int) -> Iterator[np.ndarray]:
     """A recording of any format and rate in pieces of a chunk's length."""
     try:
+        audio.check_file(file)
         with soundfile.SoundFile(file) as sound:
             resampler = soxr.ResampleStream(sound.samplerate, sample_rate, 1)
             size = max(1, sound.samplerate * chunk_ms // 1000)
             for block in sound.blocks(size, dtype="float32", always_2d=True):
-                if not np.isfinite(block).all():
-                    raise SpeechError(f"{file}: has samples that are NaN or infinite")
+                audio.check(block)
                 yield resampler.resample_chunk(block.mean(1))
             yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
-    except (OSError, soundfile.SoundFileError) as error:
+    except audio.UNREADABLE as error:
         raise SpeechError(f"{file}: cannot be read: {error}") from None
+    except ValueError as error:
+        raise SpeechError(f"{file}: {error}") from None
 
 
 def from_pipe(pipe: BinaryIO, sample_rate: int, chunk_ms: int) -> Iterator[np.ndarray]:

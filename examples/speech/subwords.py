@@ -115,7 +115,8 @@ def read(file: Path, options: ModelConfig) -> Subwords:
 
 def texts_of(config: RunConfig) -> list[str]:
     """The training texts that model.characters can write."""
-    texts = (text.normalise(clip.text) for clip in find_clips(config.data.train))
+    clips = find_clips(config.data.train)
+    texts = (text.normalise(clip.text) for clip in clips if clip.text is not None)
     return [t for t in texts if t and set(t) <= {" ", *config.model.characters}]
 
 

@@ -58,9 +58,8 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     """
     proto = loaded(model)
     found = recurrent_nodes(proto)
-    layers = _chosen(
-        found, name, [node.proto.op_type for node in _scope(proto).nodes()]
-    )
+    _check_any(found, proto)
+    layers = _chosen(found, name)
     _check_same_lengths([node for layer in layers for node in layer if node])
     return joined(_OP, [of_layer(layer) for layer in layers])
 
@@ -118,15 +117,21 @@ def _inlined(proto: Any) -> Any:
 # ---- which nodes ---------------------------------------------------------------------
 
 
-def _chosen(found: dict[str, Node], name, operators: list[str]) -> list[Layer]:
-    """The layers of a network, the first one first."""
-    listed = ", ".join(f"{n!r} ({node.proto.op_type})" for n, node in found.items())
+def _check_any(found: dict[str, Node], proto: Any) -> None:
+    operators = sorted({node.proto.op_type for node in _scope(proto).nodes()})
+    of_torch = proto.producer_name == "pytorch"
+    hint = " import_pytorch takes the model itself." if of_torch else ""
     check(
         len(found) > 0,
         f"{_OP}: the model must have a node LSTM, GRU or RNN, or an LSTM or a GRU "
         "whose cell is written out as PyTorch's exporter does, got "
-        f"{', '.join(sorted(set(operators)))}.",
+        f"{', '.join(operators)}.{hint}",
     )
+
+
+def _chosen(found: dict[str, Node], name: Any) -> list[Layer]:
+    """The layers of a network, the first one first."""
+    listed = ", ".join(f"{n!r} ({node.proto.op_type})" for n, node in found.items())
     if name is None:
         if are_one(list(found.values())):
             return [Layer(next(iter(found.values())))]

@@ -1,0 +1,197 @@
+"""What people give the speech example that is not quite what it expects."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from speech_support import ALPHABET, noise, recordings
+
+from examples.speech import (
+    audio,
+    corpora,
+    dataset,
+    layouts,
+    ngram,
+    settings,
+    splits,
+    stream,
+)
+from examples.speech import (
+    report as reports,
+)
+from examples.speech.config import (
+    DataConfig,
+    DecodeConfig,
+    FeatureConfig,
+    RunConfig,
+    TrainConfig,
+)
+from examples.speech.errors import SpeechError
+from examples.speech.language_model import LanguageModel
+from examples.speech.metrics import error_rates
+
+SECOND = noise(1.0)
+
+
+def test_a_folder_pairs_each_recording_with_its_own_text(tmp_path):
+    for name, text in {
+        "rec.wav": "one",
+        "rec.1.wav": "two two",
+        "br[1].wav": "three",
+        "old.aif": "four",
+        "page.oga": "five",
+        "silent.wav": None,
+        "raw.raw": "six",
+    }.items():
+        file = tmp_path / name
+        formats = {"aif": "AIFF", "oga": "OGG"}
+        if name.endswith("raw"):
+            file.write_bytes(bytes(100))
+        else:
+            soundfile.write(file, SECOND, 8000, format=formats.get(name[-3:]))
+        if text:
+            file.with_suffix(".txt").write_text(text)
+    found = {clip.audio.name: clip.text for clip in corpora.find_clips(tmp_path)}
+    assert found == {
+        "br[1].wav": "three",
+        "old.aif": "four",
+        "page.oga": "five",
+        "rec.1.wav": "two two",
+        "rec.wav": "one",
+        "silent.wav": None,
+    }
+    data = DataConfig(cache=tmp_path / "cache")
+    loaded = dataset.load(tmp_path, data, FeatureConfig(), ALPHABET)
+    assert [(c.audio.name, why) for c, why in loaded.skipped] == [
+        ("silent.wav", "has no text")
+    ]
+
+
+@pytest.mark.parametrize("kind", ["common voice", "librispeech"])
+def test_a_sentence_with_another_end_of_line_in_it(kind, tmp_path):
+    said = "one\u2028two\x85three"
+    if kind == "common voice":
+        source = tmp_path / "train.tsv"
+        text = f"path\tsentence\na.mp3\t{said}\n\tlost\nb.mp3\tfour\n"
+        wanted = [("a.mp3", said), ("clips", None), ("b.mp3", "four")]
+    else:
+        source = tmp_path / "1-2.trans.txt"
+        text = f"1-2-0 {said}\n1-2-1 four\n"
+        wanted = [("1-2-0.flac", said), ("1-2-1.flac", "four")]
+    source.write_bytes(text.encode())
+    clips = corpora.find_clips(source if source.suffix == ".tsv" else tmp_path)
+    assert [(clip.audio.name, clip.text) for clip in clips] == wanted
+
+
+def test_a_recording_too_loud_for_any_feature(tmp_path):
+    loud = SECOND.copy()
+    loud[7] = 1e30
+    for name, samples in {"loud.wav": loud, "good.wav": 30000 * SECOND}.items():
+        soundfile.write(tmp_path / name, samples, 8000, subtype="FLOAT")
+        (tmp_path / name).with_suffix(".txt").write_text("one")
+    data = DataConfig(cache=tmp_path / "cache")
+    loaded = dataset.load(tmp_path, data, FeatureConfig(), ALPHABET)
+    (kept,), ((clip, reason),) = loaded
+    assert np.isfinite(kept.features).all()
+    assert clip.audio.name == "loud.wav"
+    assert reason == "has samples of 1e+30, expected -1 to 1"
+    with pytest.raises(SpeechError, match=r"loud.wav: has samples of 1e\+30"):
+        list(stream.from_file(tmp_path / "loud.wav", 8000, 160))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent.wav", "there is no such file"),
+        ("folder.wav", "is a folder"),
+        ("a" * 5000 + ".wav", "there is no such file"),
+        ("raw.raw", "cannot be read: .*samplerate"),
+    ],
+    ids=["absent", "folder", "long name", "raw"],
+)
+def test_what_is_no_recording(name, message, tmp_path):
+    (tmp_path / "folder.wav").mkdir()
+    (tmp_path / "raw.raw").write_bytes(bytes(100))
+    with pytest.raises(ValueError, match=message):
+        audio.read(tmp_path / name, 8000)
+    with pytest.raises(SpeechError, match=message):
+        list(stream.from_file(tmp_path / name, 8000, 160))
+    manifest = tmp_path / "all.jsonl"
+    manifest.write_text(json.dumps({"audio_filepath": name, "text": "one"}))
+    data = DataConfig(cache=tmp_path / "cache")
+    loaded = dataset.load(manifest, data, FeatureConfig(), ALPHABET)
+    assert len(loaded.skipped) == 1
+
+
+def test_settings_without_a_bound(tmp_path):
+    config = RunConfig(
+        data=DataConfig(max_seconds=np.inf), train=TrainConfig(clip_norm=np.inf)
+    )
+    settings.save(config, tmp_path / "config.toml")
+    assert settings.load(tmp_path / "config.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: TrainConfig(seed=-1), "train.seed from 0"),
+        (lambda: DecodeConfig(lm_weight=np.nan), "decode.lm_weight that is finite"),
+        (lambda: DecodeConfig(word_score=np.inf), "decode.word_score that is finite"),
+    ],
+)
+def test_numbers_that_mean_nothing(make, message):
+    with pytest.raises(SpeechError, match=message):
+        make()
+
+
+def test_settings_that_are_no_toml(tmp_path):
+    (tmp_path / "run.yaml").write_text("model:\n  layers: 2\n")
+    with pytest.raises(SpeechError, match=r"run.yaml: expected settings in TOML; "):
+        settings.arguments(tmp_path / "run.yaml")
+
+
+def test_a_speaker_with_the_signs_of_markup(capsys):
+    rate, _ = error_rates(["one"], ["one"])
+    reports.Report().speakers({"[/]": (1, rate), "[bold]": (2, rate)})
+    shown = capsys.readouterr().out
+    assert "[/]" in shown
+    assert "[bold]" in shown
+
+
+def test_each_split_has_a_list_of_its_own(tmp_path):
+    source = layouts.manifest(tmp_path / "same", "train", recordings())
+    entries = source.read_text()
+    source.write_text(entries + '{"audio_filepath": "no.wav", "text": "one"}\n')
+    data = DataConfig(source, source, source, cache=tmp_path / "cache")
+    config, report = RunConfig(data=data), reports.Report()
+    splits.load_split(config, "train", report, tmp_path)
+    (only_train,) = tmp_path.glob("skipped-*.txt")
+    good = layouts.manifest(tmp_path / "good", "train", recordings())
+    splits.load_split(config, "test", report, tmp_path, good)
+    assert only_train.name == "skipped-train.txt"
+    assert "no.wav\tthere is no such file" in only_train.read_text()
+
+
+def test_texts_that_are_all_empty(tmp_path):
+    soundfile.write(tmp_path / "a.wav", SECOND, 8000)
+    (tmp_path / "a.txt").write_text("...")
+    config = RunConfig(data=DataConfig(dev=tmp_path, cache=tmp_path / "cache"))
+    with pytest.raises(SpeechError, match="all texts are empty"):
+        splits.load_split(config, "dev", reports.Report(), tmp_path)
+
+
+def test_a_picture_of_no_format(tmp_path):
+    reports.check_picture(tmp_path / "a.PNG")
+    for name in ("a.xyz", "a"):
+        with pytest.raises(SpeechError, match=r"a name that ends in \..*\.png"):
+            reports.check_picture(tmp_path / name)
+
+
+def test_a_language_model_that_ends_early(tmp_path):
+    pytest.importorskip("flashlight")
+    ngram.write_arpa(["one two", "two"], 2, tmp_path / "lm.arpa")
+    text = (tmp_path / "lm.arpa").read_text()
+    (tmp_path / "lm.arpa").write_text(text[: text.index("\\1-grams:")])
+    with pytest.raises(SpeechError, match=r"lm.arpa: ends before the words of its \\1"):
+        LanguageModel(tmp_path / "lm.arpa", ALPHABET)
