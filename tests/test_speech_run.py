@@ -183,7 +183,9 @@ def test_names_that_cannot_be_what_they_are_for(config_file, run, tmp_path):
     for given, message in (
         ([*arguments, "--run", file], "file: is a file; expected a folder for --run"),
         ([*arguments, "--run", f"{file}2", "--data.cache", file], "file: File exists"),
-        (["export", "--run", str(run), "--out", file], "file: File exists"),
+        (["export", "--run", str(run), "--out", file], "expected a folder for --out"),
+        (["bench", "--run", str(run), "--chunks-ms", "30"], "a multiple of 20 ms, got"),
+        (["stream", "x.wav", "--run", str(run), "--picture", "a.xyz"], "that ends in"),
         (["transcribe", "--run", str(run)], "expected the names of recordings"),
         (["bench", "--run", str(run), "--steps", "0"], "--steps and --chunks above 0"),
         (["evaluate", "--run", str(run), "--beam", "--arpa", str(tmp_path)], "no such"),

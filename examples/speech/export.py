@@ -31,7 +31,7 @@ DESCRIPTION = "recogniser.json"
 def write(config: RunConfig, recogniser: Recogniser, folder: Path) -> Path:
     """Writes both files; the program takes [batch, samples] and lengths [batch]."""
     if folder.exists() and not folder.is_dir():
-        raise SpeechError(f"{folder}: expected a folder for the program, got a file")
+        raise SpeechError(f"{folder}: is a file; expected a folder for --out")
     # lax.scan: such a program runs where prnn_jax is not installed, too.
     model = dataclasses.replace(config.model, implementation="scan")
     portable = Recogniser(model, config.features, nnx.Rngs(0), recogniser.vocabulary)
