@@ -8,6 +8,8 @@
 // as 8-bit integers, if `int8`.
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
@@ -70,11 +72,26 @@ ffi::Error no_stack() {
       "made for a GPU?");
 }
 
+// The steps of which nothing is kept, for what XLA gave holds anything: even a NaN, which
+// jax.debug_nans would find.
+void clear_steps_that_do_not_count(const NativeCall& call, int kept) {
+  const Shape& shape = call.shape;
+  auto* const saved = static_cast<std::byte*>(call.forward.saved);
+  if (kept == 0 || shape.lengths == nullptr || is_empty(shape)) return;
+  const std::size_t bytes = ffi::ByteWidth(call.dtype);
+  for (Shape::Index b = 0; b < shape.batch; ++b)
+    for (Shape::Index g = 0; g < shape.groups; ++g)
+      for (auto t = shape.length(b, g); t < shape.time; ++t)
+        std::memset(saved + shape.sequence_at(b, t, g, kept) * bytes, 0,
+                    kept * shape.hidden * bytes);
+}
+
 ffi::Error forward(ffi::ThreadPool pool, ffi::RemainingArgs args, ffi::RemainingRets rets,
                    CallAttributes attributes) {
   const auto call = decode_forward(args, rets, attributes);
   if (!call.has_value()) return call.error();
   if (call->is_stack) return no_stack();
+  clear_steps_that_do_not_count(*call, saved_of_forward(attributes, numbers(call->cell)));
   Problem p{};
   p.kind = Kind::kForward;
   return run_call(pool, p, *call);

@@ -218,6 +218,12 @@ inline std::size_t per_unit_arguments(const CallAttributes& call) {
   return cell && numbers(*cell).per_unit > 0 ? 1 : 0;
 }
 
+// How many values of each unit and step the forward pass keeps, besides y.
+inline int saved_of_forward(const CallAttributes& call, const CellNumbers& n) {
+  if (call.save == "nothing") return 0;
+  return call.save == "all" ? n.kept(call.has_zoneout) : n.states - 1;
+}
+
 inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args,
                                                     xla::ffi::RemainingRets rets,
                                                     const CallAttributes& call) {
@@ -256,10 +262,8 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
   at.y = buffers.output_result();
   for (int s = 0; s < n.states; ++s) at.state_n[s] = buffers.state_result(s);
   at.saves_reserve = call.save == "all";
-  const int saved = call.save == "nothing" ? 0
-                    : at.saves_reserve     ? n.kept(call.has_zoneout)
-                                           : n.states - 1;
-  if (saved > 0) at.saved = buffers.sequence_result(saved);
+  if (const int saved = saved_of_forward(call, n); saved > 0)
+    at.saved = buffers.sequence_result(saved);
   decoded->workspace = buffers.workspace(decoded->workspace_bytes);
   if (auto error = buffers.error(); error.failure()) return xla::ffi::Unexpected(error);
   return decoded;

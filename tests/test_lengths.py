@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import Case
-from support import assert_bitwise_equal, float64
+from support import assert_bitwise_equal, float64, run_python
 from test_controls import KINDS, LENGTHS, layer
 
 import prnn_jax
@@ -139,3 +139,28 @@ def test_lengths_that_a_jitted_function_closes_over():
         assert_bitwise_equal(
             closed(x), jax.jit(run)(x, params, state_0, lengths=jnp.asarray(LENGTHS))
         )
+
+
+KEPT = """
+import itertools, jax, jax.numpy as jnp, prnn_jax
+x, lengths = jnp.ones((4, 6, 8)), jnp.array([3, 0, 6, 5])
+normed = prnn_jax.normed("lstm")
+for cell, reserve, both in itertools.product(
+    ("lstm", "gru", "slstm", normed), ("fast", "lean"), (False, True)
+):
+    function = cell if cell is normed else getattr(prnn_jax, cell)
+    if cell is normed and reserve == "lean":
+        continue
+    options = {} if cell is normed else {"reserve": reserve}
+    params = prnn_jax.init(cell, jax.random.key(0), 8, 33, bidirectional=both)
+    def run(params):
+        return function(x, params, lengths=lengths, bidirectional=both, **options)[0]
+    _, backward = jax.vjp(run, params)
+    kept = [a for a in jax.tree.leaves(backward) if a.dtype == jnp.float32]
+    assert max(float(jnp.abs(a).max()) for a in kept) < 1e3, (cell, reserve, both)
+"""
+
+
+def test_nothing_of_what_does_not_count_is_kept():
+    """Else jax.debug_nans would find what was in that memory before: 1e38 here."""
+    run_python(KEPT, MALLOC_PERTURB_="1")

@@ -79,6 +79,69 @@ def test_weights_made_before_an_explicit_mesh_have_gradients():
     run_python(UNPLACED, XLA_FLAGS=EIGHT_DEVICES)
 
 
+WITHOUT_A_CONTEXT = """
+import equinox, jax, jax.numpy as jnp, numpy as np, prnn_jax
+from flax import nnx
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+import prnn_jax.equinox, prnn_jax.nnx
+key = jax.random.key
+x = jax.random.normal(key(0), (4, 6, 8))
+lengths, resets = jnp.array([6, 2, 3, 0]), jnp.zeros((4, 6), bool).at[:, 2].set(True)
+normed = prnn_jax.normed("gru")
+def statistics(x, p):
+    found = prnn_jax.statistics("lstm", x, p)
+    return jnp.stack([jnp.float32(a.sum()) for a in jax.tree.leaves(found)])
+CALLS = {
+    "lstm": lambda x, p: prnn_jax.lstm(x, p, lengths=lengths, resets=resets)[0],
+    "scan": lambda x, p: prnn_jax.lstm(x, p, implementation="scan")[0],
+    "gru": lambda x, p: prnn_jax.gru(x, p, bidirectional=True)[1],
+    "min_gru": lambda x, p: prnn_jax.min_gru(x, p)[0],
+    "indrnn": lambda x, p: prnn_jax.indrnn(x, p)[0],
+    "normed": lambda x, p: normed(x, p)[0],
+    "stack": lambda x, p: prnn_jax.stack("lstm", x, [p, p])[0],
+    "statistics": statistics,
+    "nnx": lambda x, p: p(x),
+    "equinox": lambda x, p: jax.vmap(p)(x)[0],
+}
+PARAMS = {
+    "gru": prnn_jax.init("gru", key(1), 8, 8, bidirectional=True),
+    "min_gru": jax.random.normal(key(1), (8, 16)),
+    "indrnn": prnn_jax.Params(jnp.eye(8), jnp.ones(8) / 2),
+    "normed": normed.init(key(1), 8, 8),
+    "nnx": prnn_jax.nnx.LSTM(8, 8, rngs=nnx.Rngs(0)),
+    "equinox": prnn_jax.equinox.LSTM(8, 8, key=key(1)),
+}
+mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Explicit,))
+split, whole = NamedSharding(mesh, P("d")), NamedSharding(mesh, P())
+for name, call in CALLS.items():
+    given = PARAMS.get(name, prnn_jax.init("lstm", key(1), 8, 8))
+    arrays, rest = equinox.partition(given, equinox.is_array)
+    def run(x, arrays):
+        return call(x, equinox.combine(arrays, rest))
+    ways = {"eager": run, "jit": jax.jit(run)}
+    if name != "statistics":
+        def loss(x, arrays):
+            return sum((a ** 2).sum() for a in jax.tree.leaves(run(x, arrays)))
+        ways["grad"] = jax.jit(jax.grad(loss, (0, 1)))
+    for way, function in ways.items():
+        expected = function(x, arrays)
+        for of_x, of_arrays in ((split, whole), (split, None), (whole, whole)):
+            put = jax.device_put(x, of_x)
+            its = arrays if of_arrays is None else jax.device_put(arrays, of_arrays)
+            if of_arrays is None and way != "jit":
+                continue  # JAX itself has no eager operation of both
+            found = function(put, its)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(
+                a, b, rtol=1e-5, atol=1e-5, err_msg=f"{name} {way}"),
+                jax.device_get(found), jax.device_get(expected))
+"""
+
+
+def test_an_explicit_mesh_need_not_be_set():
+    """Arrays that were put on it tell it, as they do JAX's own operations."""
+    run_python(WITHOUT_A_CONTEXT, XLA_FLAGS=EIGHT_DEVICES.replace("8", "2"))
+
+
 FROM_THE_HOST = """
 import jax, numpy as np
 from jax.sharding import AxisType

@@ -62,7 +62,7 @@ def aligned(
     Args:
       apart: the axes that are split.
     """
-    spec = _explicit_spec(sequence)
+    spec, mesh = _explicit_spec(sequence), _mesh_of(sequence)
     if spec is None:
         return tree
     kinds = call.data_axes
@@ -70,7 +70,7 @@ def aligned(
 
     def align(x: Array) -> Array:
         axes = (by_axis[axis] if axis in apart else None for axis in kinds[x.ndim])
-        return jax.sharding.reshard(x, P(*axes))
+        return jax.sharding.reshard(x, NamedSharding(mesh, P(*axes)))
 
     return jax.tree.map(align, tree)
 
@@ -85,7 +85,8 @@ def aligned_state(sequence: Array, axis: int, state: Array) -> Array:
         return state
     batch = [*spec[:axis], *spec[axis + 1 : -1]]
     own = [None] * (state.ndim - len(batch) - 1)
-    return jax.sharding.reshard(state, P(*batch, *own, spec[-1]))
+    wanted = NamedSharding(_mesh_of(sequence), P(*batch, *own, spec[-1]))
+    return jax.sharding.reshard(state, wanted)
 
 
 def match_varying(arrays):
@@ -202,8 +203,19 @@ def _explicit_spec(x: Array | jax.ShapeDtypeStruct) -> tuple | None:
     return (*sharding.spec, *(None,) * x.ndim)[: x.ndim]
 
 
+def _mesh_of(x: Array | jax.ShapeDtypeStruct) -> Any:
+    """That of an array on an Explicit mesh: its devices, where they are known.
+
+    It need not be the one that `jax.set_mesh` has set, for there may be none.
+    """
+    is_traced = isinstance(x, (jax.core.Tracer, jax.ShapeDtypeStruct))
+    own = x.sharding if is_traced is False else jax.typeof(x).sharding
+    return own.mesh
+
+
 def _by_shard_map(run, call: Call, args, names: list[Axes], kinds: dict[int, Axes]):
-    specs = [_explicit_spec(x) or () for x in jax.tree.leaves(args)]
+    leaves = jax.tree.leaves(args)
+    specs, mesh = [_explicit_spec(x) or () for x in leaves], _mesh_of(leaves[0])
     split = _split(call, names, specs)
     for axis, over in zip(names[0], specs[0], strict=True):
         what = {"t": "time", "x": "feature", "g": "direction"}.get(axis, "batch")
@@ -220,10 +232,16 @@ def _by_shard_map(run, call: Call, args, names: list[Axes], kinds: dict[int, Axe
         return run(*match_varying(args))
 
     in_specs = jax.tree.unflatten(jax.tree.structure(args), list(map(spec, names)))
-    args = jax.tree.map(jax.sharding.reshard, args, in_specs)
+    args = jax.tree.map(
+        lambda x, axes: jax.sharding.reshard(x, NamedSharding(mesh, axes)),
+        args,
+        in_specs,
+    )
     # The results' specs follow from their ranks, which do not depend on the mesh.
     shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
         results = jax.eval_shape(run, *shapes)
     out_specs = jax.tree.map(lambda x: spec(kinds[x.ndim]), results)
-    return jax.shard_map(local, in_specs=in_specs, out_specs=out_specs)(*args)
+    return jax.shard_map(local, mesh=mesh, in_specs=in_specs, out_specs=out_specs)(
+        *args
+    )

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prnn_jax._engine.sharding import sharding_of_sum
@@ -77,7 +78,8 @@ def summary(values: Array, counts: Array, at: Array, *, last: bool) -> ValueStat
     bins = jnp.where(counts & finite & ~zero, bins, _BINS)  # one that there is not
     empty = jnp.zeros(_BINS, jnp.int32)
     # On an Explicit mesh JAX asks where the sum over all devices is to be: on each.
-    where: Any = {} if sharding_of_sum(values) is None else {"out_sharding": P(None)}
+    on: Any = sharding_of_sum(values)
+    where = {} if on is None else {"out_sharding": NamedSharding(on.mesh, P(None))}
     return ValueStatistics(
         count=_number(counts),
         largest=jnp.max(jnp.where(counts & finite, jnp.abs(values), 0), initial=0),
