@@ -1,7 +1,9 @@
 """Layers of the host libraries for cells that `define_cell` has made."""
 
+import copy
 import functools
 import io
+import pickle
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -268,3 +270,45 @@ def test_parameters_that_do_not_fit(host):
         HOSTS[host](CELLS["two"], params._replace(peepholes=jnp.ones(3 * HIDDEN)))
     without = HOSTS[host](CELLS["two"], params._replace(peepholes=None))
     assert not without.params.peepholes.any()
+
+
+PICKLED = CELLS | {
+    "normed lstm": prnn_jax.normed("lstm", prnn_jax.LayerNorm(c="state")),
+    "normed gru": prnn_jax.normed("gru"),
+}
+
+
+@pytest.mark.parametrize("name", PICKLED)
+def test_cells_and_layers_are_pickled_by_what_they_are_made_of(name):
+    cell = PICKLED[name]
+    for make in (lambda a: pickle.loads(pickle.dumps(a)), copy.deepcopy, copy.copy):
+        assert make(cell) is cell
+    for library in (prnn_jax.nnx, prnn_jax.linen, prnn_jax.equinox):
+        layer = library.layer_of(cell)
+        assert pickle.loads(pickle.dumps(layer)) is layer
+    assert copy.deepcopy(prnn_jax.linen.layer_of(cell)(HIDDEN)) == (
+        prnn_jax.linen.layer_of(cell)(HIDDEN)
+    )
+    ours = prnn_jax.nnx.layer_of(cell)(IN, HIDDEN, rngs=nnx.Rngs(0))
+    assert_bitwise_equal(pickle.loads(pickle.dumps(ours))(X), ours(X))
+    ours = prnn_jax.equinox.layer_of(cell)(IN, HIDDEN, key=KEY)
+    assert_bitwise_equal(pickle.loads(pickle.dumps(ours))(X[0]), ours(X[0]))
+
+
+def test_equal_definitions_are_one_cell():
+    assert prnn_jax.define_cell("lone", lone_step, gates="a") is CELLS["lone"]
+    assert prnn_jax.define_cell("other", lone_step, gates="a") is not CELLS["lone"]
+
+    class Step:
+        __hash__ = None
+
+        def __call__(self, *arguments):
+            return lone_step(*arguments)
+
+    cell = prnn_jax.define_cell("lone", Step(), gates="a")
+    assert cell is not CELLS["lone"]
+    params = params_of("lone")
+    assert_bitwise_equal(cell(X, params)[0], CELLS["lone"](X, params)[0])
+    local = prnn_jax.define_cell("lone", lambda *a: lone_step(*a), gates="a")
+    with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+        pickle.dumps(local)

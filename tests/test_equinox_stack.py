@@ -302,6 +302,8 @@ def test_scanned_rnn_with_any_batch_axes(batch):
 
 
 def test_scanned_rnn_that_cannot_be():
+    with pytest.raises(ValueError, match=r"a layer of prnn_jax.equinox, .* got 'gru'"):
+        layers.ScannedRNN("gru")
     for option in ("reverse", "bidirectional"):
         layer = layers.GRU(IN, HIDDEN, key=KEY, **{option: True})
         with pytest.raises(ValueError, match=f"run forward, got {option}=True"):

@@ -159,3 +159,8 @@ def test_bad_arrays(where):
     message = r"hidden_\w+ must be in\w+ = 4, for its units are the input's, got 5"
     with pytest.raises(ValueError, match=message.replace("hidden_", "(hidden_)?")):
         made(where, "RGLRU", take=4)
+
+
+def test_a_layer_of_equinox_without_a_key():
+    with pytest.raises(ValueError, match=r"MinGRU: key must be .*, got None"):
+        prnn_jax.equinox.MinGRU(3, 4)

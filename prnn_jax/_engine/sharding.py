@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import jax
 import numpy as np
 from jax import Array, lax
+from jax.core import Tracer
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -62,10 +63,10 @@ def aligned(
     Args:
       apart: the axes that are split.
     """
-    spec, mesh = _explicit_spec(sequence), _mesh_of(sequence)
+    spec = _explicit_spec(sequence)
     if spec is None:
         return tree
-    kinds = call.data_axes
+    kinds, mesh = call.data_axes, _mesh_of(sequence)
     by_axis = dict(zip(kinds[4], spec, strict=True))
 
     def align(x: Array) -> Array:
@@ -208,8 +209,7 @@ def _mesh_of(x: Array | jax.ShapeDtypeStruct) -> Any:
 
     It need not be the one that `jax.set_mesh` has set, for there may be none.
     """
-    is_traced = isinstance(x, (jax.core.Tracer, jax.ShapeDtypeStruct))
-    own = x.sharding if is_traced is False else jax.typeof(x).sharding
+    own: Any = jax.typeof(x).sharding if isinstance(x, Tracer) else x.sharding
     return own.mesh
 
 

@@ -1,10 +1,11 @@
 """Cells of one's own: gate math in jax.numpy, everything around it ours."""
 
+import functools
 import inspect
 import itertools
 import keyword
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, get_args
 
 import jax.numpy as jnp
@@ -47,12 +48,17 @@ class DefinedCell(Defined):
       name: its name.
     """
 
-    def __init__(self, name: str, row: str):
+    def __init__(self, name: str, row: str, definition: tuple[Any, ...] = ()):
         self.name = name
         self.row = row
+        self._definition = definition
 
     def __repr__(self) -> str:
         return f"define_cell({self.name!r})"
+
+    def __reduce__(self) -> Any:
+        """A cell is pickled, and copied, by what it was made of."""
+        return _again, self._definition
 
     def __call__(
         self,
@@ -154,7 +160,8 @@ def define_cell(
 
     Returns:
       A function like `prnn_jax.lstm`, that stands for a cell's name in `stack`,
-      `recurrence`, `init` and `explain`, too.
+      `recurrence`, `init` and `explain`, too; the same for the same arguments. It can
+      be pickled where the step can, as a function of a module.
 
     Raises:
       ValueError: names, letters or the step's arguments do not fit; while tracing, if a
@@ -179,6 +186,17 @@ def define_cell(
     check(states[0] == "h", f"{_OP}: the first of states must be 'h', got {states!r}.")
     per_unit = whole(_OP, "per_unit", per_unit)
     _check_arguments(name, step, per_unit)
+
+    definition = name, step, gates, states, per_unit
+    is_hashable = isinstance(step, Hashable)
+    return (_again if is_hashable else _again.__wrapped__)(*definition)
+
+
+@functools.cache
+def _again(
+    name: str, step: Step, gates: str, states: str, per_unit: int
+) -> DefinedCell:
+    """The cell of a definition, the same each time."""
 
     def of_table(call, a_x: Array, state, product: Callable, own: Array | None = None):
         del call
@@ -208,7 +226,7 @@ def define_cell(
         per_unit_gates=(0,) * per_unit,
         engines=frozenset(),
     )
-    return DefinedCell(name, row)
+    return DefinedCell(name, row, (name, step, gates, states, per_unit))
 
 
 def _check_after(name: str, before: Sequence[Array], after: Any) -> None:

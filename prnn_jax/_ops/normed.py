@@ -1,7 +1,7 @@
 """Cells with layer norm inside of their steps."""
 
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jax import Array
@@ -27,6 +27,10 @@ class NormedCell(DefinedCell):
     def __init__(self, name: str, row: str, norm: LayerNorm):
         super().__init__(name, row)
         self.norm = norm
+
+    def __reduce__(self) -> Any:
+        """A cell is pickled, and copied, by what it was made of."""
+        return normed, (CELLS[self.row].base, self.norm)
 
     def __repr__(self) -> str:
         return f"normed({CELLS[self.row].base!r}, {self.norm})"

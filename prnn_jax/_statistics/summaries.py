@@ -79,7 +79,9 @@ def summary(values: Array, counts: Array, at: Array, *, last: bool) -> ValueStat
     empty = jnp.zeros(_BINS, jnp.int32)
     # On an Explicit mesh JAX asks where the sum over all devices is to be: on each.
     on: Any = sharding_of_sum(values)
-    where = {} if on is None else {"out_sharding": NamedSharding(on.mesh, P(None))}
+    where: Any = {}
+    if on is not None:
+        where["out_sharding"] = NamedSharding(on.mesh, P(None))
     return ValueStatistics(
         count=_number(counts),
         largest=jnp.max(jnp.where(counts & finite, jnp.abs(values), 0), initial=0),

@@ -3,6 +3,7 @@
 import functools
 
 from prnn_jax._layers.equinox.layer import Layer
+from prnn_jax._layers.made import made_class
 from prnn_jax._ops.define import DefinedCell, check_defined
 
 
@@ -38,4 +39,4 @@ def _layer_of(cell: DefinedCell) -> type[Layer]:
         "__init__": Layer.__init__,
         "__module__": "prnn_jax.equinox",
     }
-    return type(cell.name, (Layer,), members)
+    return made_class(layer_of, cell, Layer, members)

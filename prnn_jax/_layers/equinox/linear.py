@@ -17,7 +17,7 @@ from prnn_jax._call.options import (
 )
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._engine.linear_plan import LinearCellName
-from prnn_jax._given import statics
+from prnn_jax._given import checks, statics
 from prnn_jax._layers.equinox.layer import Training, check_sequence, promoted
 from prnn_jax._layers.equinox.options import ControlOptions, LinearOptions
 from prnn_jax._layers.linear import Given, Spec, alike, own_of
@@ -50,7 +50,8 @@ class LinearLayer(eqx.Module):
         **options: Unpack[LinearOptions],
     ):
         given: dict[str, Any] = dict(options)
-        key = given.pop("key")
+        key = given.pop("key", None)
+        checks.key(type(self).__name__, key)
         self.input_size = statics.hashable(input_size)
         self.hidden_size = statics.hashable(hidden_size)
         self.use_bias = statics.hashable(use_bias)

@@ -320,12 +320,17 @@ class ScannedRNN(eqx.Module):
       layer: one of this module, such as `GRU`, or a `Stack`, forward only.
 
     Raises:
-      ValueError: the layer looks into the future.
+      ValueError: it is no layer, or one that looks into the future.
     """
 
     layer: Layer | LinearLayer | Stack
 
     def __init__(self, layer: Layer | LinearLayer | Stack):
+        check(
+            isinstance(layer, (Layer, LinearLayer, Stack)),
+            "ScannedRNN: layer must be a layer of prnn_jax.equinox, such as "
+            f"GRU(64, 128, key=key), or a Stack, got {layer!r}.",
+        )
         inner = layer.first if isinstance(layer, Stack) else layer
         for name in ("reverse", "bidirectional"):
             check(

@@ -36,6 +36,7 @@ from prnn_jax._layers.flax import shared
 from prnn_jax._layers.flax.carry import Carry, LayerCallOptions
 from prnn_jax._layers.flax.kinds import Kind
 from prnn_jax._layers.flax.shared import Initializer
+from prnn_jax._layers.made import made_class
 from prnn_jax._ops.define import DefinedCell, check_defined
 from prnn_jax.convert import _layouts
 
@@ -367,4 +368,4 @@ def layer_of(cell: DefinedCell) -> type[Layer]:
 @functools.cache
 def _layer_of(cell: DefinedCell) -> type[Layer]:
     members = {"_kind": Kind.of_defined(cell), "__module__": "prnn_jax.linen"}
-    return type(cell.name, (Layer,), members)
+    return made_class(layer_of, cell, Layer, members)

@@ -40,6 +40,7 @@ from prnn_jax._layers.flax.nnx_shared import (
     stream_for,
 )
 from prnn_jax._layers.flax.shared import Initializer
+from prnn_jax._layers.made import made_class
 from prnn_jax._ops.define import DefinedCell, check_defined
 from prnn_jax.convert import _layouts
 
@@ -381,4 +382,4 @@ def layer_of(cell: DefinedCell) -> type[Layer]:
 @functools.cache
 def _layer_of(cell: DefinedCell) -> type[Layer]:
     members = {"_kind": Kind.of_defined(cell), "__module__": "prnn_jax.nnx"}
-    return type(cell.name, (Layer,), members)
+    return made_class(layer_of, cell, Layer, members)

@@ -223,18 +223,25 @@ class Options:
         rows: tuple[int, ...],
         gates: int,
         width: int | None = None,
-    ) -> Array:
-        """A parameter `[*lead, *rows, gates*width]`, each gate drawn by itself."""
+    ) -> Any:
+        """A parameter `[*lead, *rows, gates*width]`, each gate drawn by itself.
+
+        In a box with the names of its axes, if the initializer gives such.
+        """
+        from prnn_jax._layers.flax import boxes  # needs Flax, whose absence others name
+
         width = self.width if width is None else width
         keys = jax.random.split(key, math.prod(self.lead) * gates)
-        drawn = [init(key, (*rows, width), self.param_dtype) for key in keys]
+        boxed = [init(key, (*rows, width), self.param_dtype) for key in keys]
+        drawn = list(map(boxes.opened, boxed))
         groups = [
             jnp.concatenate(drawn[first : first + gates], -1)
             for first in range(0, len(drawn), gates)
         ]
-        return jnp.stack(groups).reshape(*self.lead, *rows, gates * width)
+        whole = jnp.stack(groups).reshape(*self.lead, *rows, gates * width)
+        return boxes.closed(boxed[0], whole, len(self.lead))
 
-    def draw_w_hr(self, init: Initializer, key: Array) -> Array:
+    def draw_w_hr(self, init: Initializer, key: Array) -> Any:
         """`[*lead, width, output_width]`."""
         return self.draw(init, key, (self.width,), 1, self.output_width)
 
