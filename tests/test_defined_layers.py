@@ -307,6 +307,7 @@ def test_equal_definitions_are_one_cell():
 
     cell = prnn_jax.define_cell("lone", Step(), gates="a")
     assert cell is not CELLS["lone"]
+    assert copy.deepcopy(cell).name == "lone"
     params = params_of("lone")
     assert_bitwise_equal(cell(X, params)[0], CELLS["lone"](X, params)[0])
     local = prnn_jax.define_cell("lone", lambda *a: lone_step(*a), gates="a")

@@ -98,6 +98,15 @@ def test_lengths_keep_the_state_of_the_last_step():
         jax.tree.map(lambda a, b, row=row: close(a[row], b), state, alone)
 
 
+def test_lengths_that_cannot_be():
+    layer = import_xlstm(arrays_of("conv"))
+    for lengths, message in (([2, 8], "got 8"), ([2], "lengths must be")):
+        with pytest.raises(ValueError, match=message):
+            layer(X, lengths=np.array(lengths))
+    traced = jax.jit(lambda n: layer(X, lengths=n)[1])(np.array([250, 3], np.uint8))
+    jax.tree.map(close, traced, layer(X, lengths=np.array([7, 3]))[1])
+
+
 def test_gradients_are_those_of_the_scan():
     layer = import_xlstm(arrays_of("conv"))
 

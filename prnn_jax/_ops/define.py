@@ -5,7 +5,7 @@ import inspect
 import itertools
 import keyword
 import string
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ class DefinedCell(Defined):
 
     def __reduce__(self) -> Any:
         """A cell is pickled, and copied, by what it was made of."""
-        return _again, self._definition
+        return _made_of, self._definition
 
     def __call__(
         self,
@@ -187,17 +187,22 @@ def define_cell(
     per_unit = whole(_OP, "per_unit", per_unit)
     _check_arguments(name, step, per_unit)
 
-    definition = name, step, gates, states, per_unit
-    is_hashable = isinstance(step, Hashable)
-    return (_again if is_hashable else _again.__wrapped__)(*definition)
+    return _made_of(name, step, gates, states, per_unit)
+
+
+def _made_of(name: str, step: Step, *others: Any) -> DefinedCell:
+    """The cell of a definition: the same each time, if that can be seen."""
+    try:
+        hash(step)
+    except TypeError:
+        return _new_cell.__wrapped__(name, step, *others)
+    return _new_cell(name, step, *others)
 
 
 @functools.cache
-def _again(
+def _new_cell(
     name: str, step: Step, gates: str, states: str, per_unit: int
 ) -> DefinedCell:
-    """The cell of a definition, the same each time."""
-
     def of_table(call, a_x: Array, state, product: Callable, own: Array | None = None):
         del call
         given = own if own is None else jnp.split(own, per_unit, -1)

@@ -4,6 +4,7 @@ What lies between two layers is run, on numbers that tell where each came from: 
 way of writing it is understood, and nothing is that computes.
 """
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,7 +121,8 @@ def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
     Batches are of several, or of 1, which a graph may squeeze; or all is of the sizes
     that the graph has fixed.
     """
-    for sizes in (_Sizes(), _Sizes(batch=1), *_fixed(layer[0].node)):
+    usual = _Sizes(), _Sizes(batch=1)
+    for sizes in itertools.chain(usual, _fixed(layer[0].node)):
         given, parts = {}, []
         for n, user in enumerate(layer):
             first = 2 * n * math.prod(sizes)

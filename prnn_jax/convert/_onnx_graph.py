@@ -197,12 +197,14 @@ class Scope:
 
 def _shapes_of(graph: Any, opsets: Any) -> dict[str, tuple[int, ...]]:
     """Those that a graph and those inside of it fix, as ONNX works them out."""
+    from google.protobuf.message import EncodeError
     from onnx import helper, shape_inference
 
+    wrong = shape_inference.InferenceError, EncodeError, RuntimeError, ValueError
     model = helper.make_model(graph, opset_imports=opsets)
     try:
         todo = [shape_inference.infer_shapes(model).graph]
-    except (RuntimeError, TypeError, ValueError):  # too large, or contradictory
+    except wrong:  # contradictory, or too large
         todo = [graph]
     shapes: dict[str, tuple[int, ...]] = {}
     while todo:

@@ -141,11 +141,9 @@ def _check_options(node: Node, where: str, arrays: dict[str, Any]) -> None:
         not node.attribute("input_forget", 0),
         f"{_OP}: {where} must have input_forget=0; prnn_jax's LSTM has two gates.",
     )
-    lengths, sizes = node.constant(4), node.scope.shape(node.input(0))
-    steps = sizes[1 if node.attribute("layout", 0) else 0] if sizes else None
-    alike = [] if lengths is None else list(np.unique(lengths))
+    lengths = node.constant(4)
     check(
-        not alike or (len(alike) == 1 and steps in (None, alike[0])),
+        lengths is None or _is_all_steps(node, lengths),
         f"{_OP}: {where} must have sequence_lens that are an input of the model, got "
         f"the constants {lengths}; make them one, and pass them as lengths.",
     )
@@ -156,6 +154,13 @@ def _check_options(node: Node, where: str, arrays: dict[str, Any]) -> None:
         f"hidden_size {hidden}, got {list(np.shape(recurrent))}. PyTorch's exporter "
         "loses proj_size: import_pytorch takes the model itself.",
     )
+
+
+def _is_all_steps(node: Node, lengths: np.ndarray) -> bool:
+    """Whether all rows are as long as x, as far as the model says how long that is."""
+    alike, sizes = list(np.unique(lengths)), node.scope.shape(node.input(0))
+    steps = sizes[1 if node.attribute("layout", 0) else 0] if sizes else None
+    return not alike or (len(alike) == 1 and steps in (None, alike[0]))
 
 
 def _is_known(node: Node, name: str) -> bool:

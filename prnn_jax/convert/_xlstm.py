@@ -12,10 +12,11 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
+from prnn_jax._call.controls import checked_lengths
 from prnn_jax._call.options import Implementation, Lengths, Precision, Reserve
+from prnn_jax._cells.normed import LayerNorm, standardised
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
-from prnn_jax._given.statics import float32_at_least
 from prnn_jax._ops.recurrence import recurrence
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._imported import check_dtype
@@ -29,7 +30,8 @@ _GATES = "fgate.weight", "igate.weight", "zgate.weight", "ogate.weight"
 _OWN = (*_GATES, _CELL, _BIAS)
 _CONV = "conv1d.conv.weight", "conv1d.conv.bias"
 _NORM = "group_norm.weight"
-_EPSILON = 1e-5
+#: Of y, with heads in the place of gates.
+_OF_HEADS = LayerNorm(over="gate", epsilon=1e-5)
 #: Of a module's configuration: what the arrays do not tell, and all that can be.
 _USUAL = {"function": "slstm", "forward_clipval": None, "initial_val": 0.0}
 
@@ -107,6 +109,8 @@ class SlstmLayer:
         wanted = (*x.shape[:-1], heads * head)
         checks.shape(op, "x", x, ("*batch", "time", "features"), wanted)
         checks.same_dtype(op, {"x": x, "w_ih": self.w_ih})
+        if lengths is not None:
+            lengths = checked_lengths(op, lengths, x.shape[:-2], x.shape[-2])
         before, cell_0 = (None, None) if state_0 is None else state_0
         seen = x
         if self.kernel is not None:
@@ -133,7 +137,8 @@ class SlstmLayer:
             precision=precision,
             implementation=implementation,
         )
-        return self._normalised(y), (before, cell)
+        y = standardised(y, _OF_HEADS, heads)
+        return y if self.scale is None else self.scale * y, (before, cell)
 
     def _convolved(self, op: str, x: Array, before: Any, lengths: Any):
         """x̃, and the inputs that the next part will see."""
@@ -150,17 +155,9 @@ class SlstmLayer:
         if lengths is None:
             last = x[..., steps:, :]
         else:
-            places = jnp.asarray(lengths)[..., None] + jnp.arange(width - 1)
+            places = lengths[..., None] + jnp.arange(width - 1)
             last = jnp.take_along_axis(x, places[..., None], -2)
         return jax.nn.silu(a if self.bias is None else a + self.bias), last
-
-    def _normalised(self, y: Array) -> Array:
-        wide = y.astype(float32_at_least(y.dtype))
-        wide = wide.reshape(*y.shape[:-1], *self.w_ih.shape[:2])
-        wide = wide - wide.mean(-1, keepdims=True)
-        variance = (wide**2).mean(-1, keepdims=True)
-        wide = (wide * jax.lax.rsqrt(variance + _EPSILON)).reshape(y.shape)
-        return (wide if self.scale is None else self.scale * wide).astype(y.dtype)
 
 
 def import_xlstm(model: Any, name: str | None = None) -> SlstmLayer:
