@@ -66,10 +66,13 @@ def load(
     The features are a file that is mapped into memory, not read: they may be more than
     the memory holds.
     """
-    clips = find_clips(source)
+    found = find_clips(source)
+    clips = [clip for clip in found if clip.text is not None]  # the others are not read
+    skipped = [Skipped(clip, "has no text") for clip in found if clip.text is None]
     loaded = _at_speed(clips, data, features, vocabulary, 1.0)
+    skipped += loaded.skipped
     if set(speeds) == {1.0}:
-        return loaded
+        return Dataset(loaded.utterances, skipped)
     versions = [
         [u.features for u in _at_speed(clips, data, features, vocabulary, s).utterances]
         for s in speeds
@@ -78,7 +81,7 @@ def load(
         replace(utterance, versions=tuple(of_it))
         for utterance, *of_it in zip(loaded.utterances, *versions, strict=True)
     ]
-    return Dataset(utterances, loaded.skipped)
+    return Dataset(utterances, skipped)
 
 
 def _at_speed(
@@ -101,10 +104,7 @@ def _at_speed(
             continue
         of_clip = frames[start : start + entry["frames"]]
         start += entry["frames"]
-        if clip.text is None:
-            skipped.append(Skipped(clip, "has no text"))
-            continue
-        written = text.normalise(clip.text)
+        written = text.normalise(clip.text or "")
         try:
             labels = vocabulary.encode(written)
         except ValueError as error:
