@@ -11,13 +11,19 @@ Needs what machine_code.py needs.
 
 import argparse
 import dataclasses
+import itertools
 import json
+import multiprocessing
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from machine_code import COUNTED, CodeError, Kernel, read
+import machine_code
+import step_time
+from machine_code import COUNTED, CodeError, Kernel
 
 MOST_REGISTERS = 255
 
@@ -78,11 +84,42 @@ def summary(kernel: Kernel, minimum_hmma: int | None = None) -> dict:
         **dataclasses.asdict(kernel.resources),
         "instructions": len(kernel.instructions),
         "recurrence": kernel.is_recurrence,
+        "exchange": kernel.exchange,
+        "cycles": step_time.parts(kernel)["all"]
+        if kernel.loop and step_time.is_timed(kernel)
+        else None,
         "loop_instructions": len(kernel.loop),
         "in_loop": {what: kernel.count(what, inside=True) for what in COUNTED},
         "outside": {what: kernel.count(what, inside=False) for what in COUNTED},
         "violations": violations(kernel, minimum_hmma),
     }
+
+
+def summaries(
+    path: Path, minimum_hmma: int | None = None, only: str = ""
+) -> list[dict]:
+    """Of all kernels of a file whose names match `only`: a process per architecture.
+
+    Raises:
+      CodeError: it has none, or cannot be read.
+    """
+    architectures = machine_code.architectures(path)
+    if not architectures:
+        raise CodeError(f"{path}: no kernels in it")
+    given = itertools.repeat(path), itertools.repeat(minimum_hmma)
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), spawned) as pool:
+        found = pool.map(_summaries, architectures, *given, itertools.repeat(only))
+        return list(itertools.chain(*found))
+
+
+def _summaries(
+    architecture: str, path: Path, minimum_hmma: int | None, only: str
+) -> list[dict]:
+    kernels = machine_code.each(path, architecture)
+    chosen = (kernel for kernel in kernels if re.search(only, kernel.name))
+    found = [summary(kernel, minimum_hmma) for kernel in chosen]
+    return sorted(found, key=lambda entry: entry["kernel"])
 
 
 def markdown(entries: Iterable[dict]) -> str:
@@ -122,11 +159,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     entries = []
     try:
         for path in options.files:
-            entries += [
-                {"file": path.name, **summary(kernel, options.hmma)}
-                for kernel in read(path)
-                if re.search(options.only, kernel.name)
-            ]
+            found = summaries(path, options.hmma, options.only)
+            entries += [{"file": path.name, **entry} for entry in found]
     except (CodeError, OSError) as error:
         print(f"lint: {error}", file=sys.stderr)
         return 2

@@ -12,6 +12,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -244,17 +246,31 @@ def read(path: Path) -> list[Kernel]:
     Raises:
       CodeError: there are none, or no cuobjdump.
     """
-    resources = parse_resources(_cuobjdump("-res-usage", path))
-    kernels = [
-        Kernel(architecture, symbol, resources[architecture, symbol], instructions)
-        for (architecture, symbol), instructions in parse_sass(
-            _cuobjdump("-sass", path)
-        ).items()
-        if (architecture, symbol) in resources
-    ]
+    kernels = list(each(path))
     if not kernels:
         raise CodeError(f"{path}: no kernels in it")
     return sorted(kernels, key=lambda k: (k.architecture, k.name))
+
+
+def each(path: Path, architecture: str = "") -> Iterator[Kernel]:
+    """One kernel after the other, of one architecture if it is given.
+
+    A module's instructions are millions: who keeps none of its kernels saves gigabytes.
+
+    Raises:
+      CodeError: the file cannot be read, or there is no cuobjdump.
+    """
+    resources = parse_resources("".join(_cuobjdump("-res-usage", path)))
+    only = ("-arch", architecture) if architecture else ()
+    for (of, symbol), instructions in parse_sass(_cuobjdump("-sass", path, *only)):
+        if (of, symbol) in resources:
+            yield Kernel(of, symbol, resources[of, symbol], instructions)
+
+
+def architectures(path: Path) -> list[str]:
+    """Those that a module has machine code for; [""] of a cubin, which does not say."""
+    text = "".join(_cuobjdump("-res-usage", path))
+    return sorted({architecture for architecture, _ in parse_resources(text)})
 
 
 def parse_resources(text: str) -> dict[tuple[str, str], Resources]:
@@ -283,28 +299,31 @@ _LINE = re.compile(
 )
 
 
-def parse_sass(text: str) -> dict[tuple[str, str], tuple[Instruction, ...]]:
-    """Of `cuobjdump -sass`, by architecture and symbol."""
-    found: dict[tuple[str, str], list[list]] = {}
-    architecture, current = "", None
-    for line in text.splitlines():  # millions, most of the first kind
-        if current is not None and (code := _LINE.match(line)):
+def parse_sass(
+    lines: Iterable[str],
+) -> Iterator[tuple[tuple[str, str], tuple[Instruction, ...]]]:
+    """Of `cuobjdump -sass`: architecture and symbol, and a function's instructions."""
+    architecture, key, codes = "", None, []
+    for line in lines:  # millions, most of the first kind
+        if key is not None and (code := _LINE.match(line)):
             if code[1]:
                 predicate = (code[2] or "").strip()
                 predicate = "" if predicate in ("@PT", "@UPT") else predicate
-                current.append([int(code[1], 16), predicate, code[3], 0])
-            elif current:
-                current[-1][3] = int(code[4], 16)
+                codes.append([int(code[1], 16), predicate, code[3], 0])
+            elif codes:
+                codes[-1][3] = int(code[4], 16)
         elif arch := re.match(r"arch = (\S+)", line):
             architecture = arch[1]
         elif function := re.match(r"\s*Function : (\S+)", line):
-            current = found.setdefault((architecture, function[1]), [])
-    return {
-        key: tuple(Instruction(*code) for code in codes) for key, codes in found.items()
-    }
+            if key is not None:
+                yield key, tuple(Instruction(*code) for code in codes)
+            key, codes = (architecture, function[1]), []
+    if key is not None:
+        yield key, tuple(Instruction(*code) for code in codes)
 
 
-def _cuobjdump(option: str, path: Path) -> str:
+def _cuobjdump(option: str, path: Path, *more: str) -> Iterator[str]:
+    """The lines that it prints, as they come."""
     program = find_tool("cuobjdump")
     if program is None or find_tool("nvdisasm") is None:
         raise CodeError(
@@ -315,16 +334,20 @@ def _cuobjdump(option: str, path: Path) -> str:
     environment = os.environ | {
         "PATH": os.pathsep.join([*folders, os.environ.get("PATH", "")])
     }
-    done = subprocess.run(
-        [program, option, str(path)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise CodeError(f"{path}: {(done.stderr or done.stdout).strip()[:300]}")
-    return done.stdout
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [program, option, *more, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+        ) as running,
+    ):
+        yield from running.stdout
+        if running.wait() != 0:
+            errors.seek(0)
+            raise CodeError(f"{path}: {errors.read().strip()[:300]}")
 
 
 @functools.cache

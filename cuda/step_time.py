@@ -233,6 +233,11 @@ def parts(kernel: Kernel) -> dict[str, int]:
     return {**dict(zip(PARTS, spans, strict=True)), "all": when[-1]}
 
 
+def is_timed(kernel: Kernel) -> bool:
+    """Whether a step takes the time of its instructions: streamed weights do not."""
+    return kernel.is_recurrence and not kernel.is_streamed
+
+
 def title(kernel: Kernel) -> str:
     """A kernel's name with its architecture."""
     return f"{kernel.architecture} {kernel.name}"
@@ -262,9 +267,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kernels = [
             k
             for k in read(options.file)
-            if k.is_recurrence
-            and not k.is_streamed  # memory's time is theirs
-            and re.search(options.only, title(k))
+            if is_timed(k) and re.search(options.only, title(k))
         ]
     except (CodeError, OSError) as error:
         print(f"step_time: {error}", file=sys.stderr)

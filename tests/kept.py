@@ -1,7 +1,8 @@
 """Results of scans on disk: for all processes of tests, and for later runs.
 
-What is kept is a function of the case, of the package's and the tests' own sources, and
-of what compiles and runs them; with a change of any of these everything is made again.
+What is kept is a function of the case, of the sources of the package's core and of the
+tests that run it, and of what compiles and runs them; with a change of any of these
+everything is made again.
 """
 
 import functools
@@ -22,6 +23,8 @@ import prnn_jax
 
 SOURCES = Path(prnn_jax.__file__).parent, Path(__file__).parent
 OWN = "cases.py", "support.py"
+#: Of the package: what a scan has no part in, and what imports the core.
+OTHERS = "_layers", "_statistics", "convert"
 WEEK_S = 7 * 24 * 3600
 
 
@@ -67,7 +70,13 @@ def _folder() -> Path:
 def _digest() -> str:
     package, tests = SOURCES
     digest = hashlib.sha256()
-    for path in (*sorted(package.rglob("*.py")), *(tests / name for name in OWN)):
+    core = (
+        path
+        for folder in sorted(package.iterdir())
+        if folder.is_dir() and folder.name not in OTHERS
+        for path in sorted(folder.rglob("*.py"))
+    )
+    for path in (*core, *(tests / name for name in OWN)):
         digest.update(path.read_bytes())
     versions = jax.__version__, jaxlib.__version__, np.__version__
     digest.update(repr((processor(), versions, os.environ.get("XLA_FLAGS"))).encode())

@@ -1,13 +1,18 @@
-"""Files that take long to make: once for all processes of tests, and later runs."""
+"""What takes long to make, or to run: once for all processes of tests, and later runs.
+
+With `PRNN_TESTS_ANEW=1` no program's outcome is taken from an earlier run.
+"""
 
 import fcntl
 import functools
 import hashlib
+import json
 import os
 import platform
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -64,3 +69,52 @@ def made_once(
                 make(unfinished)
                 unfinished.rename(made)
     return made
+
+
+class _EndedBySignalError(Exception):
+    pass
+
+
+def ran_once(
+    program: Path,
+    *arguments: str | Path,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float,
+) -> subprocess.CompletedProcess[str]:
+    """What a program answers whose answer depends on nothing but what it is given.
+
+    Its code, its arguments, the contents of files among them, the variables added to
+    its environment and this library's there are the key. A program that a signal has
+    ended is run again.
+    """
+    ours = {k: v for k, v in os.environ.items() if k.startswith("PRNN_")}
+    given = ours | dict(environment or {})
+    command = [str(program), *map(str, arguments)]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env=os.environ | given,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    if os.environ.get("PRNN_TESTS_ANEW") == "1":
+        return run()
+
+    def make(path: Path) -> None:
+        done = run()
+        if done.returncode < 0:
+            raise _EndedBySignalError(done)
+        path.write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
+
+    read = program, *(a for a in arguments if isinstance(a, Path))
+    words = [a for a in arguments if not isinstance(a, Path)]
+    key = processor(), sorted(given.items()), *words
+    try:
+        kept = made_once(f"{program.stem}.outcome", read, key, make)
+    except _EndedBySignalError as ended:
+        return ended.args[0]
+    return subprocess.CompletedProcess(command, *json.loads(kept.read_text()))

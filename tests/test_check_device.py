@@ -5,13 +5,13 @@ It must be right before that: it finds nothing, and it finds what is there.
 """
 
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import emulated
 import pytest
 from emulator.build import ROOT
+from made_once import ran_once
 
 NUMBERS = "bf16", "f16", "tf32", "f32"
 
@@ -23,14 +23,8 @@ def program() -> Path:
 
 def rows(program: Path, *options: str, fault: str = "") -> tuple[int, dict[str, dict]]:
     """(Exit status, rows by what they check.)"""
-    done = subprocess.run(
-        [program, *options],
-        env=os.environ | {"PRNN_FAKE_FAULT": fault},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    given = {"PRNN_FAKE_FAULT": fault}
+    done = ran_once(program, *options, environment=given, timeout_s=280)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     return done.returncode, {row.get("check", "error"): row for row in found}
 

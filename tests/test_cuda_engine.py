@@ -11,11 +11,19 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from emulator.build import COMPILER, FOLDER, ROOT, VARIANTS, build, compile_cxx, run
+from emulator.build import (
+    COMPILER,
+    FOLDER,
+    ROOT,
+    TIMEOUT_S,
+    VARIANTS,
+    build,
+    compile_cxx,
+)
 from emulator.build import compiled as compiled_folder
 from faults.fault import CHECKS, Edit
 from faults.table import FAULTS
-from made_once import made_once, sources
+from made_once import made_once, ran_once, sources
 
 SOURCE = ROOT / "tests/native/check_cuda_engine.cc"
 EXCHANGES = "block", "cluster", "grid"
@@ -79,7 +87,8 @@ def compiled(variant: str, instances: str, edits: tuple[Edit, ...] = ()) -> Path
 def result(program: Path, *options: str) -> tuple[bool, str]:
     """(Nothing is wrong, what it says.)"""
     # The first race is enough; to find the names for others takes long.
-    ran = run("env", "TSAN_OPTIONS=halt_on_error=1", program, *options)
+    first = {"TSAN_OPTIONS": "halt_on_error=1"}
+    ran = ran_once(program, *options, environment=first, timeout_s=TIMEOUT_S)
     report = f"{ran.stdout}{ran.stderr}"
     silent = re.fullmatch(r"ok \d+\n", report) is not None
     return ran.returncode == 0 and silent, report

@@ -66,7 +66,7 @@ def kernel(code: str = GOOD, symbol: str = GRID, registers: int = 255, stack: in
         f"arch = sm_90a\n Function {symbol}:\n  REG:{registers} STACK:{stack} "
         "SHARED:1024 LOCAL:0 CONSTANT[0]:608 TEXTURE:0 SURFACE:0 SAMPLER:0\n"
     )
-    ((key, code_of),) = machine_code.parse_sass(sass).items()
+    ((key, code_of),) = machine_code.parse_sass(sass.splitlines())
     assert len(code_of) == len(instructions)
     return machine_code.Kernel(
         *key, machine_code.parse_resources(resources)[key], code_of

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from emulator.build import ROOT, VARIANTS, build, run
+from emulator.build import ROOT, TIMEOUT_S, VARIANTS, build
+from made_once import ran_once
 
 SOURCE = ROOT / "tests/native/check_emulator.cc"
 
@@ -32,7 +33,7 @@ def program(variant: str) -> Path:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_operations_do_what_they_are_defined_to(variant):
-    ran = run(program(variant))
+    ran = ran_once(program(variant), timeout_s=TIMEOUT_S)
     report = f"{ran.stdout}\n{ran.stderr}"
     assert ran.returncode == 0, report
     assert ran.stdout == "ok\n", report
@@ -41,7 +42,7 @@ def test_operations_do_what_they_are_defined_to(variant):
 
 @pytest.mark.parametrize("mistake", RACES)
 def test_thread_sanitizer_sees(mistake):
-    ran = run(program("thread"), mistake)
+    ran = ran_once(program("thread"), mistake, timeout_s=TIMEOUT_S)
     assert ran.returncode != 0, ran.stderr
     assert "ThreadSanitizer: data race" in ran.stderr
     # Threads bear the names they have on the device.
@@ -50,7 +51,7 @@ def test_thread_sanitizer_sees(mistake):
 
 @pytest.mark.parametrize("mistake", OVERRUNS)
 def test_address_sanitizer_sees(mistake):
-    ran = run(program("address"), mistake)
+    ran = ran_once(program("address"), mistake, timeout_s=TIMEOUT_S)
     assert ran.returncode != 0, ran.stderr
     overrun = "heap-buffer-overflow" in ran.stderr or "out of bounds" in ran.stderr
     assert overrun, ran.stderr

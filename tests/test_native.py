@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from made_once import made_once, sources
+from made_once import made_once, ran_once, sources
 
 ROOT = Path(__file__).parent.parent
 COMPILER = shutil.which("c++")
@@ -133,7 +133,7 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
         options += checks_as_calls(tmp_path)
     program = built("check_engine", *options, "-DPRNN_ISA=portable", *ENGINE)
     for arguments in ((), ("ways",)):
-        ran = run(program, *arguments)
+        ran = ran_once(program, *arguments, timeout_s=900)
         report = f"{ran.stdout}\n{ran.stderr}"
         assert ran.returncode == 0, report
         assert ran.stdout == "ok portable\n", report

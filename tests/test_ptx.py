@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from emulator.build import ROOT, build, compiled, run
-from made_once import made_once, sources
+from emulator.build import ROOT, TIMEOUT_S, build, compiled, run
+from made_once import made_once, ran_once, sources
 
 NVCC = os.environ.get("CUDACXX") or shutil.which("nvcc")
 SOURCE = ROOT / "tests/native/check_ptx.cc"
@@ -58,7 +58,8 @@ def check(number: str) -> Path:
 
 def result(number: str, text: Path, cases: str) -> tuple[bool, str]:
     """(All bits are equal, what it says.)"""
-    done = run(check(number), text, math(), f"cases={cases}")
+    options = text, math(), f"cases={cases}"
+    done = ran_once(check(number), *options, timeout_s=TIMEOUT_S)
     return done.returncode == 0, done.stdout + done.stderr
 
 
