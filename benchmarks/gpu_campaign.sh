@@ -193,7 +193,7 @@ engine() { # and once more with NaN
 }
 # By name: others import packages that need not be here.
 tests() {
-  local files=("$root"/tests/test_{gpu,cuda,cuda_controls,cuda_stack}.py) status
+  local files=("$root"/tests/test_{gpu,cuda,cuda_controls,cuda_stack,cuda_elementwise}.py) status
   if [ -n "$smoke" ]; then
     "$python" -m pytest -q -m "gpu or cuda" --collect-only "${files[@]}" >"$out/tests.txt" 2>&1
     status=$?

@@ -19,6 +19,13 @@
 
 namespace prnn {
 
+inline std::optional<Dtype> dtype_of(xla::ffi::DataType dtype) {
+  if (dtype == xla::ffi::DataType::F32) return Dtype::kFloat32;
+  if (dtype == xla::ffi::DataType::BF16) return Dtype::kBfloat16;
+  if (dtype == xla::ffi::DataType::F16) return Dtype::kFloat16;
+  return std::nullopt;
+}
+
 struct CallAttributes {
   std::string_view cell;
   std::string_view activations;  // of the general cells

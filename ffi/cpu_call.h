@@ -34,13 +34,6 @@ void with_threads(xla::ffi::ThreadPool pool, F&& f) {
     f(of_xla);
 }
 
-inline std::optional<Dtype> dtype_of(xla::ffi::DataType dtype) {
-  if (dtype == xla::ffi::DataType::F32) return Dtype::kFloat32;
-  if (dtype == xla::ffi::DataType::BF16) return Dtype::kBfloat16;
-  if (dtype == xla::ffi::DataType::F16) return Dtype::kFloat16;
-  return std::nullopt;
-}
-
 // What was wrong with the environment when the first call came.
 inline xla::ffi::Error check_environment() {
   static const std::string& wrong = *new std::string(environment_error());

@@ -28,6 +28,14 @@ nb::dict cuda_targets() {
   out["prnn_backward"] = stages(PrnnCudaPrepareBackward, PrnnCudaBackward);
   out["prnn_forward_uncaptured"] = stages(PrnnCudaPrepareForward, PrnnCudaForwardUncaptured);
   out["prnn_backward_uncaptured"] = stages(PrnnCudaPrepareBackward, PrnnCudaBackwardUncaptured);
+  nb::dict elementwise;
+  elementwise["initialize"] = target(PrnnCudaPrepareElementwise);
+  elementwise["execute"] = target(PrnnCudaElementwise);
+  out["prnn_elementwise"] = elementwise;
+  nb::dict uncaptured;
+  uncaptured["initialize"] = target(PrnnCudaPrepareElementwise);
+  uncaptured["execute"] = target(PrnnCudaElementwiseUncaptured);
+  out["prnn_elementwise_uncaptured"] = uncaptured;
   return out;
 }
 

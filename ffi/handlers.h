@@ -25,4 +25,7 @@ XLA_FFI_Error* PrnnCudaForward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCudaBackward(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCudaForwardUncaptured(XLA_FFI_CallFrame*);
 XLA_FFI_Error* PrnnCudaBackwardUncaptured(XLA_FFI_CallFrame*);
+XLA_FFI_Error* PrnnCudaPrepareElementwise(XLA_FFI_CallFrame*);
+XLA_FFI_Error* PrnnCudaElementwise(XLA_FFI_CallFrame*);
+XLA_FFI_Error* PrnnCudaElementwiseUncaptured(XLA_FFI_CallFrame*);
 }

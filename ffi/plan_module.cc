@@ -5,6 +5,7 @@
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
 
+#include "cuda/elementwise_plan.h"
 #include "cuda/planner.h"
 #include "ffi/attributes.h"
 
@@ -142,6 +143,24 @@ nb::dict to_dict(const Plan& plan, std::int64_t batch) {
   return out;
 }
 
+// {chunks, floats_per_element, call_us}: of an elementwise recurrence.
+nb::dict cuda_elementwise_plan(int value_bytes, std::int64_t rows, std::int64_t steps,
+                               std::int64_t width, bool constant, bool linear, nb::handle device) {
+  ElementwiseRecurrence recurrence{};
+  recurrence.dtype = value_bytes == 4 ? Dtype::kFloat32 : Dtype::kBfloat16;
+  recurrence.rows = rows;
+  recurrence.steps = steps;
+  recurrence.width = width;
+  recurrence.is_constant = constant;
+  recurrence.is_linear = linear;
+  const ElementwisePlan planned = plan(recurrence, device_of(device));
+  nb::dict out;
+  out["chunks"] = planned.chunks;
+  out["floats_per_element"] = elementwise_workspace(planned.chunks);
+  out["call_us"] = planned.call_us;
+  return out;
+}
+
 // {best: dict or None, candidates: [dict], reason, is_valid, text}.
 nb::dict cuda_plan(const std::string& cell, const std::string& pass, const std::string& number,
                    std::int64_t time, std::int64_t batch, std::int64_t groups, std::int64_t hidden,
@@ -186,6 +205,8 @@ void bind_planner(nb::module_& m) {
         "hidden"_a, "device"_a, "max_sms"_a = 0, "is_stack"_a = false);
   m.def("cuda_largest_hidden", cuda_largest_hidden, "cell"_a, "pass_"_a, "number"_a, "device"_a,
         "max_sms"_a = 0);
+  m.def("cuda_elementwise_plan", cuda_elementwise_plan, "value_bytes"_a, "rows"_a, "steps"_a,
+        "width"_a, "constant"_a, "linear"_a, "device"_a);
   m.def("recorded_devices", recorded_names);
   m.def(
       "estimated_device",

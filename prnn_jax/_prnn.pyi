@@ -47,6 +47,15 @@ def products_workspace_floats(
     dtype: str,
     products: list[tuple[bool, int, int, int, int]],
 ) -> int: ...
+def cuda_elementwise_plan(
+    value_bytes: int,
+    rows: int,
+    steps: int,
+    width: int,
+    constant: bool,
+    linear: bool,
+    device: str | dict[str, Any],
+) -> dict[str, Any]: ...
 def cuda_workspace_bytes(
     cell: str,
     dtype: str,

@@ -21,11 +21,19 @@ from cases import Case
 from made_once import made_once, sources
 from support import error_of, named
 
-from prnn_jax._engine import ffi, gpu
+from prnn_jax._engine import elementwise, ffi, gpu
 
 ROOT = Path(__file__).parent.parent
 EXCHANGES = "block", "cluster", "grid"
 NUMBERS = ("kBfloat16", "kFloat16", "kTf32", "kFloat32")
+INSTANCES = ROOT / "cuda/instances.cu"  # once for each number format
+SOURCES = (
+    *sorted((ROOT / "cuda").glob("*.cc")),
+    *(path for path in (ROOT / "cuda").glob("*.cu") if path != INSTANCES),
+    *sorted((ROOT / "ffi").glob("cuda_*handler*.cc")),
+    *sorted((ROOT / "tests/fake_cuda").glob("*.cc")),
+    *sorted((ROOT / "tests/emulator").glob("*.cc")),
+)
 # Functions that are not always inlined are compiled in a third of the time, as fast.
 OPTIONS = (
     *("-std=c++20", "-Og", "-g0", "-DPRNN_HD=inline", "-fPIC"),
@@ -37,14 +45,9 @@ KERNELS = ("-Wno-unknown-pragmas",)  # they tell nvcc what to unroll
 @functools.cache
 def module() -> Path:
     """The engine's host half and kernels over the fake runtime, as a shared library."""
-    folders = "core", "cuda", "tests/emulator", "tests/fake_cuda"
-    handlers = *sorted((ROOT / "ffi").glob("*.h")), ROOT / "ffi/cuda_handlers.cc"
-    return made_once(
-        "emulated.so",
-        (*sources(*(ROOT / folder for folder in folders)), *handlers),
-        (*OPTIONS, jax.ffi.include_dir()),
-        _compile,
-    )
+    parts = *SOURCES, INSTANCES
+    options = *OPTIONS, *NUMBERS, jax.ffi.include_dir()
+    return made_once("emulated.so", sources(*parts), options, _compile)
 
 
 def program(source: Path) -> Path:
@@ -64,8 +67,7 @@ def program(source: Path) -> Path:
     def make(linked: Path) -> None:
         _run("c++", *options, *paths, *parts, library, "-o", linked)
 
-    folders = "core", "cuda", "tests/emulator", "tests/fake_cuda", "tests/native"
-    read = sources(source.parent, *(ROOT / folder for folder in folders))
+    read = sources(*(part for part in parts if isinstance(part, Path)))
     return made_once(source.stem, read, (*options, library), make)
 
 
@@ -73,7 +75,7 @@ def program(source: Path) -> Path:
 def library() -> ctypes.CDLL:
     """The emulated targets, registered."""
     loaded = ctypes.CDLL(str(module()))
-    for name in ("Forward", "Backward"):
+    for name in ("Forward", "Backward", "Elementwise"):
         handler = getattr(loaded, f"PrnnFake{name}")
         jax.ffi.register_ffi_target(
             f"prnn_{name.lower()}_emulated", jax.ffi.pycapsule(handler), platform="cpu"
@@ -83,16 +85,9 @@ def library() -> ctypes.CDLL:
 
 def _compile(library: Path) -> None:
     tests = ROOT / "tests"
-    instances = "-xc++", ROOT / "cuda/instances.cu", "-xnone"
     jobs = [
-        *((f"-DPRNN_NUMBER={number}", *instances) for number in NUMBERS),
-        *((path,) for path in sorted((tests / "fake_cuda").glob("*.cc"))),
-        *((path,) for path in sorted((tests / "emulator").glob("*.cc"))),
-        *(
-            (ROOT / f"cuda/{name}.cc",)
-            for name in ("planner", "devices", "launch", "watchdog")
-        ),
-        (ROOT / "ffi/cuda_handlers.cc",),
+        *((f"-DPRNN_NUMBER={number}", "-xc++", INSTANCES) for number in NUMBERS),
+        *(("-xc++", source) for source in SOURCES),
     ]
     # The fake runtime's header before any toolkit's.
     folders = tests / "fake_cuda", ROOT, tests
@@ -220,10 +215,15 @@ def emulation(monkeypatch: pytest.MonkeyPatch):
         able = ffi._platforms(call, primals, backward=backward)
         return on("cuda" if "cuda" in able else "default")(call, primals, *rest)
 
+    def elementwise_by_platform(functions, static, results, *args):
+        run = functions["cuda" if "cuda" in functions else "default"]
+        return run(*static, *args)
+
     # Not in a context of their own: a test may set the same again, and all must be
     # undone in one order.
     monkeypatch.setattr(ffi, "PLATFORMS", ("cpu", "cuda"))
     monkeypatch.setattr(ffi, "_by_platform", by_platform)
+    monkeypatch.setattr(elementwise, "by_platform", elementwise_by_platform)
     monkeypatch.setattr(gpu, "target", lambda name: f"{name}_emulated")
     monkeypatch.setenv(gpu.DEVICE_VARIABLE, "NVIDIA H200")
     jax.clear_caches()

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from support import assert_as_accurate, float64
 
 import prnn_jax
 from prnn_jax import Params
@@ -279,3 +280,22 @@ def with_gradients(run: Callable, arrays: dict):
         return out, vjp(weights)[0]
 
     return both({name: arrays[name] for name in names})
+
+
+def check(name: str, arrays: dict, loop=by_loop, *, of_ours=None, **options) -> None:
+    """Outputs against NumPy in float64, gradients against jax.numpy in float64."""
+    run = functools.partial(ours, name, **options, **(of_ours or {}))
+    derived = functools.partial(loop, name, xp=jnp, **options)
+    exact = loop(name, wide(arrays), **options)
+    with float64():
+        both = with_gradients(derived, wide(arrays))
+        of_jax, gradients = jax.tree.map(np.asarray, both)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12),
+        of_jax,
+        exact,
+    )
+    of_loop = with_gradients(derived, arrays)
+    # Sums over batch, steps and inputs are taken in another order than by the loop.
+    found = with_gradients(run, arrays)
+    assert_as_accurate(found, of_loop, (exact, gradients))

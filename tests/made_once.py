@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,13 +17,28 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCES = ".h", ".cc", ".cu", ".cuh"
+#: Where the project's own headers are looked for.
+INCLUDED_FROM = ROOT, ROOT / "tests", ROOT / "tests/fake_cuda"
+_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)', re.MULTILINE)
 
 
-def sources(*folders: Path) -> list[Path]:
-    """Of C++ and CUDA, in the folders and below."""
-    found = (path for folder in folders for path in folder.rglob("*"))
-    return sorted(path for path in found if path.suffix in SOURCES)
+def sources(*given: Path) -> list[Path]:
+    """Files of C++ and CUDA, with all of the project's that they include."""
+    found, todo = set(), [path.resolve() for path in given]
+    while todo:
+        path = todo.pop()
+        if path not in found:
+            found.add(path)
+            todo += _included(path)
+    return sorted(found)
+
+
+@functools.cache
+def _included(path: Path) -> list[Path]:
+    names = _INCLUDE.findall(path.read_text())
+    folders = path.parent, *INCLUDED_FROM
+    places = (folder / name for name in names for folder in folders)
+    return [place.resolve() for place in places if place.is_file()]
 
 
 def scratch_folder() -> Path:

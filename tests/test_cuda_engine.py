@@ -47,8 +47,8 @@ def prepared(variant: str) -> list[Path]:
         def make(linked: Path) -> None:
             compile_cxx(*options, "-c", source, "-o", linked)
 
-        read = source, *sources(ROOT / "core", ROOT / "cuda")
-        return made_once(f"{source.stem}.o", read, (COMPILER, *options), make)
+        given = COMPILER, *options
+        return made_once(f"{source.stem}.o", sources(source), given, make)
 
     compiled_folder(FOLDER, variant)
     return [compiled_once(ROOT / f"cuda/{name}.cc") for name in ("planner", "devices")]

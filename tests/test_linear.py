@@ -204,7 +204,7 @@ def test_other_dtypes_run_too():
         arrays = {k: jnp.asarray(v, jnp.float64) for k, v in arrays.items()}
         y, h = ours(arrays, reverse=False, implementation=None)
         assert y.dtype == h.dtype == jnp.float64
-        with pytest.raises(ValueError, match="not available: the native engine takes"):
+        with pytest.raises(ValueError, match="not available: the native engines take"):
             ours(arrays, reverse=False)
         expected = by_loop(arrays, reverse=False)
         np.testing.assert_allclose(y, expected[0], rtol=1e-12)

@@ -14,11 +14,12 @@ from linear_cells import (
     arrays_of,
     both_by_loop,
     by_loop,
+    check,
     ours,
     wide,
     with_gradients,
 )
-from support import assert_as_accurate, assert_bitwise_equal, float64
+from support import assert_bitwise_equal
 
 import prnn_jax
 from prnn_jax import Params
@@ -36,25 +37,6 @@ each_cell = pytest.mark.parametrize("name", CELLS)
 some_cells = pytest.mark.parametrize(
     "name", ["min_gru", "indrnn", "sru-peepholes", "qrnn-fo"]
 )
-
-
-def check(name: str, arrays: dict, loop=by_loop, *, of_ours=None, **options) -> None:
-    """Outputs against NumPy in float64, gradients against jax.numpy in float64."""
-    run = functools.partial(ours, name, **options, **(of_ours or {}))
-    derived = functools.partial(loop, name, xp=jnp, **options)
-    exact = loop(name, wide(arrays), **options)
-    with float64():
-        both = with_gradients(derived, wide(arrays))
-        of_jax, gradients = jax.tree.map(np.asarray, both)
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12),
-        of_jax,
-        exact,
-    )
-    of_loop = with_gradients(derived, arrays)
-    # Sums over batch, steps and inputs are taken in another order than by the loop.
-    found = with_gradients(run, arrays)
-    assert_as_accurate(found, of_loop, (exact, gradients))
 
 
 @pytest.mark.parametrize("controls", CONTROLS)

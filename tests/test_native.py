@@ -38,7 +38,7 @@ def built(name: str, *args: str | Path, compiler: str | None = COMPILER) -> Path
     def make(path: Path) -> None:
         compile_cxx(*args, "-o", path, compiler=compiler)
 
-    read = sources(ROOT / "core", ROOT / "cpu", ROOT / "tests/native")
+    read = sources(*(arg for arg in args if isinstance(arg, Path)))
     return made_once(name, read, (compiler, *args), make)
 
 

@@ -33,8 +33,7 @@ def ptx(source: Path, architecture: str, *options: str) -> Path:
         done = run(NVCC, *options, f"-I{ROOT}", source, "-o", text)
         assert done.returncode == 0, done.stderr
 
-    read = source, *sources(ROOT / "core", ROOT / "cuda")
-    return made_once("kernels.ptx", read, (NVCC, *options), make)
+    return made_once("kernels.ptx", sources(source), (NVCC, *options), make)
 
 
 def kernels(architecture: str, number: str) -> Path:

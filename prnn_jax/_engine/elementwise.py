@@ -1,9 +1,9 @@
 """Recurrences without a product in a step, `y[s] = f(a[s] y[s - 1] + b[s])`.
 
 Arrays are `[rows, time, width]`, one row for each of a batch; `a` may be
-`[rows, width]`, the same at all steps. One native call runs them on a CPU; elsewhere a
-linear one is an associative scan, any other a `lax.scan`. All derivatives are such
-recurrences again, and what is parallel in time.
+`[rows, width]`, the same at all steps. One native call runs them on a CPU or a GPU
+(`cuda/elementwise.cuh`); elsewhere a linear one is an associative scan, any other a
+`lax.scan`. All derivatives are such recurrences again, and what is parallel in time.
 """
 
 import functools
@@ -12,13 +12,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 from jax.custom_batching import custom_vmap
 
 from prnn_jax._call.call import activations_attribute
 from prnn_jax._cells.activations import Activations, Applied
+from prnn_jax._engine import ffi, gpu
 from prnn_jax._engine.by_platform import DEFAULT, by_platform
-from prnn_jax._engine.ffi import CPU_DTYPES, PLATFORMS
+from prnn_jax._engine.modules import native
 from prnn_jax._engine.sharding import aligned, partitioned, varying_axes
 
 
@@ -163,32 +165,80 @@ def _on_devices(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
 
 
 def _by_platform(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
-    if "cpu" not in PLATFORMS or b.dtype.name not in CPU_DTYPES:
+    functions = {p: _ENGINES[p] for p in ffi.PLATFORMS if b.dtype.name in DTYPES[p]}
+    if not functions:
         return _anywhere(how, b, a, y_0)
-    functions = {"cpu": _native, DEFAULT: _anywhere}
-    if how.implementation == "native":
-        del functions[DEFAULT]
+    if how.implementation != "native":
+        functions[DEFAULT] = _anywhere
     return by_platform(functions, (how,), _like(b), b, a, y_0)
 
 
-def _native(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
+def _on_cpu(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
+    run = jax.ffi.ffi_call("prnn_elementwise", _like(b))
+    return run(a, b, y_0, **_attributes(how, b, a))
+
+
+def _on_gpu(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
+    of = b.shape, b.dtype, gpu.target_device()
+    plan = cuda_plan(how, *of, constant=a.ndim == 2)
+    rows, _, width = b.shape
+    # An array without elements would be none to XLA's FFI.
+    floats = max(plan["floats_per_element"], 1)
+    results = _like(b), _like(b, (rows, width, floats), jnp.float32)
+    run = jax.ffi.ffi_call(gpu.target("prnn_elementwise"), results)
+    chunks = np.int64(plan["chunks"])
+    y, _ = run(a, b, y_0, **_attributes(how, b, a), chunks=chunks)
+    return y
+
+
+_ENGINES = {"cpu": _on_cpu, "cuda": _on_gpu}
+#: What each takes.
+DTYPES = {"cpu": ffi.CPU_DTYPES, "cuda": gpu.DTYPES}
+
+
+def cuda_plan(
+    how: Elementwise,
+    shape: tuple[Any, ...],
+    dtype: Any,
+    device: dict[str, Any],
+    *,
+    constant: bool,
+) -> dict[str, Any]:
+    """How a GPU runs it (`cuda/elementwise_plan.h`): "chunks", "call_us" and more.
+
+    A size that is not known is taken for a small one.
+
+    Args:
+      how: the call.
+      shape: of b.
+      dtype: of the arrays.
+      device: the GPU.
+      constant: whether `a` is the same at all steps.
+    """
+    rows, steps, width = (n if isinstance(n, int) else 1 for n in shape)
+    value_bytes = jnp.dtype(dtype).itemsize
+    of = value_bytes, rows, steps, width, constant, how.f is None
+    return native.cuda_elementwise_plan(*of, device)
+
+
+def _attributes(how: Elementwise, b: Array, a: Array) -> dict[str, Any]:
     activation = ""
     if how.f is not None:
         activation = activations_attribute(Activations(candidate=how.f), b.dtype)
-    return jax.ffi.ffi_call("prnn_elementwise", _like(b))(
-        a,
-        b,
-        y_0,
-        constant=a.ndim == 2,
-        reverse=how.reverse,
-        shifted=how.shifted,
-        activation=activation,
-    )
+    return {
+        "constant": a.ndim == 2,
+        "reverse": how.reverse,
+        "shifted": how.shifted,
+        "activation": activation,
+    }
 
 
-def _like(b: Array) -> Any:
-    """The type of y, which inside shard_map varies as b does."""
-    return jax.typeof(b) if varying_axes(b) else jax.ShapeDtypeStruct(b.shape, b.dtype)
+def _like(b: Array, shape: tuple[Any, ...] | None = None, dtype: Any = None) -> Any:
+    """The type of y, or of another result, which inside shard_map varies as b does."""
+    shape, dtype = shape or b.shape, dtype or b.dtype
+    if not varying_axes(b):
+        return jax.ShapeDtypeStruct(shape, dtype)
+    return jax.typeof(b).update(shape=shape, dtype=jnp.dtype(dtype))
 
 
 def _anywhere(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:

@@ -5,9 +5,8 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from prnn_jax._cells.activations import applied
-from prnn_jax._engine.elementwise import Elementwise
-from prnn_jax._engine.ffi import CPU_DTYPES
-from prnn_jax._engine.modules import missing
+from prnn_jax._engine.elementwise import Elementwise, cuda_plan
+from prnn_jax._engine.plan import no_engine
 from prnn_jax._given.checks import check
 
 #: The functions that are a layer with such a recurrence.
@@ -34,23 +33,31 @@ def linear_engine(
     if peepholes:
         return "scan", (BY_SCAN, _STEPS["scan"])
     # Any activation: which it is makes no difference.
-    f = applied("explain", "activation", "tanh") if name == "indrnn" else None
-    engine, reason = engine_of(Elementwise(f=f), dtype, platform)
+    engine, reason = engine_of(_how(name), dtype, platform)
     return engine, (reason, _STEPS[engine])
+
+
+def _how(name: LinearName) -> Elementwise:
+    f = applied("explain", "activation", "tanh") if name == "indrnn" else None
+    return Elementwise(f=f)
+
+
+def linear_cuda_plan(
+    name: LinearName, shape: tuple[int, int, int], dtype: Any, device: dict[str, Any]
+) -> dict[str, Any]:
+    """What a GPU does of such a function's steps, rows, steps and units by shape."""
+    constant = name == "indrnn"
+    return cuda_plan(_how(name), shape, dtype, device, constant=constant)
 
 
 def engine_of(how: Elementwise, dtype: Any, platform: str = "cpu") -> tuple[str, str]:
     """("native", "associative_scan" or "scan", the reason)."""
-    dtype = jnp.dtype(dtype).name
     if how.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
-    reason = missing
-    if not reason and dtype not in CPU_DTYPES:
-        reason = f"the native engine takes {', '.join(CPU_DTYPES)}, not {dtype}"
-    if not reason and platform != "cpu":
-        reason = f"there is no native engine for the platform {platform!r}"
+    reason = no_engine(dtype, platform)
     if not reason:
-        return "native", f"there is a native engine for {platform} and {dtype}"
+        described = jnp.dtype(dtype).name
+        return "native", f"there is a native engine for {platform} and {described}"
     return "associative_scan" if how.f is None else "scan", reason
 
 

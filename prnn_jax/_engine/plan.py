@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -38,20 +39,9 @@ def engine_for(
         if not described:
             return "scan", f"{call.table.function} is a cell of your own"
         return "scan", f"{described} has no native engine"
-    if missing:
-        return "scan", missing
+    if reason := no_engine(dtype, platform):
+        return "scan", reason
     lowered = lowered_as(platform)
-    takes = _DTYPES.get(lowered, ("float32",))
-    if jnp.dtype(dtype).name not in takes:
-        listed = ", ".join(takes)
-        return "scan", f"the native engines take {listed}, not {jnp.dtype(dtype)}"
-    if lowered == "cuda" and lowered not in ffi.PLATFORMS:
-        return "scan", (
-            "this installation has no CUDA engine; pip install prnn_jax_cuda13 brings "
-            "it, or PRNN_CUDA=ON pip install, with nvcc on the PATH, builds it"
-        )
-    if lowered not in ffi.PLATFORMS:
-        return "scan", f"there is no native engine for the platform {platform!r}"
     if lowered == "cuda" and lowered not in call.table.engines:
         return "scan", f"{call.table.described} has no CUDA kernel yet"
     if lowered == "cuda":
@@ -60,6 +50,24 @@ def engine_for(
         if refusal:
             return "scan", refusal.removesuffix(".")
     return "native", f"there is a native engine for {platform} and {jnp.dtype(dtype)}"
+
+
+def no_engine(dtype: Any, platform: str) -> str:
+    """Why no native engine runs anything there; empty where one does."""
+    lowered, name = lowered_as(platform), jnp.dtype(dtype).name
+    takes = _DTYPES.get(lowered, ("float32",))
+    if missing:
+        return missing
+    if name not in takes:
+        return f"the native engines take {', '.join(takes)}, not {name}"
+    if lowered == "cuda" and lowered not in ffi.PLATFORMS:
+        return (
+            "this installation has no CUDA engine; pip install prnn_jax_cuda13 brings "
+            "it, or PRNN_CUDA=ON pip install, with nvcc on the PATH, builds it"
+        )
+    if lowered not in ffi.PLATFORMS:
+        return f"there is no native engine for the platform {platform!r}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ class Plan:
       panels: how many such sets of rows of the matrix a block multiplies one after the
         other, k blocks being those of all: 1 but where weights may be streamed.
       shared_bytes: shared memory of a block, all told.
+      chunks: of a linear recurrence: into how many its steps are cut, side by side.
       step_us: modelled time of one step of the whole batch.
       step_parts_us: what it consists of, for one round; on a GPU product and load
         overlap, on a CPU reading and multiplying.
@@ -137,6 +146,7 @@ class Plan:
     streamed_k_blocks: int | None = None
     panels: int | None = None
     shared_bytes: int | None = None
+    chunks: int | None = None
     step_us: float | None = None
     step_parts_us: tuple[tuple[str, float], ...] = ()
     call_us: float | None = None
@@ -180,6 +190,13 @@ class Plan:
                 f"modelled: {self.step_us:.2f} us per step, "
                 f"{self.call_us:.0f} us in all",
                 f"of a round's step, in us: {parts}",
+            ]
+        if self.chunks:
+            lines += [
+                f"steps: in {self.chunks} chunks side by side"
+                if self.chunks > 1
+                else "steps: one after the other",
+                f"modelled: {self.call_us:.0f} us in all",
             ]
         lines += [f"because {reason}" for reason in self.reasons]
         return "\n".join([*lines, *self.candidates])

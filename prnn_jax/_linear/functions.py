@@ -46,8 +46,9 @@ def linear_recurrence(
 
     What minGRU, minLSTM, SRU, QRNN, RG-LRU and diagonal state space models are, once
     their gates are made, which for all steps is done at once. On a CPU it takes one
-    pass over the arrays; elsewhere it is a `jax.lax.associative_scan`. The state is
-    float32 between the steps of 16-bit arrays.
+    pass over the arrays, on a GPU one or two; elsewhere it is a
+    `jax.lax.associative_scan`. The state is float32 between the steps of 16-bit
+    arrays.
 
     Args:
       a: `[*batch, time, features]`, or `[features]`, the same at all steps.
@@ -63,8 +64,8 @@ def linear_recurrence(
       reset_to: what it is replaced with, as h_0; zeros if not given.
       reverse: from the last step to the first.
       time_major: a, b, h, mask and resets are `[time, *batch, ...]`.
-      implementation: "native", "scan" (`lax.scan`), or None: native on a CPU in
-        float32, bfloat16 and float16, an associative scan elsewhere.
+      implementation: "native", "scan" (`lax.scan`), or None: native in float32,
+        bfloat16 and float16, an associative scan elsewhere.
 
     Returns:
       h `[*batch, time, features]`, and the last h `[*batch, features]`.

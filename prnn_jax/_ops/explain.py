@@ -15,11 +15,12 @@ from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._engine import ffi, gpu, input_projection
 from prnn_jax._engine.cores import cores
-from prnn_jax._engine.linear_plan import LinearName, linear_engine
+from prnn_jax._engine.linear_plan import LinearName, linear_cuda_plan, linear_engine
 from prnn_jax._engine.modules import missing, native
 from prnn_jax._engine.plan import Plan, engine_for, lowered_as
 from prnn_jax._given import checks, statics
 
+_UNPROVED = "no GPU has run this kernel yet: it is tested in an emulator"
 _PROOF = "the CUDA engine is tested on an H200, and for other GPUs in an emulator"
 
 
@@ -122,6 +123,9 @@ def explain(
     platform = platform or checks.platform()
     if linear:
         engine, reasons = linear_engine(linear, dtype, platform, peepholes=peepholes)
+        takes_it = not (missing or peepholes) and dtype.name in gpu.DTYPES
+        if lowered_as(platform) == "cuda" and takes_it:
+            return _linear_on_cuda(linear, sizes, dtype, platform, device)
         return Plan(engine, platform, reasons)
     gated: Any = cell
     call = Call(
@@ -204,19 +208,7 @@ def _on_cuda(
 ) -> Plan:
     if jnp.dtype(dtype).name not in gpu.DTYPES:
         return Plan("scan", platform, (engine_for(call, dtype, platform)[1],))
-    listed = native.recorded_devices()
-    if device is not None:
-        checks.one_of("explain", "device", device, listed)
-        known = gpu.recorded(device)
-    elif os.environ.get(gpu.DEVICE_VARIABLE):
-        known = gpu.target_device()
-    else:
-        known = gpu.local_device()
-    if known is None:
-        raise ValueError(
-            "explain: this machine has no GPU to plan for; name one with device=, of "
-            f"{', '.join(map(repr, listed))}."
-        )
+    known = _known_device(device)
     rows, groups, layers = sizes["batch"], sizes["groups"], sizes["layers"]
     of_turns = ""
     if layers > 1:
@@ -273,6 +265,43 @@ def _on_cuda(
         candidates=tuple(planning["text"].splitlines()[1:]),
         **_fields(best),
     )
+
+
+def _linear_on_cuda(
+    name: LinearName, sizes: dict[str, int], dtype, platform: str, device: str | None
+) -> Plan:
+    known = _known_device(device)
+    engine, reasons = linear_engine(name, dtype, platform, peepholes=False)
+    if "cuda" not in ffi.PLATFORMS and device is None:
+        return Plan(engine, platform, reasons)
+    shape = sizes["batch"] * sizes["groups"], sizes["time"], sizes["hidden_size"]
+    plan = linear_cuda_plan(name, shape, dtype, known)
+    return Plan(
+        "native",
+        platform,
+        (*reasons, _UNPROVED),
+        device=known["name"],
+        chunks=plan["chunks"],
+        call_us=plan["call_us"],
+    )
+
+
+def _known_device(device: str | None) -> dict[str, Any]:
+    """The GPU of that name on record, or the one that programs are made for."""
+    listed = native.recorded_devices()
+    if device is not None:
+        checks.one_of("explain", "device", device, listed)
+        known = gpu.recorded(device)
+    elif os.environ.get(gpu.DEVICE_VARIABLE):
+        known = gpu.target_device()
+    else:
+        known = gpu.local_device()
+    if known is None:
+        raise ValueError(
+            "explain: this machine has no GPU to plan for; name one with device=, of "
+            f"{', '.join(map(repr, listed))}."
+        )
+    return known
 
 
 def _fields(best: dict[str, Any] | None) -> dict[str, Any]:

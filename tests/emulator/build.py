@@ -77,7 +77,7 @@ def compiled(folder: Path, variant: str) -> Path:
             list(pool.map(compile_one, paths, parts))
         compile_cxx("-r", "-nostdlib", *parts, "-o", linked)
 
-    read = sources(folder, FOLDER, ROOT / "cuda", ROOT / "core")
+    read = sources(*folder.glob("*.cc"))
     return made_once(f"{folder.name}.o", read, (COMPILER, *VARIANTS[variant]), make)
 
 
@@ -103,5 +103,5 @@ def build(
             compile_cxx(*command, *prepare(Path(folder)), "-o", program)
 
     given = [path for path in args if isinstance(path, Path)]
-    read = *given, *sources(ROOT / "core", ROOT / "cuda", FOLDER, ROOT / "tests/native")
-    return made_once(name, read, (COMPILER, key, *command), make)
+    read = sources(*(path for path in given if path.suffix == ".cc"))
+    return made_once(name, [*read, *given], (COMPILER, key, *command), make)

@@ -177,6 +177,10 @@ XLA_FFI_Error* PrnnFakeForward(XLA_FFI_CallFrame* frame) {
 XLA_FFI_Error* PrnnFakeBackward(XLA_FFI_CallFrame* frame) {
   return prnn::fake_cuda::run<PrnnCudaPrepareBackward, PrnnCudaBackward>(frame, "backward");
 }
+XLA_FFI_Error* PrnnFakeElementwise(XLA_FFI_CallFrame* frame) {
+  return prnn::fake_cuda::run<PrnnCudaPrepareElementwise, PrnnCudaElementwise>(frame,
+                                                                               "elementwise");
+}
 
 // ---- for ctypes ----
 
