@@ -233,7 +233,9 @@ class ScannedRNN(nn.Module):
     cell: OneCell = "gru"
     options: Mapping[str, Any] = FrozenDict()
 
-    initialize_carry = staticmethod(scanned.initialize_carry)
+    initialize_carry = scanned.InitializeCarry(
+        lambda module: (module.cell, module.options.get("proj_size"))
+    )
 
     def __post_init__(self):
         make_hashable(self)

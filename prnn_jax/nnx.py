@@ -276,7 +276,9 @@ class ScannedRNN(nnx.Module):
       ValueError: sizes or options do not fit; says what was expected.
     """
 
-    initialize_carry = staticmethod(scanned.initialize_carry)
+    initialize_carry = scanned.InitializeCarry(
+        lambda module: (module.cell, getattr(module.layer, "proj_size", None))
+    )
 
     def __init__(
         self,

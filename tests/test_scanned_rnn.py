@@ -233,6 +233,19 @@ def test_initialize_carry_is_static(make):
     assert [(c.shape, c.dtype.name) for c in carry] == [((HIDDEN,), "bfloat16")] * 4
 
 
+@pytest.mark.parametrize("proj_size", [None, 3])
+def test_initialize_carry_of_a_module_is_its_own_cells(proj_size):
+    options = {"proj_size": proj_size} if proj_size else {}
+    of_nnx = prnn_jax.nnx.ScannedRNN(
+        IN, HIDDEN, cell="lstm", rngs=nnx.Rngs(0), **options
+    )
+    of_linen = prnn_jax.linen.ScannedRNN(HIDDEN, cell="lstm", options=options)
+    for module in (of_nnx, of_linen):
+        c, h = module.initialize_carry(4, HIDDEN)
+        assert (c.shape, h.shape) == ((4, HIDDEN), (4, proj_size or HIDDEN))
+        assert module.initialize_carry(4, HIDDEN, "gru").shape == (4, HIDDEN)
+
+
 def test_features_are_the_carrys_unless_given():
     carry, x = inputs()
     key = jax.random.key(0)

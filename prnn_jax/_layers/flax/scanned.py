@@ -1,5 +1,6 @@
 """What `ScannedRNN` is in both of Flax's libraries; needs no Flax itself."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -57,6 +58,37 @@ def initialize_carry(
     return form.make(
         lambda s: jnp.zeros((*batch, of_h if s == "h" else hidden_size), dtype)
     )
+
+
+class InitializeCarry:
+    """`initialize_carry` as an attribute: an instance's is that of its own cell.
+
+    Args:
+      own: `cell` and `proj_size` of a module.
+    """
+
+    def __init__(self, own: Callable[[Any], tuple[Any, int | None]]) -> None:
+        self._own = own
+
+    def __get__(self, module: Any, owner: Any = None) -> Callable[..., Carry]:
+        if module is None:
+            return initialize_carry
+
+        @functools.wraps(initialize_carry)
+        def of_module(
+            batch_size: int | tuple[int, ...],
+            hidden_size: int,
+            cell: AnyCell | LinearCellName | None = None,
+            dtype: Any = jnp.float32,
+            proj_size: int | None = None,
+        ) -> Carry:
+            own: Any = cell
+            if cell is None:
+                own, own_size = self._own(module)
+                proj_size = own_size if proj_size is None else proj_size
+            return initialize_carry(batch_size, hidden_size, own, dtype, proj_size)
+
+        return of_module
 
 
 def check_cell(cell: Any) -> None:
