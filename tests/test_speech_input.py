@@ -16,6 +16,7 @@ from examples.speech import (
     settings,
     splits,
     stream,
+    synth,
 )
 from examples.speech import (
     report as reports,
@@ -179,6 +180,19 @@ def test_texts_that_are_all_empty(tmp_path):
     config = RunConfig(data=DataConfig(dev=tmp_path, cache=tmp_path / "cache"))
     with pytest.raises(SpeechError, match="all texts are empty"):
         splits.load_split(config, "dev", reports.Report(), tmp_path)
+
+
+def test_a_manifest_may_have_a_loud_suffix(tmp_path):
+    source = layouts.manifest(tmp_path, "train", recordings())
+    loud = source.rename(source.with_suffix(".JSONL"))
+    assert [c.text for c in corpora.find_clips(loud)] == [r.text for r in recordings()]
+
+
+def test_a_corpus_is_not_spoken_without_espeak(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SpeechError, match="synth needs the program espeak-ng"):
+        synth.synthesise(tmp_path / "corpus", synth.SynthConfig(), 1)
+    assert not (tmp_path / "corpus").exists()
 
 
 def test_a_picture_of_no_format(tmp_path):

@@ -49,9 +49,9 @@ def find_clips(source: Path) -> list[Clip]:
     if source.is_dir():
         lists = sorted(source.rglob("*.trans.txt"))
         clips = list(_librispeech(lists) if lists else _folder(source))
-    elif source.suffix in (".jsonl", ".json"):
+    elif source.suffix.lower() in (".jsonl", ".json"):
         clips = list(_manifest(source))
-    elif source.suffix == ".tsv":
+    elif source.suffix.lower() == ".tsv":
         clips = list(_common_voice(source))
     else:
         raise SpeechError(

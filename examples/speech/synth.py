@@ -4,7 +4,9 @@ Everything follows from the seed and the number of the utterance. No voice and n
 of dev or test occurs in train; variants of one voice (steph, steph2) share a split.
 """
 
+import importlib.util
 import json
+import shutil
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -15,6 +17,7 @@ from typing import Literal
 import numpy as np
 import soundfile
 
+from .errors import SpeechError
 from .layouts import LAYOUTS, Recording
 
 SAMPLE_RATE = 8000
@@ -81,7 +84,12 @@ class _Spoken:
 
 
 def synthesise(folder: Path, config: SynthConfig, workers: int) -> None:
-    """Writes all splits into a folder."""
+    """Writes all splits into a folder.
+
+    Raises:
+      SpeechError: there is no espeak-ng, or no scipy.
+    """
+    _require_tools()
     taken: set[str] = set()
     for number, (split, names) in enumerate(_VOICES.items()):
         voices = names.split()
@@ -93,6 +101,17 @@ def synthesise(folder: Path, config: SynthConfig, workers: int) -> None:
             else:
                 recordings = list(pool.map(_recording, spoken))
                 LAYOUTS[config.layout](folder, split, recordings)
+
+
+def _require_tools() -> None:
+    """What only this command needs."""
+    if shutil.which("espeak-ng") is None:
+        raise SpeechError(
+            "synth needs the program espeak-ng, which speaks the digits; install it "
+            "(Debian: apt install espeak-ng), or use the corpus that is here"
+        )
+    if importlib.util.find_spec("scipy") is None:
+        raise SpeechError("synth needs scipy: pip install scipy")
 
 
 def _write_opus(
