@@ -14,9 +14,11 @@ import os
 import sys
 from pathlib import Path
 
-# Before SciPy is loaded, whose threads wait by turning: where another process has the
-# core, a QR of 128 x 128, as of orthogonal weights, took 2.4 s; by one thread 5 ms.
+# Before SciPy and PyTorch are loaded, whose threads wait by turning: where another
+# process has the core, a QR of 128 x 128, as of orthogonal weights, took 2.4 s; by one
+# thread 5 ms.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jax
 import pytest
