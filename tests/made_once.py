@@ -19,6 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 #: Where the project's own headers are looked for.
 INCLUDED_FROM = ROOT, ROOT / "tests", ROOT / "tests/fake_cuda"
+#: Environment variables that no program reads.
+OF_BUILDS = ("PRNN_CUDA_ARCHS",)
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)', re.MULTILINE)
 
 
@@ -103,7 +105,11 @@ def ran_once(
     its environment and this library's there are the key. A program that a signal has
     ended is run again.
     """
-    ours = {k: v for k, v in os.environ.items() if k.startswith("PRNN_")}
+    ours = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith("PRNN_") and name not in OF_BUILDS
+    }
     given = ours | dict(environment or {})
     command = [str(program), *map(str, arguments)]
 
