@@ -21,6 +21,7 @@ from prnn_jax._cells.activations import Activations, Applied
 from prnn_jax._engine import ffi, gpu
 from prnn_jax._engine.by_platform import DEFAULT, by_platform
 from prnn_jax._engine.modules import native
+from prnn_jax._engine.plan import DTYPES
 from prnn_jax._engine.sharding import aligned, partitioned, varying_axes
 
 
@@ -192,8 +193,6 @@ def _on_gpu(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
 
 
 _ENGINES = {"cpu": _on_cpu, "cuda": _on_gpu}
-#: What each takes.
-DTYPES = {"cpu": ffi.CPU_DTYPES, "cuda": gpu.DTYPES}
 
 
 def cuda_plan(

@@ -12,7 +12,7 @@ from prnn_jax._engine.modules import missing
 from prnn_jax._given import checks
 
 #: What the native engines take, by platform as JAX names it where it lowers.
-_DTYPES = {"cpu": ffi.CPU_DTYPES, "cuda": gpu.DTYPES}
+DTYPES = {"cpu": ffi.CPU_DTYPES, "cuda": gpu.DTYPES}
 
 
 def target_platform() -> str:
@@ -55,7 +55,7 @@ def engine_for(
 def no_engine(dtype: Any, platform: str) -> str:
     """Why no native engine runs anything there; empty where one does."""
     lowered, name = lowered_as(platform), jnp.dtype(dtype).name
-    takes = _DTYPES.get(lowered, ("float32",))
+    takes = DTYPES.get(lowered, ("float32",))
     if missing:
         return missing
     if name not in takes:
