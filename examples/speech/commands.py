@@ -1,5 +1,6 @@
 """The commands. Each is a function whose arguments are its options."""
 
+import itertools
 import json
 import os
 import sys
@@ -41,6 +42,7 @@ from .splits import load_split, middle_batch, of_file
 from .tensorboard import TensorBoard
 from .timing import time_steps
 from .ways import LANGUAGE_MODEL, Search
+from .weights import rounded
 
 Settings = Annotated[RunConfig, arg(name="")]
 _BEST = Path("runs/demo")
@@ -121,6 +123,7 @@ def evaluate(
     run: Path = _BEST,
     corpus: Path | None = None,
     search: Searching = Search(),  # noqa: B008
+    int8: bool = False,
 ) -> None:
     """Tests the best model of a run: error rates by speaker, and some sentences.
 
@@ -128,6 +131,7 @@ def evaluate(
         run: folder of the run.
         corpus: what to test on; the run's own test set if not given.
         search: beam search, besides the best path.
+        int8: with recurrent weights of 8 bits, besides those of the model.
     """
     report = Report()
     config, recogniser = runs.load(run)
@@ -137,12 +141,15 @@ def evaluate(
     ways = {"greedy": evaluation.greedy(config, recogniser.vocabulary)}
     if beam := search.of(config, run):
         ways[f"beam {config.decode.beam}"] = beam
+    models = {"": recogniser}
+    if int8:
+        models |= {", int8": rounded(config.model, recogniser)}
     references, rows = [u.text for u in utterances], []
-    for name, way in ways.items():
-        texts = evaluation.transcribe(config, recogniser, utterances, shapes, way)
-        rows.append((name, *error_rates(references, texts)))
+    for (name, way), (kind, model) in itertools.product(ways.items(), models.items()):
+        texts = evaluation.transcribe(config, model, utterances, shapes, way)
+        rows.append((name + kind, *error_rates(references, texts)))
     every = max(1, len(utterances) // 5)
-    report.say(f"{source}, {name}:")
+    report.say(f"{source}, {rows[-1][0]}:")
     report.speakers(evaluation.by_speaker(utterances, texts))
     report.sentences(utterances[::every], texts[::every])
     for name, characters, of_words in rows:
@@ -160,6 +167,7 @@ def transcribe(
     run: Path = _BEST,
     search: Searching = Search(),  # noqa: B008
     as_json: Annotated[bool, arg(name="json")] = False,
+    int8: bool = False,
 ) -> None:
     """Writes down what is said in recordings, a line for each.
 
@@ -168,10 +176,13 @@ def transcribe(
         run: folder of the run.
         search: beam search, instead of the best path.
         as_json: a line of JSON with the words' times in seconds, to some tenths.
+        int8: with recurrent weights of 8 bits.
     """
     if not files:
         raise SpeechError("expected the names of recordings")
     config, recogniser = runs.load(run)
+    if int8:
+        recogniser = rounded(config.model, recogniser)
     way = search.of(config, run) or evaluation.greedy(config, recogniser.vocabulary)
     frame_seconds = FRAME_STRIDE * config.features.hop_ms / 1000
     unread = 0
@@ -201,6 +212,7 @@ def stream(
     run: Path = _BEST,
     chunk_ms: int = 160,
     picture: Path | None = None,
+    int8: bool = False,
 ) -> None:
     """Writes down what is said while it comes in, and how long that takes.
 
@@ -210,13 +222,15 @@ def stream(
         run: folder of a run with a model that runs forward only.
         chunk_ms: how much sound is processed at a time; a multiple of 20.
         picture: file for a picture of the text as it grows.
+        int8: with recurrent weights of 8 bits.
     """
     if picture:
         check_picture(picture)
         picture.parent.mkdir(parents=True, exist_ok=True)
     config, recogniser = runs.load(run)
     rate = config.features.sample_rate
-    model = streaming.chunk_model(config, recogniser, chunk_ms)
+    weights = "int8" if int8 else "prepared"
+    model = streaming.chunk_model(config, recogniser, chunk_ms, weights)
     listener = streaming.Stream(config, model)
     streaming.Stream(config, model).finish()  # compiles
     if source == "-":

@@ -12,6 +12,7 @@ from .config import RunConfig
 from .model import Recogniser
 from .stream import chunk_model
 from .timing import milliseconds
+from .weights import Weights
 
 
 class Latency(NamedTuple):
@@ -38,10 +39,11 @@ def measure(
     scan = dataclasses.replace(config.model, implementation="scan")
     for chunk_ms in chunks_ms:
         ways: dict[str, Callable[[], object]] = {
-            "prnn_jax, prepared": _jax_way(config, recogniser, chunk_ms, prepared=True),
-            "prnn_jax": _jax_way(config, recogniser, chunk_ms, prepared=False),
+            "prnn_jax, prepared": _jax_way(config, recogniser, chunk_ms, "prepared"),
+            "prnn_jax, int8": _jax_way(config, recogniser, chunk_ms, "int8"),
+            "prnn_jax": _jax_way(config, recogniser, chunk_ms, "plain"),
             "lax.scan": _jax_way(
-                dataclasses.replace(config, model=scan), recogniser, chunk_ms, False
+                dataclasses.replace(config, model=scan), recogniser, chunk_ms, "plain"
             ),
         }
         if torch_way := _torch_way(config, recogniser, chunk_ms):
@@ -52,9 +54,9 @@ def measure(
 
 
 def _jax_way(
-    config: RunConfig, recogniser: Recogniser, chunk_ms: int, prepared: bool
+    config: RunConfig, recogniser: Recogniser, chunk_ms: int, weights: Weights
 ) -> Callable[[], object]:
-    model = chunk_model(config, recogniser, chunk_ms, prepared=prepared)
+    model = chunk_model(config, recogniser, chunk_ms, weights)
     features = _features(config, model.chunk)
     state = model.start
 

@@ -25,6 +25,7 @@ from .errors import SpeechError
 from .features import log_mel
 from .model import FRAME_STRIDE, FrontEnd, Recogniser, output_frames
 from .search import Greedy, GreedyPieces
+from .weights import Weights, as_given
 
 
 class State(NamedTuple):
@@ -52,9 +53,12 @@ class ChunkModel(NamedTuple):
 
 
 def chunk_model(
-    config: RunConfig, recogniser: Recogniser, chunk_ms: int, *, prepared: bool = True
+    config: RunConfig,
+    recogniser: Recogniser,
+    chunk_ms: int,
+    weights: Weights = "prepared",
 ) -> ChunkModel:
-    """Prepares a recogniser; without `prepared`, weights are read as they are."""
+    """A recogniser for chunks of so many milliseconds."""
     options = config.model
     if options.direction != "forward":
         raise SpeechError(
@@ -63,22 +67,19 @@ def chunk_model(
         )
     chunk = frames_of(config, chunk_ms)
     stack = recogniser.recurrent
+    size = {"batch": 1, "time": chunk // FRAME_STRIDE}
     layers = [
         prnn_jax.Layer(
-            prnn_jax.prepare(
-                options.cell, layer.params, batch=1, time=chunk // FRAME_STRIDE
-            )
-            if prepared
-            else layer.params,
+            as_given(options.cell, layer.params, weights, **size),
             prnn_jax.Norm(norm["scale"][...], norm["bias"][...]),
         )
         for layer, norm in zip(stack.layers, stack.norms, strict=True)
     ]
-    graph, weights = nnx.split(recogniser)
+    graph, others = nnx.split(recogniser)
 
     @jax.jit
-    def advance(weights, layers, state: State, features, frames):
-        model = nnx.merge(graph, weights)
+    def advance(others, layers, state: State, features, frames):
+        model = nnx.merge(graph, others)
         x = model.normalise(features[None], frames[None])
         x = jnp.concatenate([state.frames, x], 1)
         y, recurrent = prnn_jax.stack(
@@ -107,7 +108,7 @@ def chunk_model(
         # On a device, as all states after it: else the second chunk compiles once more.
         jax.device_put(start, jax.devices()[0]),
         lambda state, features, frames: advance(
-            weights, layers, state, features, np.int32(frames)
+            others, layers, state, features, np.int32(frames)
         ),
         chunk,
         options.lookahead,
