@@ -36,10 +36,37 @@ float* after_header(const void* array) {
   return const_cast<float*>(static_cast<const float*>(array)) + kHeaderWords;
 }
 
+// One after the other; each step can be undone: nothing is lost.
+std::uint64_t mixed(std::uint64_t sum, std::uint64_t word) {
+  sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
+  return sum ^ sum >> 32;
+}
+
+// Two of each matrix and one of each bias: more would be felt where a call is one step.
+std::uint64_t sample_of(const Problem& p) {
+  const CellNumbers n = numbers(p.cell);
+  const std::int64_t size = p.dtype == Dtype::kFloat32 ? 4 : 2;
+  const std::int64_t columns = p.shape.groups * n.gates * p.shape.hidden;
+  std::uint64_t sum = 0;
+  const auto add = [&](const void* array, std::int64_t elements, std::int64_t which) {
+    for (std::int64_t i = 1; array != nullptr && i <= which; ++i) {
+      std::uint64_t bits = 0;
+      std::memcpy(&bits, static_cast<const char*>(array) + i * elements / (which + 1) * size, size);
+      sum = mixed(sum, bits);
+    }
+  };
+  add(p.forward.w_hh, columns * p.shape.output(), 2);
+  add(p.projection.w, columns * p.projection.input_size, 2);
+  if (n.projects) add(p.forward.w_hr, p.shape.groups * p.shape.hidden * p.shape.output(), 2);
+  add(p.forward.b_hh, columns, 1);
+  add(p.projection.b, columns, 1);
+  return sum;
+}
+
 // All but the layouts and the checksum.
 Prepacked header_for(const Isa& isa, const Problem& p) {
   Prepacked out{};
-  std::strcpy(out.isa, "prnn 5 ");  // another number where panels become others
+  std::strcpy(out.isa, "prnn6 ");  // another number where panels become others
   std::strncat(out.isa, isa.name, sizeof out.isa - 1 - std::strlen(out.isa));
   out.dtype = static_cast<std::int64_t>(p.dtype);
   out.gates = numbers(p.cell).gates;
@@ -49,6 +76,7 @@ Prepacked header_for(const Isa& isa, const Problem& p) {
   out.input_size = p.projection.input_size;
   out.weights = p.weights;
   out.projected = p.shape.projected;
+  out.sample = sample_of(p);
   return out;
 }
 
@@ -94,10 +122,7 @@ std::uint64_t checksum_of(const Prepacked& header) {
   constexpr std::size_t kWords = offsetof(Prepacked, checksum) / sizeof(std::uint64_t);
   std::uint64_t words[kWords], sum = 0;
   std::memcpy(words, &header, sizeof words);
-  for (const std::uint64_t word : words) {  // each step can be undone: nothing is lost
-    sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
-    sum ^= sum >> 32;
-  }
+  for (const std::uint64_t word : words) sum = mixed(sum, word);
   return sum;
 }
 

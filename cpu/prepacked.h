@@ -3,8 +3,10 @@
 // They are an array that begins with a description of itself. A call that is given one that is not
 // for it, such as one made by another instruction set, packs its weights as if it had none. So it
 // does where the description is damaged: any word of it must be what it was, which a checksum
-// tells. Even one that was forged leads to no access beyond the array, whose size is checked
-// before; what follows it are numbers, and any bits are numbers.
+// tells. So does a call whose weights are others than those that were packed, as far as a few of
+// them show: such as those of an average or an optimiser's. Even one that was forged leads to no
+// access beyond the array, whose size is checked before; what follows it are numbers, and any bits
+// are numbers.
 #pragma once
 #include "cpu/run.h"
 
@@ -12,11 +14,12 @@ namespace prnn {
 
 // What the array begins with.
 struct Prepacked {
-  char isa[24];  // by which it is read, and a mark that it is such an array
+  char isa[16];  // by which it is read, and a mark that it is such an array
   std::int64_t dtype, gates, phases, groups, hidden, input_size;
   Layout steps, projection;
   WeightFormat weights;
   std::int64_t projected;  // Shape::projected
+  std::uint64_t sample;    // of the weights it was made of
   std::uint64_t checksum;  // of all that
 };
 

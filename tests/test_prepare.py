@@ -29,6 +29,10 @@ CASES = [
 ]
 
 
+#: Words of it, at the beginning of what is packed.
+DESCRIPTION = 32
+
+
 def assert_same_bits(ours, expected) -> None:
     for name, value in named(*expected).items():
         np.testing.assert_array_equal(
@@ -72,20 +76,55 @@ def other(case: Case) -> dict:
     return {n: 0.5 * v if n[:2] in ("w_", "b_") else v for n, v in arrays.items()}
 
 
+def replaced(case: Case, **options) -> np.ndarray:
+    """Those weights, under the description of the case's own: they are read, if any."""
+    own, others = (
+        np.array(case.prepared(arrays, **options)["packed"])
+        for arrays in (case.inputs(), other(case))
+    )
+    own[DESCRIPTION:] = others[DESCRIPTION:]
+    return own
+
+
 @pytest.mark.parametrize("time", [1, 7, 40])
 @pytest.mark.parametrize("cell", ["lstm", "gru_reset_before"])
 def test_they_are_what_is_read(cell, time):
     case = Case(cell, time, (2,), 33, 5, state=True)
-    packed = case.prepared(other(case))["packed"]
-    ours = case.forward()({**case.inputs(), "packed": packed})
+    ours = case.forward()({**case.inputs(), "packed": replaced(case)})
     assert_same_bits(ours, case.forward()(other(case)))
 
 
-@pytest.mark.parametrize("word", range(32))
+CHANGES = {
+    "smaller": lambda a: 0.5 * a,
+    "trained": lambda a: a + jnp.asarray(0.25, a.dtype),
+    "zeros": jnp.zeros_like,
+}
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+@pytest.mark.parametrize("names", [("w_hh", "w_ih"), ("w_hh",), ("w_ih",), ("b_ih",)])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_no_longer_the_parameters_is_not_read(change, names, weights):
+    """As of an average, or an optimiser that leaves integers alone."""
+    for case in (
+        Case("lstm", 4, (1,), 33, 5, state=True),
+        Case("gru", 4, (2,), 20, 7, bidirectional=True),
+    ):
+        for dtype in ("float32", "bfloat16"):
+            arrays = case.prepared(case.inputs(dtype), 1, 4, weights=weights)
+            changed = {n: CHANGES[change](jnp.asarray(arrays[n])) for n in names}
+            if all((changed[n] == arrays[n]).all() for n in names):
+                continue  # a bias of zeros, halved
+            plain = {n: a for n, a in arrays.items() if n != "packed"} | changed
+            ours = case.forward()(arrays | changed)
+            assert_same_bits(ours, case.forward()(plain))
+
+
+@pytest.mark.parametrize("word", range(DESCRIPTION))
 def test_what_is_for_another_call_is_not_read(word):
     """Nor what is damaged: each word of cpu/prepacked.h's description is looked at."""
     case = Case("lstm", 7, (2,), 33, 5, state=True)
-    whole = np.array(case.prepared(other(case))["packed"])
+    whole = replaced(case)
     run, expected = case.forward(), case.forward()(case.inputs())
     for value in (whole[word] ^ 1, 0, 3, 255, 2**31 - 1, 2**32 - 1):
         packed = whole.copy()
@@ -96,7 +135,7 @@ def test_what_is_for_another_call_is_not_read(word):
 
 def test_calls_of_another_size_than_prepared_do_not_read_them():
     case, wider = Case("lstm", 7, (2,), 32, 5), Case("lstm", 7, (2,), 32, 6)
-    arrays = {**wider.inputs(), "packed": case.prepared(other(case))["packed"]}
+    arrays = {**wider.inputs(), "packed": case.prepared(case.inputs())["packed"]}
     assert_same_bits(wider.forward()(arrays), wider.forward()(wider.inputs()))
 
 
@@ -138,7 +177,7 @@ def test_vmap_over_data():
     def mapped(arrays):
         return jax.jit(jax.vmap(functools.partial(run, arrays)))
 
-    packed = case.prepared(other(case))["packed"]
+    packed = replaced(case)
     expected = mapped(other(case))(data)
     assert_same_bits(mapped({**arrays, "packed": packed})(data), expected)
 
@@ -219,11 +258,11 @@ def test_eight_devices():
     script = """
 import jax, numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-from test_prepare import Case, assert_same_bits, other
+from test_prepare import Case, assert_same_bits, other, replaced
 
 assert jax.device_count() == 8
 case = Case("lstm", 6, (16,), 32, 5, heads=2)
-arrays = {**case.inputs(), "packed": case.prepared(other(case))["packed"]}
+arrays = {**case.inputs(), "packed": replaced(case)}
 by_batch = case.forward()(other(case))
 by_head = case.forward()(case.inputs())
 for kind in AxisType.Auto, AxisType.Explicit:

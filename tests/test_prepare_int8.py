@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cases import CONTROLS, Case
 from support import error_of, float64, named, run_python
-from test_prepare import assert_same_bits
+from test_prepare import assert_same_bits, other, replaced
 
 import prnn_jax
 from prnn_jax._engine import ffi
@@ -101,12 +101,9 @@ def test_they_are_integers_of_their_columns():
 
 def test_what_is_packed_is_what_is_read():
     case = Case("gru", 7, (2,), 33, 5)
-    other = {
-        n: 0.5 * v if n[:2] in ("w_", "b_") else v for n, v in case.inputs().items()
-    }
-    packed = prepared(case, other)["packed"]
-    ours = case.forward()({**case.inputs(), "packed": packed})
-    assert_same_bits(ours, case.forward()(prepared(case, other)))
+    packed = replaced(case, weights="int8")
+    ours = case.forward()({**prepared(case, case.inputs()), "packed": packed})
+    assert_same_bits(ours, case.forward()(prepared(case, other(case))))
 
 
 def test_a_fourth_of_the_bytes():

@@ -92,7 +92,7 @@ def prepare(
     check_lead("prepare", params, params.w_hh, bidirectional=bidirectional)
     x = jnp.zeros((1, 1, *w_ih.shape[-2:-1]), w_ih.dtype)
     call = with_own("prepare", call, params)
-    layout, arrays = check_arguments("prepare", call, x, params, None)
+    layout, _ = check_arguments("prepare", call, x, params, None)
     is_int8 = weights == "int8"
     deepest = max(layout.hidden, layout.output, w_ih.shape[-2])
     checks.check(
@@ -106,6 +106,7 @@ def prepare(
     )
     if engine == "scan" or target_platform() != "cpu" or w_ih.size == 0:
         return Prepared(kept, None)
+    _, arrays = check_arguments("prepare", call, x, kept, None)  # what calls will have
     return Prepared(kept, _packed(call, layout, batch, time, is_int8, arrays))
 
 
