@@ -1,9 +1,14 @@
 """Without implicit promotion of dtypes or ranks: nothing in the package leans on it."""
 
+from typing import get_args
+
 import jax
 import jax.numpy as jnp
 import pytest
 from cases import CELLS, CONTROLS, Case
+
+import prnn_jax
+from prnn_jax._engine.linear_plan import LinearCellName
 
 CASES = [
     Case(
@@ -40,3 +45,70 @@ def test_a_strict_program_is_the_same(case, implementation):
     expected = program()
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         assert program() == expected
+
+
+LINEAR_NAMES = get_args(LinearCellName)
+X, LENGTHS = jnp.linspace(0, 1, 3 * 5 * 4).reshape(3, 5, 4), jnp.array([5, 3, 1])
+ELSEWHERE = {
+    "lengths": {"lengths": LENGTHS},
+    "resets": {"resets": jnp.arange(15).reshape(3, 5) % 4 == 3},
+    "mask": {"mask": jnp.arange(15).reshape(3, 5) % 3 > 0},
+}
+
+
+def assert_strict(run, *args) -> None:
+    """With its gradient, by the arguments' first."""
+
+    def program():
+        def both(x, *rest):
+            of_sum = jax.grad(
+                lambda x: sum(
+                    leaf.sum()
+                    for leaf in jax.tree.leaves(run(x, *rest))
+                    if jnp.issubdtype(leaf.dtype, jnp.floating)
+                )
+            )
+            return run(x, *rest), of_sum(x)
+
+        return jax.jit(both).lower(*args).as_text()
+
+    expected = program()
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        assert program() == expected
+
+
+@pytest.mark.parametrize("how", ELSEWHERE)
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", LINEAR_NAMES)
+def test_cells_without_a_product(cell, bidirectional, how):
+    options = {**ELSEWHERE[how], "bidirectional": bidirectional}
+    if bidirectional and how == "resets":
+        options = {"bidirectional": True}
+    params = prnn_jax.init(cell, jax.random.key(0), 4, 4, bidirectional=bidirectional)
+    function = getattr(prnn_jax, cell)
+    assert_strict(lambda x, params: function(x, **params, **options), X, params)
+
+
+@pytest.mark.parametrize("how", ELSEWHERE)
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "min_gru"])
+def test_stacks(cell, bidirectional, how):
+    options = {"bidirectional": bidirectional, "merge": "sum"}
+    if not (bidirectional and how == "resets"):
+        options |= ELSEWHERE[how]
+    params = prnn_jax.init(cell, jax.random.key(0), 4, 4, bidirectional=bidirectional)
+
+    def run(x, params):
+        return prnn_jax.stack(cell, x, [params, params], **options)
+
+    assert_strict(run, X, params)
+
+
+@pytest.mark.parametrize("cell", ["lstm", "slstm", "gru", "rnn"])
+def test_statistics(cell):
+    params = prnn_jax.init(cell, jax.random.key(0), 4, 4)
+
+    def run(x, params):
+        return prnn_jax.statistics(cell, x, params, dy=x, lengths=LENGTHS)
+
+    assert_strict(run, X, params)

@@ -90,7 +90,7 @@ def which_count(
     names = ("time", "*batch") if call.time_major else ("*batch", "time")
     sizes = (time, *batch) if call.time_major else (*batch, time)
     checks.shape(op, "mask", mask, names, sizes)
-    return jnp.asarray(mask) != 0
+    return jnp.asarray(mask).astype(bool)
 
 
 def put_back(
@@ -111,7 +111,7 @@ def put_back(
     if masked_y == "zero":
         at = jnp.maximum(before - 1, 0)
         return jnp.where(counts, jnp.take_along_axis(y, at, axis), 0)
-    last = before - counts if against else before - 1
+    last = before - (counts.astype(jnp.int32) if against else 1)
     is_first = last >= before[_last(axis)] if against else last < 0
     at = jnp.clip(last, 0, y.shape[axis] - 1)
     first = jnp.expand_dims(first, axis)

@@ -309,7 +309,8 @@ def rg_lru(
         checks.same_dtype(op, {"x": given, "decay": decay})
         # In 16 bits 1 - a² and log σ(Λ) would be zero long before they are.
         wide = jnp.promote_types(given.dtype, jnp.float32)
-        r, decay = r.astype(wide), decay.astype(wide)
+        r = r.astype(wide)
+        decay = jnp.broadcast_to(decay.astype(wide), r.shape)
         a = jnp.exp(c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay))
         b = _entering(r, decay, c) * (jax.nn.sigmoid(i) * given)
         a, b = a.astype(given.dtype), b.astype(given.dtype)

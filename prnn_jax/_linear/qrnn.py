@@ -240,7 +240,9 @@ def _gathered(
     number = ends - 1 - t if reverse else t  # of the step, in the order of processing
     latest = jnp.zeros_like(t)  # of the resets up to here, from 1; 0 for none
     if resets is not None:
-        latest = jnp.where(resets != 0, number + 1, 0)  # past the end, none above 0
+        latest = jnp.where(
+            resets.astype(bool), number + 1, 0
+        )  # past the end, none above 0
         latest = lax.cummax(latest, axis, reverse=reverse)
     since = number - jnp.maximum(latest - 1, 0)
     windows = [jnp.moveaxis(window, -2, axis) for window in (x_0, x_to)]

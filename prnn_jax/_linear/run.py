@@ -185,7 +185,7 @@ def projected(
             names, sizes = ("input", wide), (x.shape[-1], columns)
         checks.shape(op, name, array, names, sizes)
     a = jnp.matmul(x, w, precision=statics.precision(op, precision))
-    return sum(biases, start=a)
+    return sum((jnp.broadcast_to(bias, a.shape) for bias in biases), start=a)
 
 
 # ---- the call ------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def _compiled(
         a = jnp.where(counts, a, 1 if how.f is None else 0)
         b = jnp.where(counts, b, 0)
     if controls.resets is not None:
-        is_reset = (controls.resets != 0)[..., None]
+        is_reset = controls.resets.astype(bool)[..., None]
         if counts is not None:
             is_reset &= counts
         if controls.reset_to is not None:

@@ -108,6 +108,7 @@ def _states(
             checks.shape(op, name, array, ("2*hidden",), (2 * hidden,))
     if weights["b_ih"] is not None:
         biases = jnp.split(weights["b_ih"], 2)
+        biases = [jnp.broadcast_to(b, candidate.shape) for b in biases]
         gates = [a + b for a, b in zip(gates, biases, strict=True)]
     if weights["peepholes"] is None:
         f, r = map(jax.nn.sigmoid, gates)
@@ -176,7 +177,9 @@ def _scanned(
     v_f, v_r = jnp.split(peepholes.astype(wide), 2)
     reset_to = controls.reset_to
     new = jnp.zeros((), wide) if reset_to is None else reset_to.astype(wide)
-    resets = None if controls.resets is None else (controls.resets != 0)[..., None]
+    resets = (
+        None if controls.resets is None else controls.resets.astype(bool)[..., None]
+    )
     sequences = candidate, a_f, a_r, controls.counting(steps), resets
 
     def step(c: Array, of_step: tuple) -> tuple[Array, tuple[Array, Array]]:

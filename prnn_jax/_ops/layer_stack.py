@@ -227,7 +227,7 @@ def tower_of(
         checks.shape(op, "mask", given, names, x.shape[:-1])
         mask = given
         if skip_connections or any(e.norm is not None for e in entries):
-            x = jnp.where(jnp.asarray(given)[..., None] != 0, x, 0)
+            x = jnp.where(jnp.asarray(given).astype(bool)[..., None], x, 0)
     if resets is not None:
         resets = as_array(op, "resets", resets)
     form = (

@@ -98,8 +98,8 @@ def saturated(function, a: Array, counts: Array, below: float) -> Array:
     a = a.astype(jnp.promote_types(a.dtype, jnp.float32))
     _, slope = jax.jvp(function, (a,), (jnp.ones_like(a),))
     counts = jnp.broadcast_to(counts, a.shape)
-    flat = _number(counts & (jnp.abs(slope) < below))
-    return flat.astype(jnp.float32) / jnp.maximum(_number(counts), 1)
+    flat, number = _number(counts & (jnp.abs(slope) < below)), _number(counts)
+    return flat.astype(jnp.float32) / jnp.maximum(number, 1).astype(jnp.float32)
 
 
 def _number(true: Array) -> Array:
