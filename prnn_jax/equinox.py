@@ -24,7 +24,8 @@ from prnn_jax._layers.equinox.defined import layer_of
 from prnn_jax._layers.equinox.layer import Layer
 from prnn_jax._layers.equinox.linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
 from prnn_jax._layers.equinox.options import LayerOptions
-from prnn_jax._layers.equinox.stack import ScannedRNN, Stack
+from prnn_jax._layers.equinox.scanned import ScannedRNN
+from prnn_jax._layers.equinox.stack import Stack
 from prnn_jax._ops import recurrent
 
 __all__ = [

@@ -21,8 +21,8 @@ with torch.no_grad():
     wanted = module(torch.from_numpy(x))[0].numpy()
 
 network = prnn_jax.convert.import_pytorch(module)  # or a state_dict, or a file
-of_nnx = prnn_jax.nnx.Stack.from_params(network.cell, network.layers)
-of_equinox = prnn_jax.equinox.Stack.from_params(network.cell, network.layers)
+of_nnx = prnn_jax.nnx.Stack.from_params(network)
+of_equinox = prnn_jax.equinox.Stack.from_params(network)
 of_keras = keras.Sequential(
     prnn_jax.keras.LSTM.from_params(params, return_sequences=True)
     for params in network.layers

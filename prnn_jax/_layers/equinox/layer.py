@@ -30,6 +30,7 @@ from prnn_jax._cells.table import CELLS, AnyCell
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, typed
+from prnn_jax._layers import imported
 from prnn_jax._layers.arrays import (
     alike,
     begin_own,
@@ -39,7 +40,7 @@ from prnn_jax._layers.arrays import (
     own_numbers,
 )
 from prnn_jax._layers.equinox.training import Training
-from prnn_jax.convert import _layouts
+from prnn_jax.convert import Imported, _layouts
 
 
 class Layer(eqx.Module):
@@ -155,20 +156,23 @@ class Layer(eqx.Module):
         self.peepholes = begin_own(table, own, dtype) if count else None
 
     @classmethod
-    def from_params(cls, params: Params, **options: Any) -> Self:
+    def from_params(cls, params: Params | Imported, **options: Any) -> Self:
         """A layer with these parameters, such as `prnn_jax.convert` gives.
 
         Args:
-          params: of one layer. Of two biases the layer has the sum, but for the GRU's
-            b_hn. Their type says what a leading axis is: `BidirectionalParams` make a
-            bidirectional layer, `MultiHeadParams` one with heads. Without any bias the
-            layer has use_bias=False.
+          params: of one layer, or a network of one, with its options. Of two biases the
+            layer has the sum, but for the GRU's b_hn. Their type says what a leading
+            axis is: `BidirectionalParams` make a bidirectional layer,
+            `MultiHeadParams` one with heads. Without any bias the layer has
+            use_bias=False.
           **options: other arguments of the layer.
 
         Raises:
           ValueError: shapes do not fit the cell or the options; says what was expected.
         """
         name = f"{cls.__name__}.from_params"
+        params, options = imported.layer_of(name, cls._named(), params, options)
+        options.pop("time_major", None)  # of each call
         given = layer_arrays(name, CELLS[cls._cell_name], params, options)
         made_of = {
             "use_bias": given.b_ih is not None or given.b_hn is not None,

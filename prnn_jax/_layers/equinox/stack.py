@@ -15,15 +15,17 @@ from prnn_jax._call.noise import check_noise
 from prnn_jax._call.options import Lengths, Resets, State
 from prnn_jax._cells.table import AnyCell, Defined
 from prnn_jax._engine.linear_plan import LinearCellName
-from prnn_jax._given import checks, statics
+from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
+from prnn_jax._layers import imported
 from prnn_jax._layers.equinox.defined import layer_of
 from prnn_jax._layers.equinox.layer import Layer, check_sequence, promoted
 from prnn_jax._layers.equinox.linear import LinearLayer
 from prnn_jax._layers.equinox.options import StackOptions
 from prnn_jax._layers.equinox.training import Training
 from prnn_jax._ops import layer_stack, stack_parts
+from prnn_jax.convert import Imported
 
 # Arguments of a stack that its layers do not have, or not in it.
 _OWN = (
@@ -141,17 +143,18 @@ class Stack(eqx.Module):
     @classmethod
     def from_params(
         cls,
-        layer: OneCell,
-        layers: Sequence[Params | Mapping[str, Any]],
+        layer: OneCell | Imported,
+        layers: Sequence[Params | Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> Self:
-        """A stack of layers with these parameters, such as `prnn_jax.convert` gives.
+        """A stack of layers with these parameters, or of a network from elsewhere.
 
             network = prnn_jax.convert.import_pytorch(module)
-            stack = Stack.from_params(network.cell, network.layers)
+            stack = Stack.from_params(network)
 
         Args:
-          layer: as for `Stack`.
+          layer: as for `Stack`; or a network, with its parameters and options, but for
+            time_major, which is an argument of each call.
           layers: the parameters of each, as for a layer's from_params.
           **options: other arguments of the stack and of its layers.
 
@@ -159,6 +162,10 @@ class Stack(eqx.Module):
           ValueError: shapes do not fit each other, the cell or the options; says what
             was expected.
         """
+        layer, layers, options = imported.stack_of(
+            "Stack.from_params", layer, layers, options
+        )
+        options.pop("time_major", None)
         make: Any = cls._class_of(layer)
         own = {n: options.pop(n) for n in _OWN if n in options}
         options = {**make._alike("Stack.from_params", layers), **options}
@@ -212,6 +219,17 @@ class Stack(eqx.Module):
         if self.rest is None:
             return (first,)
         return first, stack_parts.Layer(self.rest.params, self.rest_norm, stacked=True)
+
+    @property
+    def params(self) -> tuple[Any, ...]:
+        """The parameters of each layer, without norms."""
+        if self.rest is None:
+            return (self.first.params,)
+        rest = self.rest.params
+        each = (
+            jax.tree.map(lambda a, n=n: a[n], rest) for n in range(self.num_layers - 1)
+        )
+        return self.first.params, *each
 
     def __call__(
         self,
@@ -304,87 +322,3 @@ class Stack(eqx.Module):
 def _begins(shape: Any, dtype: Any) -> stack_parts.Norm:
     """Norms before training."""
     return stack_parts.Norm(jnp.ones(shape, dtype), jnp.zeros(shape, dtype))
-
-
-class ScannedRNN(eqx.Module):
-    """A layer as actor-critic agents have it: `(carry, (xs, resets)) -> (carry, ys)`.
-
-    Stands for a cell under `jax.lax.scan` (or Flax's `nn.scan`) that replaces the carry
-    by zeros where an episode begins; time comes first.
-    `ScannedRNN(GRU(64, 128, key=key))`.
-
-    Attributes:
-      layer: what runs, with its parameters.
-
-    Args:
-      layer: one of this module, such as `GRU`, or a `Stack`, forward only.
-
-    Raises:
-      ValueError: it is no layer, or one that looks into the future.
-    """
-
-    layer: Layer | LinearLayer | Stack
-
-    def __init__(self, layer: Layer | LinearLayer | Stack):
-        check(
-            isinstance(layer, (Layer, LinearLayer, Stack)),
-            "ScannedRNN: layer must be a layer of prnn_jax.equinox, such as "
-            f"GRU(64, 128, key=key), or a Stack, got {layer!r}.",
-        )
-        inner = layer.first if isinstance(layer, Stack) else layer
-        for name in ("reverse", "bidirectional"):
-            check(
-                not getattr(inner, name),
-                f"ScannedRNN: layer must run forward, got {name}=True, with which a "
-                "step depends on later ones.",
-            )
-        self.layer = layer
-
-    def __call__(
-        self,
-        carry: State | None,
-        inputs: tuple[Array, Array],
-        *,
-        reset_to: State | None = None,
-        key: Array | None = None,
-        inference: bool | None = None,
-    ) -> tuple[Any, Array]:
-        """Runs the layer over some steps.
-
-        Args:
-          carry: the state before the first step, as the layer takes it; None for zeros.
-          inputs: xs `[time, *batch, input_size]` and resets `[time, *batch]`: where not
-            zero, the carry is replaced before that step.
-          reset_to: what it is replaced with, shaped as carry; zeros if not given.
-          key: as for the layer.
-          inference: as for the layer.
-
-        Returns:
-          The last state and ys `[time, *batch, hidden_size]`.
-
-        Raises:
-          ValueError: shapes, dtypes or options do not fit; says what was expected.
-        """
-        check(
-            isinstance(inputs, (tuple, list)) and len(inputs) == 2,
-            f"ScannedRNN: inputs must be (xs, resets), got {type(inputs).__name__}.",
-        )
-        xs, resets = inputs
-        for array in jax.tree.leaves(carry)[:1]:
-            is_stack = isinstance(self.layer, Stack)
-            shape = jnp.shape(array)[1 if is_stack else 0 :]
-            checks.steps("ScannedRNN", "xs", xs, "input_size", shape)
-        ys, carry = self.layer(
-            xs,
-            carry,
-            resets=resets,
-            reset_to=reset_to,
-            time_major=True,
-            key=key,
-            inference=inference,
-        )
-        return carry, ys
-
-    def initialize_carry(self, *batch: int) -> Any:
-        """The carry at the beginning, zeros, for batch axes of these sizes."""
-        return self.layer.zeros(*batch)

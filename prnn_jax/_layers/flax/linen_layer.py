@@ -25,6 +25,7 @@ from prnn_jax._cells.clip import Clip
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
+from prnn_jax._layers import imported
 from prnn_jax._layers.arrays import (
     alike,
     begin_own,
@@ -38,7 +39,7 @@ from prnn_jax._layers.flax.kinds import Kind
 from prnn_jax._layers.flax.shared import Initializer
 from prnn_jax._layers.made import made_class
 from prnn_jax._ops.define import DefinedCell, check_defined
-from prnn_jax.convert import _layouts
+from prnn_jax.convert import Imported, _layouts
 
 
 def make_hashable(module: nn.Module) -> None:
@@ -198,22 +199,29 @@ class Layer(nn.Module):
         )
 
     @classmethod
-    def from_params(cls, params: Params, **options: Any) -> tuple[Self, dict]:
+    def from_params(
+        cls, params: Params | Imported, **options: Any
+    ) -> tuple[Self, dict]:
         """A layer for these parameters, such as `prnn_jax.convert` gives, and they.
 
             layer, variables = LSTM.from_params(params)
             y = layer.apply(variables, x)
 
         Args:
-          params: of one layer. Of two biases the layer has the sum, but for the GRU's
-            b_hn. Their type says what a leading axis is: `BidirectionalParams` make a
-            bidirectional layer, `MultiHeadParams` one with heads.
+          params: of one layer, or a network of one, with its options. Of two biases the
+            layer has the sum, but for the GRU's b_hn. Their type says what a leading
+            axis is: `BidirectionalParams` make a bidirectional layer,
+            `MultiHeadParams` one with heads.
           **options: other attributes of the layer.
 
         Raises:
           ValueError: shapes do not fit the cell or the options; says what was expected.
         """
         name = f"{cls.__name__}.from_params"
+        function = cls._kind.cell.function
+        params, options = imported.layer_of(
+            name, function, params, options, keep_order=True
+        )
         given = layer_arrays(name, cls._kind.cell, params, options)
         if cls._kind.cell.function == "gru":
             options.setdefault("recurrent_bias", given.b_hn is not None)

@@ -15,11 +15,13 @@ from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
+from prnn_jax._layers import imported
 from prnn_jax._layers.flax import shared_stack
 from prnn_jax._layers.flax.carry import CallOptions, Carry
 from prnn_jax._layers.flax.linen_layer import Layer, layer_of, make_hashable
 from prnn_jax._layers.flax.linen_linear import LinearLayer
 from prnn_jax._ops import stack_parts
+from prnn_jax.convert import Imported
 
 _ELSEWHERE = (
     *("features", "keep_order", "carry_init", "name", "parent"),
@@ -198,32 +200,41 @@ class Stack(nn.Module):
     @classmethod
     def from_params(
         cls,
-        cell: OneCell,
-        layers: Sequence[Params | Mapping[str, Any]],
+        cell: OneCell | Imported,
+        layers: Sequence[Params | Mapping[str, Any]] | None = None,
         **attributes: Any,
     ) -> tuple[Self, dict]:
         """A stack of layers with these parameters, and they as its variables.
 
             network = prnn_jax.convert.import_pytorch(module)
-            stack, variables = Stack.from_params(network.cell, network.layers)
+            stack, variables = Stack.from_params(network)
 
         Args:
-          cell: as for `Stack`.
+          cell: as for `Stack`; or a network, with its parameters and options.
           layers: the parameters of each, as for a layer's from_params.
-          **attributes: others of the stack.
+          **attributes: others of the stack; the layers' are in `options`.
 
         Raises:
           ValueError: shapes do not fit each other, the cell or the options; says what
             was expected.
         """
-        make: Any = shared_stack.class_of("Stack", cell, cls._layers, layer_of)
         options = dict(attributes.pop("options", {}))
-        options = make._alike("Stack.from_params", layers) | options
+        cell, layers, options = imported.stack_of(
+            "Stack.from_params", cell, layers, options
+        )
+        make: Any = shared_stack.class_of("Stack", cell, cls._layers, layer_of)
+        alike = make._alike("Stack.from_params", layers)
+        if not options.get("reset_after", True):
+            alike.pop("recurrent_bias", None)  # there is one bias then
+        options = alike | options
         made = [make.from_params(params, **options) for params in layers]
         check(bool(made), "Stack.from_params: layers must be at least one, got none.")
         first = made[0][0]
         options |= first._told()
-        stack = cls(cell, first.features, len(made), options=options, **attributes)
+        make_stack: Any = cls
+        stack = make_stack(
+            cell, first.features, len(made), options=options, **attributes
+        )
         arrays = {f"layers_{n}": of["params"] for n, (_, of) in enumerate(made)}
         takes = [make._takes(arrays[f"layers_{n}"]) for n in range(len(made))]
         sizes = shared_stack.widths(first._options(takes[0]), takes[0], len(made))
@@ -233,6 +244,19 @@ class Stack(nn.Module):
                 dtype = first.param_dtype
                 arrays[f"norms_{n}"] = shared_stack.norm_shapes(dtype, size)
         return stack, {"params": arrays}
+
+    @nn.nowrap
+    def to_params(self, variables: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The parameters of each layer, without norms.
+
+        Args:
+          variables: of the stack, as `init` gives them.
+        """
+        layer: Any = self._layer()
+        return tuple(
+            layer.to_params({"params": variables["params"][f"layers_{n}"]})
+            for n in range(self.num_layers)
+        )
 
     @nn.nowrap
     def initialize_carry(

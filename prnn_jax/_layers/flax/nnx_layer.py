@@ -23,6 +23,7 @@ from prnn_jax._cells.clip import Clip
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
+from prnn_jax._layers import imported
 from prnn_jax._layers.arrays import (
     alike,
     begin_own,
@@ -42,7 +43,7 @@ from prnn_jax._layers.flax.nnx_shared import (
 from prnn_jax._layers.flax.shared import Initializer
 from prnn_jax._layers.made import made_class
 from prnn_jax._ops.define import DefinedCell, check_defined
-from prnn_jax.convert import _layouts
+from prnn_jax.convert import Imported, _layouts
 
 _ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes", "w_hr"
 _zeros = jax.nn.initializers.zeros
@@ -144,15 +145,15 @@ class Layer(nnx.Module):
 
     @classmethod
     def from_params(
-        cls, params: Params, *, rngs: nnx.Rngs | None = None, **options: Any
+        cls, params: Params | Imported, *, rngs: nnx.Rngs | None = None, **options: Any
     ) -> Self:
         """A layer with these parameters, such as `prnn_jax.convert` gives.
 
         Args:
-          params: of one layer, gates in the order of w_ih below. Of two biases the
-            layer has the sum, but for the GRU's b_hn. Their type says what a leading
-            axis is: `BidirectionalParams` make a bidirectional layer,
-            `MultiHeadParams` one with heads.
+          params: of one layer, gates in the order of w_ih below; or a network of one,
+            with its options. Of two biases the layer has the sum, but for the GRU's
+            b_hn. Their type says what a leading axis is: `BidirectionalParams` make a
+            bidirectional layer, `MultiHeadParams` one with heads.
           rngs: for the layer's dropout and carry_init.
           **options: other arguments of the layer.
 
@@ -160,6 +161,10 @@ class Layer(nnx.Module):
           ValueError: shapes do not fit the cell or the options; says what was expected.
         """
         name = f"{cls.__name__}.from_params"
+        function = cls._kind.cell.function
+        params, options = imported.layer_of(
+            name, function, params, options, keep_order=True
+        )
         given = layer_arrays(name, cls._kind.cell, params, options)
         if given.b_hn is not None:
             options.setdefault("recurrent_bias", True)

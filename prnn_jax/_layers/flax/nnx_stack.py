@@ -13,6 +13,7 @@ from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
+from prnn_jax._layers import imported
 from prnn_jax._layers.flax import shared, shared_stack
 from prnn_jax._layers.flax.carry import CallOptions, Carry
 from prnn_jax._layers.flax.nnx_layer import Layer, layer_of
@@ -24,6 +25,7 @@ from prnn_jax._layers.flax.nnx_shared import (
     stream_for,
 )
 from prnn_jax._ops import stack_parts
+from prnn_jax.convert import Imported
 
 # Arguments of a stack that its layers do not have, or not in it.
 _OWN = (
@@ -129,19 +131,19 @@ class Stack(nnx.Module):
     @classmethod
     def from_params(
         cls,
-        cell: OneCell,
-        layers: Sequence[Params | Mapping[str, Any]],
+        cell: OneCell | Imported,
+        layers: Sequence[Params | Mapping[str, Any]] | None = None,
         *,
         rngs: nnx.Rngs | None = None,
         **options: Any,
     ) -> Self:
-        """A stack of layers with these parameters, such as `prnn_jax.convert` gives.
+        """A stack of layers with these parameters, or of a network from elsewhere.
 
             network = prnn_jax.convert.import_pytorch(module)
-            stack = Stack.from_params(network.cell, network.layers)
+            stack = Stack.from_params(network)
 
         Args:
-          cell: as for `Stack`.
+          cell: as for `Stack`; or a network, with its parameters and options.
           layers: the parameters of each, as for a layer's from_params.
           rngs: for dropout.
           **options: other arguments of the stack and of its layers.
@@ -150,6 +152,9 @@ class Stack(nnx.Module):
           ValueError: shapes do not fit each other, the cell or the options; says what
             was expected.
         """
+        cell, layers, options = imported.stack_of(
+            "Stack.from_params", cell, layers, options
+        )
         make: Any = shared_stack.class_of("Stack", cell, cls._layers, layer_of)
         own = {n: options.pop(n) for n in _OWN if n in options}
         options = make._alike("Stack.from_params", layers) | options
@@ -178,6 +183,11 @@ class Stack(nnx.Module):
         )
         stack.layers = nnx.List(made)
         return stack
+
+    @property
+    def params(self) -> tuple[Any, ...]:
+        """The parameters of each layer, without norms."""
+        return tuple(layer.params for layer in self.layers)
 
     @overload
     def __call__(
