@@ -27,9 +27,9 @@ from prnn_jax._linear.functions import (
     linear_recurrence,
     min_gru,
     min_lstm,
-    rg_lru,
 )
 from prnn_jax._linear.qrnn import qrnn
+from prnn_jax._linear.rg_lru import rg_lru
 from prnn_jax._linear.sru import sru
 from prnn_jax._ops.define import DefinedCell, define_cell
 from prnn_jax._ops.explain import explain

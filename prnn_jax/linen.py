@@ -234,7 +234,7 @@ class ScannedRNN(nn.Module):
     options: Mapping[str, Any] = FrozenDict()
 
     initialize_carry = scanned.InitializeCarry(
-        lambda module: (module.cell, module.options.get("proj_size"))
+        lambda m: (m.cell, m.options.get("proj_size"), m.features)
     )
 
     def __post_init__(self):

@@ -277,7 +277,11 @@ class ScannedRNN(nnx.Module):
     """
 
     initialize_carry = scanned.InitializeCarry(
-        lambda module: (module.cell, getattr(module.layer, "proj_size", None))
+        lambda module: (
+            module.cell,
+            getattr(module.layer, "proj_size", None),
+            module.layer.hidden_features,
+        )
     )
 
     def __init__(

@@ -65,9 +65,14 @@ def check_cell(
     assert kinds == {"bfloat16"}, f"{cell.name}: of bfloat16 it makes {sorted(kinds)}"
 
     if derivatives:
-        check_grads(
-            run, (x, params), order=1, modes=["rev"], eps=2e-3, atol=1e-2, rtol=1e-2
-        )
+        near = {"eps": 2e-3, "atol": 1e-2, "rtol": 1e-2}
+        try:
+            check_grads(run, (x, params), order=1, modes=["rev"], **near)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{cell.name}: derivatives are not those by finite differences; of a "
+                f"cell with kinks, pass derivatives=False. {error}"
+            ) from error
 
 
 def _assert_close(ours: Any, wanted: Any, message: str) -> None:

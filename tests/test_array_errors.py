@@ -129,7 +129,7 @@ KINDS = {
     ),
     "complex weights": (
         lambda: prnn_jax.rnn(zeros(*X), params(1, w_hh=zeros(H, H, dtype="complex64"))),
-        ("rnn: w_hh must have a floating dtype, got complex64",),
+        ("rnn: w_hh must be real, got complex64",),
     ),
     "x is None": (
         lambda: prnn_jax.lstm(None, params()),

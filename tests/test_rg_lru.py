@@ -93,3 +93,113 @@ def test_in_16_bits(decay, dtype):
     np.testing.assert_allclose(
         found.astype("f"), jax.grad(loss)(wide[2], *wide[:2]), rtol=20 * eps, atol=1e-7
     )
+
+
+# ---- as RecurrentGemma has it ----
+
+HEADS, SIZE, TIME = 2, 3, 7
+HIDDEN = HEADS * SIZE
+BEGINS = np.array([[1, 0, 0, 1, 0, 1, 1], [1, 0, 0, 0, 0, 0, 0]], bool)
+
+
+def arrays() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    return {
+        "x": random.standard_normal((2, TIME, HIDDEN)),
+        "w_gates": random.standard_normal((HEADS, SIZE, 2 * SIZE)),
+        "b_gates": random.standard_normal(2 * HIDDEN),
+        "decay": random.uniform(2, 6, HIDDEN),
+    }
+
+
+def of_recurrent_gemma(x, w_gates, b_gates, decay, begins, h=0.0):
+    """One row, step by step in float64: where it begins, all of i x enters."""
+    y = []
+    for step, is_first in zip(x, begins, strict=True):
+        parts = [s @ w for s, w in zip(step.reshape(HEADS, SIZE), w_gates, strict=True)]
+        r = np.concatenate([part[:SIZE] for part in parts]) + b_gates[:HIDDEN]
+        i = np.concatenate([part[SIZE:] for part in parts]) + b_gates[HIDDEN:]
+        r, i = 1 / (1 + np.exp(-r)), 1 / (1 + np.exp(-i))
+        a = np.exp(-C * r * np.log1p(np.exp(-decay)))
+        h = i * step if is_first else a * h + np.sqrt(1 - a * a) * i * step
+        y.append(h)
+    return np.stack(y)
+
+
+def in_float32(given: dict) -> dict:
+    return {name: jnp.asarray(a, jnp.float32) for name, a in given.items()}
+
+
+def test_documents_in_a_row():
+    given = arrays()
+    x = given.pop("x")
+    rows = zip(x, BEGINS, strict=True)
+    wanted = [of_recurrent_gemma(row, **given, begins=b) for row, b in rows]
+    weights = in_float32(given)
+    y, h = prnn_jax.rg_lru(
+        jnp.asarray(x, jnp.float32), **weights, resets=BEGINS, scale_first=False
+    )
+    np.testing.assert_allclose(y, wanted, atol=2e-6)
+    np.testing.assert_allclose(h, [row[-1] for row in wanted], atol=2e-6)
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("how", ["all", "lengths", "mask", "goes on"])
+def test_which_step_is_the_first(how, reverse, time_major):
+    given = arrays()
+    x = given.pop("x")
+    counts = np.ones((2, TIME), bool)
+    options: dict = {"reverse": reverse, "time_major": time_major}
+    if how == "lengths":
+        options["lengths"] = jnp.array([4, 6])
+        counts = np.arange(TIME) < np.array([[4], [6]])
+    if how == "mask":
+        counts = np.array([[0, 1, 1, 0, 1, 0, 0], [1, 1, 0, 1, 1, 0, 1]], bool)
+        options["mask"] = counts.T if time_major else counts
+    h_0 = np.full((2, HIDDEN), 0.5 if how == "goes on" else 0.0)
+    if how == "goes on":
+        options["h_0"] = jnp.asarray(h_0, jnp.float32)
+    turned = x.swapaxes(0, 1) if time_major else x
+    y, h = prnn_jax.rg_lru(
+        jnp.asarray(turned, jnp.float32),
+        **in_float32(given),
+        **options,
+        scale_first=False,
+    )
+    y = y.swapaxes(0, 1) if time_major else y
+    for n in range(2):
+        steps = np.flatnonzero(counts[n])
+        steps = steps[::-1] if reverse else steps
+        begins = np.arange(len(steps)) == (-1 if how == "goes on" else 0)
+        wanted = of_recurrent_gemma(x[n][steps], **given, begins=begins, h=h_0[n])
+        np.testing.assert_allclose(y[n][steps], wanted, atol=2e-6)
+        np.testing.assert_allclose(h[n], wanted[-1], atol=2e-6)
+
+
+def test_gates_of_heads_are_a_block_diagonal_matrix():
+    given = in_float32(arrays())
+    w = np.zeros((HIDDEN, 2 * HIDDEN), "f")
+    for n, of_head in enumerate(given["w_gates"]):
+        rows = slice(n * SIZE, (n + 1) * SIZE)
+        w[rows, rows], w[rows, HIDDEN:][:, rows] = jnp.split(of_head, 2, -1)
+    for b_gates in (given["b_gates"], None):
+        given["b_gates"] = b_gates
+        y, h = prnn_jax.rg_lru(**given)
+        wanted = prnn_jax.rg_lru(**{**given, "w_gates": w})
+        np.testing.assert_allclose(y, wanted[0], atol=1e-6)
+        np.testing.assert_allclose(h, wanted[1], atol=1e-6)
+    both = {n: None if a is None else jnp.stack([a, a]) for n, a in given.items()}
+    both["x"] = given["x"]
+    y, _ = prnn_jax.rg_lru(**both, bidirectional=True, scale_first=False)
+    assert y.shape == (2, TIME, 2 * HIDDEN)
+
+
+def test_errors_of_heads():
+    given = in_float32(arrays())
+    given["w_gates"] = given["w_gates"][:, :, 1:]
+    with pytest.raises(ValueError, match=r"w_gates must be \[heads, size, 2\*size\]"):
+        prnn_jax.rg_lru(**given)
+    given = in_float32(arrays())
+    with pytest.raises(ValueError, match="resets must be"):
+        prnn_jax.rg_lru(**given, resets=jnp.zeros((2, 3)), scale_first=False)

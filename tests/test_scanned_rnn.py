@@ -244,6 +244,10 @@ def test_initialize_carry_of_a_module_is_its_own_cells(proj_size):
         c, h = module.initialize_carry(4, HIDDEN)
         assert (c.shape, h.shape) == ((4, HIDDEN), (4, proj_size or HIDDEN))
         assert module.initialize_carry(4, HIDDEN, "gru").shape == (4, HIDDEN)
+        c, h = module.initialize_carry((2, 4))
+        assert (c.shape, h.shape) == ((2, 4, HIDDEN), (2, 4, proj_size or HIDDEN))
+    with pytest.raises(ValueError, match="hidden_size must be given"):
+        prnn_jax.linen.ScannedRNN(cell="lstm").initialize_carry(4)
 
 
 def test_features_are_the_carrys_unless_given():

@@ -87,6 +87,11 @@ def array(op: str, name: str, value) -> Array:
     """`value`, which must be an array of floats."""
     is_array(op, name, value)
     check(
+        not jnp.issubdtype(value.dtype, jnp.complexfloating),
+        f"{op}: {name} must be real, got {value.dtype}; jax.lax.associative_scan runs "
+        "linear recurrences of complex numbers.",
+    )
+    check(
         jnp.issubdtype(value.dtype, jnp.floating),
         f"{op}: {name} must have a floating dtype, got {value.dtype}; "
         f"convert it, e.g. {name}.astype(jnp.float32).",

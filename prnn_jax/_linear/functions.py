@@ -1,10 +1,8 @@
 """The public functions whose recurrence has no product: element by element."""
 
-import functools
 from typing import Any, Unpack
 
 import jax
-import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -17,13 +15,12 @@ from prnn_jax._call.options import (
     Resets,
 )
 from prnn_jax._cells.activations import GivenActivation, applied
-from prnn_jax._given import checks
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._linear.run import gates_of, input_of, linear, projected
 from prnn_jax._linear.ways import in_directions, in_fewer_steps
 
-__all__ = ["indrnn", "linear_recurrence", "min_gru", "min_lstm", "rg_lru"]
+__all__ = ["indrnn", "linear_recurrence", "min_gru", "min_lstm"]
 
 
 def linear_recurrence(
@@ -44,11 +41,10 @@ def linear_recurrence(
 
     .. math:: h_t = a_t h_{t-1} + b_t
 
-    What minGRU, minLSTM, SRU, QRNN, RG-LRU and diagonal state space models are, once
-    their gates are made, which for all steps is done at once. On a CPU it takes one
-    pass over the arrays, on a GPU one or two; elsewhere it is a
-    `jax.lax.associative_scan`. The state is float32 between the steps of 16-bit
-    arrays.
+    What minGRU, minLSTM, SRU, QRNN, RG-LRU and diagonal state space models of real
+    numbers are, once their gates are made, which for all steps is done at once. On a
+    CPU it takes one pass over the arrays, on a GPU one or two; elsewhere it is a
+    `jax.lax.associative_scan`. The state is float32 between the steps of 16-bit arrays.
 
     Args:
       a: `[*batch, time, features]`, or `[features]`, the same at all steps.
@@ -236,85 +232,3 @@ def _shares_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple:
     keeps, enters = _shares(*primals)
     tangent = keeps * enters * tangents[0]
     return (keeps, enters), (tangent, -tangent)
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _entering(r: Array, decay: Array, c: float) -> Array:
-    """√(1 - a²) of log a = c σ(r) log σ(decay), exact where a is near 1.
-
-    So is its derivative, which goes to zero there: that of the root alone is infinite.
-    """
-    return jnp.sqrt(-jnp.expm1(2 * c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay)))
-
-
-@_entering.defjvp
-def _entering_jvp(c: float, primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    r, decay = primals
-    log_keeps = jax.nn.log_sigmoid(decay)
-    log_a, share = c * jax.nn.sigmoid(r) * log_keeps, _entering(r, decay, c)
-    is_shut = share == 0
-    # -∂share/∂(log a) · log a = a² (-log a / share)
-    slope = jnp.where(is_shut, 0, -log_a / jnp.where(is_shut, 1, share))
-    slope = jnp.exp(2 * log_a) * slope
-    # ∂ log(-log σ(Λ)) / ∂Λ, which goes to -1.
-    is_over = log_keeps == 0
-    of_decay = jax.nn.sigmoid(-decay) / jnp.where(is_over, 1, log_keeps)
-    of_decay = jnp.where(is_over, -1, of_decay)
-    return share, slope * (jax.nn.sigmoid(-r) * tangents[0] + of_decay * tangents[1])
-
-
-def rg_lru(
-    x: ArrayLike,
-    w_gates: ArrayLike,
-    b_gates: ArrayLike | None,
-    decay: ArrayLike,
-    h_0: ArrayLike | None = None,
-    *,
-    c: float = 8.0,
-    precision: Precision = None,
-    **options: Unpack[LinearCellOptions],
-) -> tuple[Array, Array]:
-    r"""Real-gated linear recurrent unit, of Griffin and RecurrentGemma.
-
-    .. math::
-      h' = a h + \sqrt{1 - a^2} (i x) \qquad a = σ(Λ)^{c r} \qquad
-      r, i = σ(a_r), σ(a_i)
-
-    with :math:`(a_r, a_i) = x W + b` (De et al. 2024, arXiv:2402.19427).
-
-    Args:
-      x: `[*batch, time, hidden]`.
-      w_gates: `[hidden, 2*hidden]`, the columns of r before those of i.
-      b_gates: `[2*hidden]`, or None for zero.
-      decay: Λ, `[hidden]`.
-      h_0: `[*batch, hidden]`; zeros if not given.
-      c: how much r may speed the decay up.
-      precision: of the product, as in `jax.lax.dot`.
-      **options: as of `linear_recurrence`, and `bidirectional` and `merge` as of
-        `lstm`: then all arrays but x have a leading axis of 2, and y is
-        `[*batch, time, 2*hidden]`.
-
-    Returns:
-      y `[*batch, time, hidden]`, every h, and the last h.
-
-    Raises:
-      ValueError: shapes, dtypes or options do not fit; says what was expected.
-    """
-
-    def one(op: str, weights: dict, h_0: Any, options: dict) -> tuple[Array, Array]:
-        given, _ = input_of(op, x, options)
-        decay = checks.jax_array(op, "decay", weights.pop("decay"))
-        r, i = gates_of(op, given, weights, 2, precision)
-        checks.shape(op, "decay", decay, ("hidden",), r.shape[-1:])
-        checks.same_dtype(op, {"x": given, "decay": decay})
-        # In 16 bits 1 - a² and log σ(Λ) would be zero long before they are.
-        wide = jnp.promote_types(given.dtype, jnp.float32)
-        r = r.astype(wide)
-        decay = jnp.broadcast_to(decay.astype(wide), r.shape)
-        a = jnp.exp(c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay))
-        b = _entering(r, decay, c) * (jax.nn.sigmoid(i) * given)
-        a, b = a.astype(given.dtype), b.astype(given.dtype)
-        return linear(op, a, b, h_0, **options)
-
-    weights = {"w_gates": w_gates, "b_gates": b_gates, "decay": decay}
-    return in_directions("rg_lru", one, weights, h_0, **options)

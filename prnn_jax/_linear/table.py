@@ -15,8 +15,9 @@ from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax._linear.functions import indrnn, min_gru, min_lstm, rg_lru
+from prnn_jax._linear.functions import indrnn, min_gru, min_lstm
 from prnn_jax._linear.qrnn import Pooling, qrnn
+from prnn_jax._linear.rg_lru import rg_lru
 from prnn_jax._linear.sru import sru
 
 Initializer = jax.nn.initializers.Initializer

@@ -118,6 +118,12 @@ class Imported:
           ValueError: as `stack`.
         """
         options = {**self.options, **options}
+        check(
+            self.cell != "lstm" or not any(hasattr(s, "shape") for s in state_0 or ()),
+            f"{self.name or 'network'}: state_0 must be of one (h, c) for each layer, "
+            "got arrays; of PyTorch's (h_0, c_0), whose first axis is of layers, "
+            "list(zip(h_0, c_0)) makes them where layers run one way.",
+        )
         if state_0 is None and self.state_0 is not None:
             state_0 = self._states_for(jnp.shape(x), options["time_major"])
         if not self.reverse:

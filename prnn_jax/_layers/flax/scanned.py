@@ -64,10 +64,10 @@ class InitializeCarry:
     """`initialize_carry` as an attribute: an instance's is that of its own cell.
 
     Args:
-      own: `cell` and `proj_size` of a module.
+      own: `cell`, `proj_size` and size of the state of a module.
     """
 
-    def __init__(self, own: Callable[[Any], tuple[Any, int | None]]) -> None:
+    def __init__(self, own: Callable[[Any], tuple[Any, int | None, int | None]]):
         self._own = own
 
     def __get__(self, module: Any, owner: Any = None) -> Callable[..., Carry]:
@@ -77,16 +77,24 @@ class InitializeCarry:
         @functools.wraps(initialize_carry)
         def of_module(
             batch_size: int | tuple[int, ...],
-            hidden_size: int,
+            hidden_size: int | None = None,
             cell: AnyCell | LinearCellName | None = None,
             dtype: Any = jnp.float32,
             proj_size: int | None = None,
         ) -> Carry:
             own: Any = cell
+            its_cell, its_proj_size, its_size = self._own(module)
             if cell is None:
-                own, own_size = self._own(module)
-                proj_size = own_size if proj_size is None else proj_size
-            return initialize_carry(batch_size, hidden_size, own, dtype, proj_size)
+                own = its_cell
+                proj_size = its_proj_size if proj_size is None else proj_size
+            size = its_size if hidden_size is None else hidden_size
+            check(
+                size is not None,
+                "ScannedRNN: hidden_size must be given, for the module has no "
+                "features.",
+            )
+            assert size is not None
+            return initialize_carry(batch_size, size, own, dtype, proj_size)
 
         return of_module
 
