@@ -1,6 +1,8 @@
 """Layers, models and files of Keras with random weights."""
 
+import io
 import json
+import zipfile
 
 import numpy as np
 import pytest
@@ -63,6 +65,27 @@ def model_of(*recurrent):
     return model
 
 
+def assert_computes_the_same(net, layer) -> None:
+    y, _ = net(X)
+    # A few roundings of values below 1: Keras' sums are in float32 as well.
+    np.testing.assert_allclose(y, np.asarray(layer(X)), rtol=0, atol=1e-6)
+
+
+HARD = {"activation": "tanh", "recurrent_activation": "hard_sigmoid"}
+
+
+def gru_with_hard_sigmoid(weights, scale: float) -> np.ndarray:
+    """A GRU with reset_after=False and `HARD`, in float64, of X."""
+    kernel, recurrent, bias = (np.split(w, 3, -1) for w in weights)
+    h, y = np.zeros((BATCH, HIDDEN)), []
+    for t in range(TIME):
+        a = [X[:, t] @ w + b for w, b in zip(kernel, bias, strict=True)]
+        z, r = (np.clip(scale * (a[n] + h @ recurrent[n]) + 0.5, 0, 1) for n in (0, 1))
+        h = z * h + (1 - z) * np.tanh(a[2] + (r * h) @ recurrent[2])
+        y.append(h)
+    return np.stack(y, 1)
+
+
 def file_of(path, kind: str, weights, config=(), wrapper=None) -> None:
     """A file as Keras 2 writes it."""
     config = {"name": "rnn", "units": HIDDEN, **dict(config)}
@@ -105,3 +128,26 @@ def weights_of_keras_2(path, version: str, groups: dict) -> None:
 def named(path: str, weights) -> dict:
     names = "kernel", "recurrent_kernel", "bias"
     return {f"{path}/{n}:0": w for n, w in zip(names, weights, strict=True)}
+
+
+def numbered(file, groups: dict) -> None:
+    """Groups as Keras 2.12 and later write `.weights.h5`: numbered arrays, no names."""
+    with h5py.File(file, "w") as h5:
+        for path, arrays in groups.items():
+            group = h5.create_group(f"{path}/vars")
+            for n, array in enumerate(arrays):
+                group[str(n)] = array
+
+
+def archive_of_keras_2(path, model: dict, groups: dict, version="2.21.0") -> None:
+    """A `.keras` file as Keras 2.12 and later write it."""
+    numbered(weights := io.BytesIO(), groups)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("metadata.json", json.dumps({"keras_version": version}))
+        archive.writestr("config.json", json.dumps(model))
+        archive.writestr("model.weights.h5", weights.getvalue())
+
+
+def told(kind: str, **config) -> dict:
+    """The description of a layer or a model; Keras 2's layers tell time_major, too."""
+    return {"class_name": kind, "config": config, "registered_name": None}

@@ -152,6 +152,24 @@ def test_of_a_network_of_pytorch(tmp_path):
     np.testing.assert_allclose(session.run(["y"], {"x": X})[0], wanted, **CLOSE)
 
 
+def test_a_projection_is_a_layer_without_and_a_product():
+    """Which is what the message says to write."""
+    torch = pytest.importorskip("torch")
+    module = torch.nn.LSTM(IN, HIDDEN, proj_size=3, batch_first=True).eval()
+    (params,) = import_pytorch(module).layers
+    with pytest.raises(
+        ValueError, match=r"export_onnx: ONNX's .* got \[7, 3\]. The sam"
+    ):
+        export_onnx("lstm", [params])
+    w_hr = params.w_hr
+    assert w_hr is not None
+    without = params._replace(w_hh=w_hr @ params.w_hh, w_hr=None)
+    with torch.no_grad():
+        wanted, _ = module(torch.from_numpy(X))
+    y = run(export_onnx("lstm", [without]), {"x": X})["y"] @ np.asarray(w_hr)
+    np.testing.assert_allclose(y, wanted, **CLOSE)
+
+
 @pytest.mark.parametrize(
     ("cell", "layers", "options", "message"),
     [

@@ -1,40 +1,33 @@
 """Whole models of Keras as networks, against Keras itself."""
 
 import builtins
+import zipfile
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from keras_support import (
-    BATCH,
+    HARD,
     HIDDEN,
     IN,
     LAYERS,
-    TIME,
     X,
     Y,
     as_cudnn,
+    assert_computes_the_same,
     both_ways,
     built,
     file_of,
+    gru_with_hard_sigmoid,
     h5py,
     keras,
     layers,
     model_of,
-    named,
-    weights_of_keras_2,
 )
 from support import assert_bitwise_equal
 
-from prnn_jax import Activation
-from prnn_jax.convert import Imported, import_keras
-
-
-def assert_computes_the_same(net: Imported, layer) -> None:
-    y, _ = net(X)
-    # A few roundings of values below 1: Keras' sums are in float32 as well.
-    np.testing.assert_allclose(y, np.asarray(layer(X)), rtol=0, atol=1e-6)
+from prnn_jax.convert import import_keras
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -119,9 +112,6 @@ def test_layers_of_cudnn(kind, ways, tmp_path):
     assert_computes_the_same(net, layer)
 
 
-HARD = {"activation": "tanh", "recurrent_activation": "hard_sigmoid"}
-
-
 @pytest.mark.parametrize("version", ["2.2.4", "3.9.0"])
 def test_a_hard_sigmoid_is_that_of_its_keras(version, tmp_path):
     path = tmp_path / "model.h5"
@@ -129,17 +119,10 @@ def test_a_hard_sigmoid_is_that_of_its_keras(version, tmp_path):
     file_of(path, "GRU", weights, HARD)
     with h5py.File(path, "a") as file:
         file.attrs["keras_version"] = version
-    scale = 0.2 if version[0] == "2" else 1 / 6
-    kernel, recurrent, bias = (np.split(w, 3, -1) for w in weights)
-    h, y = np.zeros((BATCH, HIDDEN)), []
-    for t in range(TIME):
-        a = [X[:, t] @ w + b for w, b in zip(kernel, bias, strict=True)]
-        z, r = (np.clip(scale * (a[n] + h @ recurrent[n]) + 0.5, 0, 1) for n in (0, 1))
-        h = z * h + (1 - z) * np.tanh(a[2] + (r * h) @ recurrent[2])
-        y.append(h)
+    y = gru_with_hard_sigmoid(weights, 0.2 if version[0] == "2" else 1 / 6)
     ours, _ = import_keras(path)(X)
     # Sums of a few products below 4, in float32.
-    np.testing.assert_allclose(ours, np.stack(y, 1), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(ours, y, rtol=0, atol=2e-6)
 
 
 def test_a_hard_sigmoid_of_an_unknown_keras_is_refused(tmp_path):
@@ -306,92 +289,12 @@ def test_a_file_without_keras_or_its_backend(missing, message, monkeypatch, tmp_
             raise ModuleNotFoundError(f"No module named {missing!r}", name=missing)
         return real(name, *arguments)
 
-    (tmp_path / "model.keras").write_bytes(b"")
+    with zipfile.ZipFile(tmp_path / "model.keras", "w") as archive:
+        archive.writestr("metadata.json", '{"keras_version": "3.9.0"}')
+        archive.writestr("config.json", "{}")
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(ImportError, match=message):
         import_keras(tmp_path / "model.keras")
-
-
-# ---- weights alone -------------------------------------------------------------------
-
-
-def test_weights_alone_of_keras_3(tmp_path):
-    inner = keras.Sequential([layers.LSTM(HIDDEN, name="deep", **Y)], name="inner")
-    model = model_of(
-        layers.SimpleRNN(HIDDEN, activation="relu", name="plain", **Y),
-        both_ways(layers.GRU(HIDDEN, **Y), name="both", merge_mode="sum"),
-        inner,
-    )
-    model.save_weights(tmp_path / "model.weights.h5")
-
-    def imported(name, **told):
-        return import_keras(tmp_path / "model.weights.h5", name, **told)
-
-    gates = {"activation": "tanh", "recurrent_activation": "sigmoid"}
-    plain = imported("plain", activation="relu")
-    both = imported("both", merge_mode="sum", **gates)
-    deep = imported("inner/deep", **gates)
-    assert deep.cell == "lstm"
-    y = X
-    for net in (plain, both, deep):
-        y, _ = net(y)
-    expected = inner(model.get_layer("both")(model.get_layer("plain")(X)))
-    np.testing.assert_allclose(y, np.asarray(expected), rtol=0, atol=1e-6)
-    with pytest.raises(ValueError, match="alone, which do not tell it: pass activ"):
-        imported("plain")
-    with pytest.raises(ValueError, match="do not tell it: pass recurrent_activation="):
-        imported("inner/deep", activation="tanh")
-    with pytest.raises(ValueError, match="do not tell it: pass merge_mode="):
-        imported("both", **gates)
-    with pytest.raises(ValueError, match="got 'x'"):
-        imported("x")
-
-
-def test_weights_alone_of_keras_2(tmp_path):
-    lstm, gru = built(LAYERS["LSTM"]()), built(LAYERS["GRU"]())
-    both = built(LAYERS["LSTM both ways"]())
-    before = built(LAYERS["GRU, reset before"]())
-    given = both.get_weights()
-    groups = {
-        "dense": {"dense/kernel:0": X[0], "dense/bias:0": X[0, 0]},
-        "empty": {},
-        "conv": named("conv/conv_lstm_cell", [np.zeros((3, 3, 2, 8))] * 3),
-        "rnn_1": named("rnn_1", as_cudnn(lstm.get_weights(), 4)),
-        "rnn_2": named("rnn_2/gru_cell_7", gru.get_weights()),
-        "both": named("both/forward_lstm/lstm_cell", given[:3])
-        | named("both/backward_lstm/lstm_cell", given[3:]),
-        "model": {"dense_1/kernel:0": X[0]}
-        | named("a", before.get_weights())
-        | named("b", as_cudnn(gru.get_weights(), 3)),
-    }
-    path = tmp_path / "weights.hdf5"
-    weights_of_keras_2(path, "2.1.5", groups)
-    gates = {"activation": "tanh", "recurrent_activation": "sigmoid"}
-    assert_computes_the_same(import_keras(path, "rnn_1"), lstm)
-    assert_computes_the_same(import_keras(path, "rnn_2", **gates), gru)
-    net = import_keras(path, "both", merge_mode="concat", **gates)
-    assert_computes_the_same(net, both)
-    assert_computes_the_same(import_keras(path, "model/a", **gates), before)
-    assert_computes_the_same(import_keras(path, "model/b"), gru)
-    hard = import_keras(path, "rnn_2", **HARD)
-    assert hard.gate_activation == Activation("hard_sigmoid", 0.2, 0.5)
-    with pytest.raises(ValueError, match="recurrent_activation 'sigmoid', as cuDNN"):
-        import_keras(path, "rnn_1", **HARD)
-
-
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        ([X[0], np.zeros((3, 7))], "recurrent kernel .* got \\[3, 7\\]"),
-        ([np.zeros((2, 9)), np.zeros((3, 9))], "must have a bias, which tells"),
-    ],
-)
-def test_weights_that_tell_too_little(arrays, message, tmp_path):
-    path = tmp_path / "weights.h5"
-    names = "rnn/kernel:0", "rnn/recurrent_kernel:0"
-    weights_of_keras_2(path, "2.1.5", {"rnn": dict(zip(names, arrays, strict=True))})
-    with pytest.raises(ValueError, match=message):
-        import_keras(path, activation="tanh", recurrent_activation="sigmoid")
 
 
 def test_a_model_tells_its_own_activations(tmp_path):

@@ -362,7 +362,7 @@ def test_zeros_of_a_state_that_do_not_fit():
     model = with_inputs("", "h", "c", h=np.zeros((1, BATCH, HIDDEN), np.float32))
     zeros = np.zeros((1, BATCH, HIDDEN + 1), np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(zeros, "c"))
-    with pytest.raises(ValueError, match=r"must be \[directions, batch, hidden\], got"):
+    with pytest.raises(ValueError, match=r"must be \[1, batch, 7\], .* \[1, 3, 8\]"):
         import_onnx(model)
 
 

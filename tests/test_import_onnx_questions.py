@@ -163,3 +163,29 @@ def test_constant_lengths_that_differ_are_refused():
         import_onnx(model_of([node], arrays))
     arrays["lengths"][:] = TIME
     assert import_onnx(model_of([node], arrays)).cell == "gru"
+
+
+class Projected(torch.nn.Module):
+    """An LSTM whose h is a product, with states of its own or the caller's."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(IN, HIDDEN, proj_size=3, batch_first=True)
+
+    def forward(self, x, h=None, c=None):
+        return self.lstm(x, None if h is None else (h, c))[0]
+
+
+@pytest.mark.parametrize("states", ["fixed", "dynamic", "given"])
+def test_a_projection_that_the_exporter_cuts_off(states, tmp_path):
+    """Of W, R and B it keeps the first rows; only the state's size tells."""
+    pytest.importorskip("onnxscript")
+    given = torch.zeros(BATCH, TIME, IN), torch.zeros(1, BATCH, 3)
+    args = given[:1] if states != "given" else (*given, torch.zeros(1, BATCH, HIDDEN))
+    shapes = ({0: "batch"},)
+    options = {"dynamic_shapes": shapes} if states == "dynamic" else {}
+    path, exporter = tmp_path / "model.onnx", torch.onnx.export
+    exporter(Projected().eval(), args, path, dynamo=True, verbose=False, **options)
+    message = r"must be \[1, batch, 3\], .* got \[1, [3?], 7\]. PyTorch's exporter lo"
+    with pytest.raises(ValueError, match=message):
+        import_onnx(path)

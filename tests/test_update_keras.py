@@ -165,6 +165,57 @@ def test_weights_alone_of_keras_2(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["keras", "weights.h5", "h5"])
+@pytest.mark.parametrize("name", ["ok", "none"])
+def test_a_gru_without_bias_and_one_beside_it(kind, name, tmp_path):
+    """Weights alone do not tell its reset_after; the network does."""
+    ok = layers.GRU(HIDDEN, name="ok", return_sequences=True)
+    none = layers.GRU(HIDDEN, use_bias=False, name="none", return_sequences=True)
+    model = model_of(ok, none)
+    path, to = tmp_path / f"model.{kind}", tmp_path / f"new.{kind}"
+    save = model.save_weights if kind == "weights.h5" else model.save
+    save(path)
+    new = trained(import_keras(model, name))
+    update_keras(path, new, to=to)
+    if kind == "weights.h5":
+        model.load_weights(to)
+    else:
+        model = keras.saving.load_model(to)
+    x = X if name == "ok" else np.asarray(model.get_layer("ok")(X))
+    y = np.asarray(model.get_layer(name)(x))
+    # As in assert_computes_the_same.
+    np.testing.assert_allclose(new(x)[0], y, rtol=0, atol=2e-6)
+
+
+def test_cells_in_a_file_of_weights_alone(tmp_path):
+    cells = [layers.GRUCell(HIDDEN, name=name) for name in ("a", "b")]
+    rnn = layers.RNN(cells, return_sequences=True, name="r")
+    model = model_of(rnn)
+    path, to = tmp_path / "a.weights.h5", tmp_path / "b.weights.h5"
+    model.save_weights(path)
+    new = trained(import_keras(model, ["r/a", "r/b"]))
+    update_keras(path, new, to=to)
+    model.load_weights(to)
+    assert_computes_the_same(new, rnn)
+
+
+@pytest.mark.parametrize("kind", ["keras", "h5"])
+def test_a_direction_by_itself(kind, tmp_path):
+    inner = layers.LSTM(HIDDEN, return_sequences=True)
+    layer = layers.Bidirectional(inner, merge_mode="mul", name="both")
+    model = model_of(layer)
+    path, to = tmp_path / f"model.{kind}", tmp_path / f"new.{kind}"
+    model.save(path)
+    names = [f"both/{side}_layer" for side in ("forward", "backward")]
+    forward, backward = (import_keras(path, name) for name in names)
+    update_keras(path, new := trained(backward), to=to)
+    y = forward(X)[0] * new(X)[0]
+    loaded = keras.saving.load_model(to).get_layer("both")
+    np.testing.assert_allclose(y, np.asarray(loaded(X)), rtol=0, atol=2e-6)
+    update_keras(model, new)
+    np.testing.assert_allclose(y, np.asarray(layer(X)), rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["keras", "weights.h5", "h5"])
 def test_files_in_bfloat16(kind, tmp_path):
     """Of which h5py knows the bytes alone."""
     layer = layers.GRU(
@@ -208,6 +259,12 @@ def test_what_does_not_fit_is_an_error(tmp_path):
         update_keras(model, net, "b")
     with pytest.raises(ValueError, match="to must be the path of the new file"):
         update_keras(path, net)
+    other = model_of(layers.LSTM(HIDDEN, name="z"))
+    wanted = "update_keras: name must be of 'z' .*, got 'a', of net.places; pass name="
+    with pytest.raises(ValueError, match=wanted):
+        update_keras(other, net)
+    with pytest.raises(ValueError, match=r"update_keras: .* activation one of"):
+        update_keras(model_of(layers.LSTM(HIDDEN, activation="selu", name="a")), net)
     with pytest.raises(FileNotFoundError):
         update_keras(tmp_path / "absent.h5", net, to=tmp_path / "new.h5")
 

@@ -207,6 +207,80 @@ def test_a_weight_that_is_made_of_others_is_refused():
     assert update_pytorch(module, net) is module
 
 
+def pruned(module):
+    return nn.utils.prune.l1_unstructured(module, "weight_hh_l0", 0.5)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda module: nn.utils.weight_norm(module, "weight_hh_l0"),
+        lambda module: nn.utils.parametrizations.weight_norm(module, "weight_hh_l0"),
+        pruned,
+    ],
+    ids=["weight_norm", "parametrization", "pruning"],
+)
+@pytest.mark.parametrize("kind", ["state_dict", "pt", "npz", "safetensors"])
+def test_so_are_arrays_in_parts(form, kind, tmp_path):
+    """But what is no part of these is written."""
+    module = form(nn.LSTM(IN, HIDDEN))
+    state, options = {"a." + k: v for k, v in module.state_dict().items()}, {}
+    if kind != "state_dict":
+        path, options = tmp_path / f"model.{kind}", {"to": tmp_path / f"new.{kind}"}
+        if kind == "pt":
+            torch.save(state, path)
+        elif kind == "npz":
+            arrays: dict[str, Any] = {**arrays_of(state)}
+            np.savez(path, **arrays)
+        else:
+            library("safetensors.torch").save_file(state, path)
+        state = path
+    net = import_pytorch(state)
+    with pytest.raises(ValueError, match="a must have the parameter weight_hh_l0, whi"):
+        update_pytorch(state, trained(net), **options)
+    new = with_layers(net, lambda p: p._replace(w_ih=2 * p.w_ih))
+    of_it = import_pytorch(update_pytorch(state, new, **options))
+    assert_bitwise_equal(of_it.layers, tuple(new.layers))
+
+
+class Alone(nn.Module):
+    """With y alone, as torch.export wants it."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.rnn = network
+        self.requires_grad_(False)
+        self.rnn.weight_hh_l0.requires_grad_(True)
+
+    def forward(self, x):
+        return self.rnn(x)[0]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_program_of_torch_export(name, tmp_path):
+    torch.manual_seed(3)
+    module = Alone(NETWORKS[name]()).eval()
+    before = arrays_of(module.state_dict())
+    program = torch.export.export(module, (torch.from_numpy(X),))
+    relu = "relu" if "relu" in name else None
+    net = replace(
+        import_pytorch(program, nonlinearity=relu), time_major=name in TIME_MAJOR
+    )
+    new = trained(net)
+    assert update_pytorch(program, new) is program
+    assert_runs_as(program.module(), new, False)
+    assert program.state_dict["rnn.weight_hh_l0"].requires_grad
+    assert_bitwise_equal(arrays_of(module.state_dict()), before)
+    torch.export.save(program, tmp_path / "new.pt2")
+    assert_runs_as(torch.export.load(tmp_path / "new.pt2").module(), new, False)
+
+
+def test_what_has_no_arrays():
+    net = import_pytorch(made("LSTM"))
+    with pytest.raises(ValueError, match="must be what import_pytorch takes, got int"):
+        update_pytorch(7, net)
+
+
 def test_what_was_not_trained_is_not_written():
     """Nothing can be written to a module in 8 bits."""
     torch.manual_seed(3)
@@ -241,8 +315,8 @@ def with_layers(net: Imported, change) -> Imported:
         (lambda net: replace(net, activation="tanh"), "activation='relu', got 'tanh'"),
         (lambda net: replace(net, layers=net.layers * 2), "1 layer.s., .* got 2"),
         (
-            lambda net: with_layers(net, lambda p: p._replace(b_hh=None)),
-            "layer 0 must have the arrays of 'encoder.1' .* b_hh .*, got w_ih",
+            lambda net: with_layers(net, lambda p: p._replace(b_ih=None)),
+            "layer 0 must have the arrays of 'encoder.1' .* b_ih .*, got w_ih",
         ),
         (lambda net: replace(net, state_0=(jnp.zeros(7),)), "state_0 must be like"),
     ],

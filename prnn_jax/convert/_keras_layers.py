@@ -12,8 +12,8 @@ from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax.convert._imported import Imported, check_dtype
 from prnn_jax.convert._keras import activations, from_keras, to_keras
+from prnn_jax.convert._keras_cudnn import from_cudnn, to_cudnn
 
-OP = "import_keras"
 #: By class: the layer that has its arrays in our converter's order, and its cell.
 KINDS: dict[str, tuple[str, CellName]] = {
     "LSTM": ("LSTM", "lstm"),
@@ -28,6 +28,8 @@ WRAPPERS = "Bidirectional", "TimeDistributed", "RNN"
 CUDNN = {"activation": "tanh", "recurrent_activation": "sigmoid"}
 #: By class: the layer that has a cell's arrays and options.
 CELLS = {"LSTMCell": "LSTM", "GRUCell": "GRU", "SimpleRNNCell": "SimpleRNN"}
+#: The directions of a Bidirectional layer, as Keras calls them.
+SIDES = "forward_layer", "backward_layer"
 #: In what both layers of a Bidirectional one must be alike.
 _ALIKE = (
     *("units", "activation", "recurrent_activation", "use_bias", "reset_after"),
@@ -37,18 +39,18 @@ _ALIKE = (
 
 @dataclass(frozen=True)
 class Layer:
-    """A recurrent layer, maybe in a Bidirectional one, of a file or of an object.
+    """A recurrent layer, or a Bidirectional one of two, of a file or of an object.
 
     Attributes:
       name: with the names of the models that it is in.
-      kind: its class, of `KINDS`.
+      kind: its class, of `KINDS`; "RNN" of what has other cells, or several.
       config: Keras' own; of weights alone what the caller says of them.
       weights: in the order of Keras.
       of_keras_2: whose functions it has; None where nothing tells.
-      merge: of a Bidirectional layer; otherwise empty.
+      merge: of a Bidirectional layer, maybe None; otherwise empty.
       has_weights_alone: it is of a file that tells nothing of what it computes.
       source: where the weights are: Keras' layer, or the paths of a file's arrays.
-      backward: Keras' description of a Bidirectional layer's own backward_layer.
+      directions: of a Bidirectional layer, each by itself, first forward.
     """
 
     name: str
@@ -56,13 +58,18 @@ class Layer:
     config: Mapping[str, Any]
     weights: Sequence[Any]
     of_keras_2: bool | None
-    merge: str = ""
+    merge: str | None = ""
     has_weights_alone: bool = False
     source: Any = None
-    backward: Mapping[str, Any] | None = None
+    directions: "tuple[Layer, ...]" = ()
+
+    @property
+    def is_bidirectional(self) -> bool:
+        return self.merge != ""
 
     def __str__(self) -> str:
-        return f"{self.name!r} ({'Bidirectional ' if self.merge else ''}{self.kind})"
+        wrapper = "Bidirectional " if self.is_bidirectional else ""
+        return f"{self.name!r} ({wrapper}{self.kind})"
 
 
 def described(
@@ -78,36 +85,53 @@ def described(
         yield Layer(name, kind, config, weights, of_keras_2, source=source)
     elif kind == "RNN":
         yield from _of_cells(name, config, weights, of_keras_2, source)
-    elif kind in ("Bidirectional", "TimeDistributed"):
-        inner = config["layer"]
-        inside, own = class_of(inner), inner["config"]
-        if kind == "TimeDistributed":
-            inner_name = f"{name}/{own.get('name', '')}"
-            yield from described(inner_name, inside, own, weights, of_keras_2, source)
-        elif inside in KINDS:
-            merge, backward = config.get("merge_mode"), config.get("backward_layer")
-            yield Layer(
-                *(name, inside, own, weights, of_keras_2, str(merge)),
-                source=source,
-                backward=backward,
-            )
+    elif kind == "Bidirectional":
+        yield from _both_ways(name, config, weights, of_keras_2, source)
+
+
+def _both_ways(
+    name: str, config: Mapping, weights: Sequence[Any], of_keras_2, source: Any
+) -> Iterator[Layer]:
+    """A Bidirectional layer, if it is of recurrent ones that are known."""
+    forward = config["layer"]
+    count = count_of(forward)
+    if not count:
+        return
+    own, parts = forward["config"], (slice(0, count), slice(count, None))
+    turned = {**own, "go_backwards": not own.get("go_backwards", False)}
+    backward = config.get("backward_layer") or {**forward, "config": turned}
+    directions: list[Layer] = []
+    for side, one, part in zip(SIDES, (forward, backward), parts, strict=True):
+        is_file = isinstance(source, list)
+        directions += described(
+            *(f"{name}/{side}", class_of(one), one["config"], weights[part]),
+            *(of_keras_2, source[part] if is_file else getattr(source, side)),
+        )
+    is_of_cell = len(directions) == 2
+    yield Layer(
+        name,
+        directions[0].kind if is_of_cell else class_of(forward),
+        directions[0].config if is_of_cell else own,
+        weights,
+        of_keras_2,
+        config.get("merge_mode"),
+        source=source,
+        directions=tuple(directions),
+    )
 
 
 def _of_cells(
     name: str, config: Mapping, weights: Sequence[Any], of_keras_2, source: Any
 ) -> Iterator[Layer]:
     """Those of an RNN: of one cell, under the RNN's name, or of several."""
-    cell = config.get("cell")
-    if cell is None:  # a layer of another kind that derives from RNN
+    cells = cells_of(config)
+    if not count_of({"class_name": "RNN", "config": config}):
         return
-    is_one = class_of(cell) != "StackedRNNCells"
-    cells = [cell] if is_one else cell["config"]["cells"]
-    if not all(class_of(one) in CELLS for one in cells):
-        return  # how many arrays another has, nobody knows
+    is_one = class_of(config["cell"]) != "StackedRNNCells"
     first = 0
     for n, one in enumerate(cells):
         own = {**one["config"], "go_backwards": config.get("go_backwards", False)}
-        last = first + (3 if own.get("use_bias", True) else 2)
+        last = first + count_of(one)
         its: Any = source if is_one else None
         if isinstance(source, list):
             its = source[first:last]
@@ -124,39 +148,83 @@ def _of_cells(
         first = last
 
 
+def cells_of(config: Mapping) -> list[Mapping]:
+    """The descriptions of an RNN's cells; none of a layer that only derives from it."""
+    cell = config.get("cell")
+    if cell is None:
+        return []
+    return cell["config"]["cells"] if class_of(cell) == "StackedRNNCells" else [cell]
+
+
+def count_of(description: Mapping) -> int:
+    """How many arrays a recurrent layer or a cell has; 0 of one that is not known."""
+    kind, config = class_of(description), description["config"]
+    if kind in KINDS or kind in CELLS:
+        return 3 if config.get("use_bias", True) else 2
+    parts: Sequence[Mapping] = ()
+    if kind == "RNN":
+        parts = cells_of(config)
+    elif kind == "Bidirectional":
+        parts = config["layer"], config.get("backward_layer") or config["layer"]
+    counts = [count_of(one) for one in parts]
+    return sum(counts) if all(counts) else 0
+
+
 def class_of(description: Mapping) -> str:
-    """The class of a layer, of ours that of Keras from which it derives."""
-    return str(description["class_name"]).removeprefix("prnn_jax>")
+    """The class of a layer, of ours that of Keras from which it derives.
+
+    One's own of the same name has that of its package or module in front.
+    """
+    name, registered = description["class_name"], description.get("registered_name")
+    if registered and not _is_of_keras(description.get("module")):
+        package = "" if ">" in registered else f"{description.get('module')}>"
+        name = f"{package}{registered}"
+    return str(name).removeprefix("prnn_jax>")
 
 
-def network(layer: Layer) -> Imported:
+def _is_of_keras(module: Any) -> bool:
+    return str(module).partition(".")[0] in ("keras", "tf_keras")
+
+
+def is_of_keras_2(version: str) -> bool:
+    return version.partition(".")[0] in ("1", "2")
+
+
+def network(op: str, layer: Layer) -> Imported:
     """What computes the same as the layer.
 
     Raises:
-      ValueError: nothing does.
+      ValueError: nothing does; in the words of `op`.
     """
+    _check_kind(op, layer)
     converted, cell = KINDS[layer.kind]
+    given = _got(layer, "merge_mode", layer.merge)
     check(
         layer.merge in ("", "concat", "sum"),
-        f"{OP}: {layer} must have merge_mode 'concat' or 'sum', got {layer.merge!r}"
-        f"{_ask(layer, 'merge_mode')}.",
+        f"{op}: {layer} must have merge_mode 'concat' or 'sum'{given}, or import its "
+        f"directions one by one, by name: {_names(layer.directions)}.",
     )
-    _check_directions(layer)
-    chosen = _activations(layer)
+    _check_directions(op, layer)
+    chosen = _activations(op, layer)
     weights = list(layer.weights)
-    check(len(weights) > 0, f"{OP}: {layer} must have weights, and has none yet.")
+    check(
+        len(weights) > 0,
+        f"{op}: {layer} must have weights, and has none yet, or in a file none that "
+        "can be told from another layer's; build the model, and give its layers names "
+        "of their own.",
+    )
     reset_after = has_reset_after(layer)
     if layer.kind.startswith("CuDNN"):
-        weights = _from_cudnn(layer, weights, converted)
+        weights = from_cudnn(op, layer, weights, converted)
     for array in weights:
-        check_dtype(OP, f"a weight of {layer}", array, "build it with dtype")
+        check_dtype(op, f"a weight of {layer}", array, "build it with dtype")
     params = from_keras(converted, weights, reset_after=reset_after)
     return Imported(
         layers=(params,),
         cell=cell,
         name=layer.name,
         places=(layer.name,),
-        bidirectional=bool(layer.merge),
+        bidirectional=layer.is_bidirectional,
         merge="sum" if layer.merge == "sum" else "concat",
         reverse=bool(layer.config.get("go_backwards", False)),
         time_major=bool(layer.config.get("time_major", False)),
@@ -175,20 +243,46 @@ def _clip(described: Sequence[Any] | None) -> Clip | None:
     return Clip(pre_activations, state, *others)
 
 
-def _check_directions(layer: Layer) -> None:
-    """A Bidirectional layer's two must compute the same, which `Imported` does."""
-    if layer.backward is None:
+def _check_kind(op: str, layer: Layer) -> None:
+    """A layer of a kind of ours, or what is to be imported instead."""
+    check(
+        not layer.is_bidirectional or len(layer.directions) == 2,
+        f"{op}: {layer} must have one cell of Keras in each direction; import the "
+        f"cells one by one, by name: {_names(layer.directions)}.",
+    )
+    if not layer.has_weights_alone:
         return
-    kind, other = class_of(layer.backward), layer.backward["config"]
-    ways = {"class": (layer.kind, kind)} | {
-        name: tuple(_name_of(config.get(name)) for config in (layer.config, other))
+    check(
+        layer.kind in KINDS,
+        f"{op}: {layer} must have a recurrent kernel [hidden, G*hidden] of G = 1, 3 "
+        f"or 4 gates, got {list(layer.weights[1].shape)}.",
+    )
+    check(
+        layer.kind != "GRU" or layer.config["reset_after"] is not None,
+        f"{op}: {layer} must have a bias, which tells whether it has reset_after; "
+        "without one give its arrays to from_keras, with reset_after=.",
+    )
+
+
+def _names(layers: Sequence[Layer]) -> str:
+    return ", ".join(repr(one.name) for one in layers)
+
+
+def _check_directions(op: str, layer: Layer) -> None:
+    """A Bidirectional layer's two must compute the same, which `Imported` does."""
+    if not layer.is_bidirectional:
+        return
+    forward, backward = layer.directions
+    ways = {"class": (forward.kind, backward.kind)} | {
+        name: tuple(_name_of(one.config.get(name)) for one in layer.directions)
         for name in _ALIKE
     }
     for name, (one, its) in ways.items():
         check(
             one == its,
-            f"{OP}: {layer} must have a backward_layer like its layer, whose {name} is "
-            f"{one!r}, got {its!r}.",
+            f"{op}: {layer} must have a backward_layer like its layer, whose {name} is "
+            f"{one!r}, got {its!r}; import them one by one, by name: "
+            f"{_names(layer.directions)}.",
         )
 
 
@@ -199,7 +293,7 @@ def has_reset_after(layer: Layer) -> bool:
     return layer.kind == "GRU" and bool(layer.config.get("reset_after", False))
 
 
-def _activations(layer: Layer) -> dict[str, Any]:
+def _activations(op: str, layer: Layer) -> dict[str, Any]:
     """Ours, for arrays do not tell them."""
     ours = {"activation": "activation"}
     if layer.kind != "SimpleRNN":
@@ -209,7 +303,7 @@ def _activations(layer: Layer) -> dict[str, Any]:
             given = layer.config.get(keras_name)
             check(
                 given in (None, its) or not layer.has_weights_alone,
-                f"{OP}: {layer} must have {keras_name} {its!r}, as cuDNN has, whose "
+                f"{op}: {layer} must have {keras_name} {its!r}, as cuDNN has, whose "
                 f"arrays it has, got {given!r}.",
             )
         return {}
@@ -219,24 +313,26 @@ def _activations(layer: Layer) -> dict[str, Any]:
         given: Any = _name_of(layer.config.get(keras_name))
         check(
             given in known,
-            f"{OP}: {layer} must have {keras_name} one of "
-            f"{', '.join(map(repr, known))}, got {given!r}"
-            f"{_ask(layer, keras_name)}.",
+            f"{op}: {layer} must have {keras_name} one of "
+            f"{', '.join(map(repr, known))}{_got(layer, keras_name, given)}.",
         )
         check(
             given != "hard_sigmoid" or layer.of_keras_2 is not None,
-            f"{OP}: {layer} has hard_sigmoid, which Keras 2 and 3 define differently, "
-            "but the file must have the attribute keras_version to tell which; add it.",
+            f"{op}: {layer} has hard_sigmoid, which Keras 2 and 3 define differently, "
+            "but the file must have the attribute keras_version to tell which; add it: "
+            'with h5py.File(path, "a") as file: file.attrs["keras_version"] = "2.15.0" '
+            'or "3.0.0", as the Keras that wrote it.',
         )
         options[option] = known[given]
     return options
 
 
-def _ask(layer: Layer, option: str) -> str:
-    """What to do about an option that weights alone do not tell."""
+def _got(layer: Layer, option: str, given: Any) -> str:
+    """What came, and what to do about an option that weights alone do not tell."""
     if not layer.has_weights_alone:
-        return ""
-    return f"; the file has weights alone, which do not tell it: pass {option}="
+        return f", got {given!r}"
+    got = "" if given is None else f", got {given!r}"
+    return f"{got}; the file has weights alone, which do not tell it: pass {option}="
 
 
 def _name_of(activation: Any) -> Any:
@@ -247,63 +343,14 @@ def _name_of(activation: Any) -> Any:
     """
     if not isinstance(activation, Mapping):
         return activation
-    inner, module = activation.get("config"), str(activation.get("module"))
+    inner, module = activation.get("config"), activation.get("module")
     if not isinstance(inner, str):
         return activation.get("class_name")
-    is_keras = module.partition(".")[0] in ("keras", "tf_keras")
-    return inner if is_keras else f"{inner} of {module}, not Keras' own"
-
-
-def _from_cudnn(layer: Layer, weights: list, converted: str) -> list[np.ndarray]:
-    """The arrays of CuDNNLSTM and CuDNNGRU as those of LSTM and GRU.
-
-    Each gate's kernel is cuDNN's `[hidden, input]` under the shape of Keras', its
-    recurrent kernel transposed; there are two biases, one after the other.
-    """
-    gates = {"LSTM": 4, "GRU": 3}[converted]
-    check(
-        len(weights) in (3, 6),
-        f"{OP}: {layer} must have a kernel, a recurrent kernel and a bias for each "
-        f"direction, got {len(weights)} arrays.",
-    )
-    made: list[np.ndarray] = []
-    for first in range(0, len(weights), 3):
-        kernel, recurrent, bias = (np.asarray(w) for w in weights[first : first + 3])
-        inputs, hidden = len(kernel), len(recurrent)
-        shapes = [
-            (inputs, gates * hidden),
-            (hidden, gates * hidden),
-            (2 * gates * hidden,),
-        ]
-        check(
-            [kernel.shape, recurrent.shape, bias.shape] == shapes,
-            f"{OP}: {layer} must have arrays of the shapes {shapes}, got "
-            f"{[kernel.shape, recurrent.shape, bias.shape]}.",
-        )
-        of_gates = np.split(kernel, gates, 1)
-        made.append(np.concatenate([k.reshape(hidden, inputs).T for k in of_gates], 1))
-        made.append(np.concatenate([k.T for k in np.split(recurrent, gates, 1)], 1))
-        two = bias.reshape(2, -1)
-        made.append(two if converted == "GRU" else two.sum(0))
-    return made
+    return inner if _is_of_keras(module) else f"{inner} of {module}, not Keras' own"
 
 
 def weights_of(layer: Layer, params: Params) -> list[np.ndarray]:
     """The arrays that the layer has for some parameters: the inverse of `network`."""
     converted, _ = KINDS[layer.kind]
     arrays = to_keras(converted, params, reset_after=has_reset_after(layer))
-    return _to_cudnn(arrays) if layer.kind.startswith("CuDNN") else arrays
-
-
-def _to_cudnn(arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """The inverse of `_from_cudnn`; of an LSTM's two biases the second is zero."""
-    made: list[np.ndarray] = []
-    for first in range(0, len(arrays), 3):
-        kernel, recurrent, bias = arrays[first : first + 3]
-        gates = recurrent.shape[1] // len(recurrent)
-        of_gates = np.split(kernel, gates, 1)
-        made.append(np.concatenate([k.T.reshape(k.shape) for k in of_gates], 1))
-        made.append(np.concatenate([k.T for k in np.split(recurrent, gates, 1)], 1))
-        two = bias if bias.ndim == 2 else np.stack([bias, np.zeros_like(bias)])
-        made.append(two.reshape(-1))
-    return made
+    return to_cudnn(arrays) if layer.kind.startswith("CuDNN") else arrays

@@ -1,28 +1,30 @@
 """Whole models of Keras 2 and 3: layers, models, files of these."""
 
+import importlib
 import json
 import os
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prnn_jax._given.checks import check
 from prnn_jax.convert._imported import Imported, joined
-from prnn_jax.convert._keras_files import of_h5
+from prnn_jax.convert._keras_files import is_h5, of_archive, of_h5, read_archive
 from prnn_jax.convert._keras_functions import config_of
 from prnn_jax.convert._keras_layers import (
     KINDS,
-    OP,
     WRAPPERS,
     Layer,
     described,
+    is_of_keras_2,
     network,
 )
 from prnn_jax.convert._keras_weights import Told
 
+_OP = "import_keras"
+#: Packages that have Keras' own classes, and ours that compute the same.
+_HOMES = "keras", "tf_keras", "tensorflow", "prnn_jax"
 _KNOWN = *KINDS, *WRAPPERS
 
 
@@ -47,15 +49,17 @@ def import_keras(
     A file of `save_weights` has arrays alone. Those tell what a layer is, but not which
     activations it has, nor how a Bidirectional one joins its directions: say so, in
     Keras' words. Nor do they tell go_backwards, for which there is
-    `dataclasses.replace(net, reverse=True)`.
+    `dataclasses.replace(net, reverse=True)`, nor, before Keras 3.6, whose hard_sigmoid
+    is meant: a file without the attribute keras_version is refused then.
 
     Args:
-      model: a layer or a model, or the path of a `.keras` file, which Keras reads, or
-        of an `.h5` or `.hdf5` file of Keras 2 or 3, which h5py reads; in it LSTM, GRU
-        or SimpleRNN, CuDNNLSTM or CuDNNGRU, alone, in a Bidirectional or
-        TimeDistributed layer, or as the cells of an RNN; in layers of one's own, too.
-      name: of the layer, where there are several. A sequence of names: the layers of
-        a network.
+      model: a layer or a model, or the path of a `.keras` file of Keras 3, which Keras
+        reads, or of a `.keras`, `.h5` or `.hdf5` file of Keras 2, or an `.h5` of Keras
+        3, which h5py reads; in it LSTM, GRU or SimpleRNN, CuDNNLSTM or CuDNNGRU, alone,
+        in a Bidirectional or TimeDistributed layer, or as the cells of an RNN; of an
+        object in layers of one's own, too.
+      name: of the layer, where there are several; "bi/forward_layer" is one direction
+        of a Bidirectional layer "bi". A sequence of names: the layers of a network.
       activation: of a file of weights alone, as all that follow: the layer's, such as
         "tanh". Weights of CuDNNLSTM and CuDNNGRU need none.
       recurrent_activation: the LSTM's or the GRU's, such as "sigmoid", or
@@ -76,39 +80,53 @@ def import_keras(
       ImportError: keras or h5py is needed to read a file, and missing.
     """
     told = Told(activation, recurrent_activation, merge_mode)
-    return joined(OP, [network(layer) for layer in chosen(model, name, told)])
+    layers = chosen(_OP, model, name, told)
+    return joined(_OP, [network(_OP, layer) for layer in layers])
 
 
-def chosen(model: Any, name: str | Sequence[str] | None, told: Told) -> list[Layer]:
-    """The layers of a network, the first one first."""
-    layers = list(_layers(model, told))
-    found = {layer.name: layer for layer in layers}
+def chosen(
+    op: str,
+    model: Any,
+    name: str | Sequence[str] | None,
+    told: Told,
+    remedy: str = "",
+) -> list[Layer]:
+    """The layers of a network, the first one first.
+
+    Raises:
+      ValueError: there are none; in the words of `op`, with a remedy for a wrong name.
+    """
+    layers = list(_layers(op, model, told))
+    parts = [one for layer in layers for one in layer.directions]
+    found = {layer.name: layer for layer in (*parts, *layers)}
     listed = ", ".join(map(str, layers))
+    is_file = isinstance(model, (str, os.PathLike))
+    hidden = ", or in layers of one's own, which only the model itself shows; pass it"
     check(
         len(found) > 0,
-        f"{OP}: the model must have a layer {', '.join(KINDS)}, or one of these, or "
-        f"their cells, in {', '.join(WRAPPERS)}; it has none.",
+        f"{op}: the model must have a layer {', '.join(KINDS)}, or one of these, or "
+        f"their cells, in {', '.join(WRAPPERS)}; it has none{hidden * is_file}.",
     )
     if name is None:
         check(
-            len(found) == 1,
-            f"{OP}: name must say which layer is meant, one of {listed}.",
+            len({layer.name for layer in layers}) == 1,
+            f"{op}: name must say which layer is meant, one of {listed}.",
         )
-        name = next(iter(found))
+        name = layers[0].name
     names = [name] if isinstance(name, str) else list(name)
     for one in names:
-        check(one in found, f"{OP}: name must be of {listed}, got {one!r}.")
+        check(one in found, f"{op}: name must be of {listed}, got {one!r}{remedy}.")
     for one in names:
-        called = sum(layer.name == one for layer in layers)
+        called = sum(layer.name == one for layer in (*layers, *parts))
         check(
             called == 1,
-            f"{OP}: the layers must have names of their own, got {called} that are "
+            f"{op}: the layers must have names of their own, got {called} that are "
             f"called {one!r}: {listed}. Import the layer itself, or give it another "
             "name.",
         )
         check(
             found[one].has_weights_alone or told == Told(),
-            f"{OP}: activation, recurrent_activation and merge_mode must not be given "
+            f"{op}: activation, recurrent_activation and merge_mode must not be given "
             f"for {found[one]}, whose model tells them; they are for files of weights "
             "alone.",
         )
@@ -118,12 +136,12 @@ def chosen(model: Any, name: str | Sequence[str] | None, told: Told) -> list[Lay
 # ---- where layers are ----------------------------------------------------------------
 
 
-def _layers(model: Any, told: Told) -> Iterator[Layer]:
+def _layers(op: str, model: Any, told: Told) -> Iterator[Layer]:
     if isinstance(model, (str, os.PathLike)):
-        return _of_file(Path(model), told)
+        return iter(_of_file(op, Path(model), told))
     check(
         hasattr(model, "get_config") and hasattr(model, "get_weights"),
-        f"{OP}: model must be a layer or a model of Keras, or the path of one, got "
+        f"{op}: model must be a layer or a model of Keras, or the path of one, got "
         f"{type(model).__name__}.",
     )
     return _of_object(model)
@@ -147,7 +165,7 @@ def _of_object(layer: Any, around: str | None = None) -> Iterator[Layer]:
 
 
 def _is_of_keras_2(layer: Any) -> bool:
-    return str(getattr(_package_of(layer), "__version__", "3")).startswith("2")
+    return is_of_keras_2(str(getattr(_package_of(layer), "__version__", "3")))
 
 
 def _package_of(layer: Any) -> Any:
@@ -161,54 +179,70 @@ def _package_of(layer: Any) -> Any:
 
 
 def _class_of(layer: Any) -> str:
-    """The name of Keras' own class that an object is of."""
+    """The name of Keras' own class that an object is of.
+
+    One's own that computes something else has its module in front.
+    """
     for kind in type(layer).__mro__:
-        if kind.__name__ in _KNOWN and "keras" in kind.__module__:
-            return kind.__name__
+        if kind.__module__.partition(".")[0] in _HOMES:
+            if kind.__name__ in _KNOWN:
+                return kind.__name__
+        elif "call" in vars(kind):
+            return f"{kind.__module__}>{kind.__name__}"
     return type(layer).__name__
 
 
-def _of_file(path: Path, told: Told) -> Iterator[Layer]:
+def _of_file(op: str, path: Path, told: Told) -> Sequence[Layer]:
+    check(
+        not path.is_dir() and path.suffix != ".index" and not _is_checkpoint(path),
+        f"{op}: {path} must be a file .keras, .h5 or .hdf5, and is a SavedModel or a "
+        'checkpoint of TensorFlow; load it with tf_keras, and model.save("model.h5").',
+    )
     if not path.exists():
         raise FileNotFoundError(path)
-    if path.suffix == ".keras":
-        return _of_keras_file(path)
+    if path.suffix == ".keras" and not is_h5(path):
+        return _of_keras_file(op, path)
     check(
-        path.suffix in (".h5", ".hdf5"),
-        f"{OP}: {path} must be a file .keras, .h5 or .hdf5.",
+        path.suffix in (".keras", ".h5", ".hdf5"),
+        f"{op}: {path} must be a file .keras, .h5 or .hdf5.",
     )
-    return iter(of_h5(path, told))
+    return of_h5(op, path, told)
 
 
-def _of_keras_file(path: Path) -> Iterator[Layer]:
+def _is_checkpoint(path: Path) -> bool:
+    """Whether it is the common beginning of a checkpoint's files."""
+    return not path.exists() and path.with_name(f"{path.name}.index").exists()
+
+
+def _of_keras_file(op: str, path: Path) -> Sequence[Layer]:
+    metadata, config = read_archive(op, path, "metadata.json", "config.json")
+    try:
+        version = str(json.loads(metadata)["keras_version"])
+    except (LookupError, ValueError, TypeError) as error:
+        raise ValueError(
+            f"{op}: metadata.json of {path} must have keras_version: {error}"
+        ) from error
+    if is_of_keras_2(version):
+        return of_archive(op, path)
     try:
         import keras
     except ModuleNotFoundError as error:
         if error.name != "keras":
             raise ImportError(
-                f"{OP}: {path} needs keras, whose backend lacks the package "
+                f"{op}: {path} needs keras, whose backend lacks the package "
                 f"{error.name}; install it, or set KERAS_BACKEND=jax."
             ) from error
-        message = f"{OP}: {path} needs the package keras: pip install keras."
+        message = f"{op}: {path} needs the package keras: pip install keras."
         raise ImportError(message) from error
-    try:
-        with zipfile.ZipFile(path) as file:
-            version = str(json.loads(file.read("metadata.json"))["keras_version"])
-            file.getinfo("config.json")
-    except (zipfile.BadZipFile, LookupError, ValueError, TypeError) as error:
-        raise ValueError(
-            f"{OP}: {path} must be a file of Keras' model.save, an archive with "
-            f"metadata.json and config.json: {error}"
-        ) from error
-    of_keras_2 = version.startswith("2")
+    if b'"prnn_jax>' in config:
+        importlib.import_module("prnn_jax.keras")  # registers its layers
     try:
         model = keras.saving.load_model(path, compile=False)
     except (TypeError, ValueError, LookupError, AttributeError, ImportError) as error:
         reason = str(error).rpartition("Exception encountered: ")[2].strip()
         raise ValueError(
-            f"{OP}: {path} must be a model that Keras can load. Import the modules "
+            f"{op}: {path} must be a model that Keras can load. Import the modules "
             "that define and register its own layers before, or import an .h5 of it, "
             f"which is read without them. Keras says: {reason}"
         ) from error
-    for layer in _of_object(model):
-        yield replace(layer, of_keras_2=of_keras_2)
+    return list(_of_object(model))

@@ -13,18 +13,18 @@ import numpy as np
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax.convert._imported import Imported, joined
+from prnn_jax.convert._keras_files import WEIGHTS, is_h5
 from prnn_jax.convert._keras_layers import Layer, network, weights_of
 from prnn_jax.convert._keras_models import chosen
 from prnn_jax.convert._keras_weights import Told, of_weights, put
 from prnn_jax.convert._updates import (
     changed,
-    check_fits,
     check_network,
     destination,
+    fitted,
 )
 
 _OP = "update_keras"
-_WEIGHTS = "model.weights.h5"
 #: What files of weights alone do not tell.
 _TOLD = "activation", "gate_activation", "reverse"
 
@@ -60,15 +60,19 @@ def update_keras(
     Raises:
       ValueError: the model has no such layer (says so as `import_keras`), or one of
         another cell, activation, or shape; a `.keras` file keeps its weights in another
-        way than Keras 3; `to` is missing, or given for an object.
+        way than Keras 2, 3.6 and later; `to` is missing, or given for an object.
       FileNotFoundError: there is no such file.
       ImportError: keras or h5py is needed to read a file, and missing.
     """
     check_network(_OP, net)
     to = destination(_OP, model, to)
-    layers = chosen(model, (net.places or None) if name is None else name, Told())
+    remedy = ", of net.places; pass name= to say which layer it is here"
+    if name is None:
+        layers = chosen(_OP, model, net.places or None, Told(), remedy)
+    else:
+        layers = chosen(_OP, model, name, Told())
     there = joined(_OP, [_network(layer, net) for layer in layers])
-    check_fits(_OP, net, there)
+    net = fitted(_OP, net, there)
     new = [
         (layer, _new(layer, *params))
         for layer, *params in zip(layers, net.layers, there.layers, strict=True)
@@ -81,7 +85,7 @@ def update_keras(
                     [arrays.get(n, a) for n, a in enumerate(given)]
                 )
         return model
-    if to.suffix == ".keras":
+    if to.suffix == ".keras" and not is_h5(Path(model)):
         _write_keras(Path(model), to, new)
     else:
         shutil.copyfile(model, to)
@@ -92,11 +96,14 @@ def update_keras(
 def _network(layer: Layer, net: Imported) -> Imported:
     """What a layer computes; as `net` says, where a file of weights alone does not."""
     if not layer.has_weights_alone:
-        return network(layer)
-    config = {**layer.config, "activation": "tanh", "recurrent_activation": "sigmoid"}
-    merge = "concat" if layer.merge else ""
+        return network(_OP, layer)
+    known: dict[str, Any] = {"activation": "tanh", "recurrent_activation": "sigmoid"}
+    if layer.config["reset_after"] is None:  # without a bias
+        known["reset_after"] = net.reset_after
+    config = {**layer.config, **known}
+    merge = "concat" if layer.is_bidirectional else ""
     told = {name: getattr(net, name) for name in _TOLD}
-    return replace(network(replace(layer, config=config, merge=merge)), **told)
+    return replace(network(_OP, replace(layer, config=config, merge=merge)), **told)
 
 
 def _new(layer: Layer, params: Params, there: Params) -> dict[int, np.ndarray]:
@@ -118,25 +125,34 @@ def _write(file: Any, new: Sequence[tuple[Layer, dict[int, np.ndarray]]]) -> Non
 def _write_keras(
     path: Path, to: Path, new: Sequence[tuple[Layer, dict[int, np.ndarray]]]
 ) -> None:
-    """The archive with other arrays in its file of weights."""
+    """The archive with other arrays in its file of weights.
+
+    Of Keras 2 it is known where these are; Keras 3 has read the others.
+    """
     import h5py
 
     with zipfile.ZipFile(path) as archive:
-        weights = io.BytesIO(archive.read(_WEIGHTS))
+        weights = io.BytesIO(archive.read(WEIGHTS))
         with h5py.File(weights) as h5:
-            stored = {layer.name: layer for layer in of_weights(h5, Told())}
+            stored = {
+                one.name: one
+                for layer in of_weights(h5, Told())
+                for one in (layer, *layer.directions)
+            }
         for layer, _ in new:
+            if isinstance(layer.source, list):
+                stored[layer.name] = layer
             in_file = stored.get(layer.name)
             check(
                 in_file is not None and _are_same(in_file.weights, layer.weights),
                 f"{_OP}: {path} must keep the weights of {layer} under this name in "
-                f"{_WEIGHTS}, as Keras 3 does; load the model with Keras, and update "
+                f"{WEIGHTS}, as Keras 3 does; load the model with Keras, and update "
                 "and save that.",
             )
         _write(weights, [(stored[layer.name], arrays) for layer, arrays in new])
         with zipfile.ZipFile(to, "w") as made:
             for one in archive.infolist():
-                is_new = one.filename == _WEIGHTS
+                is_new = one.filename == WEIGHTS
                 content = weights.getvalue() if is_new else archive.read(one)
                 made.writestr(one, content)
 

@@ -109,9 +109,20 @@ def to_onnx(cell: str, params: Params) -> dict[str, np.ndarray]:
     Raises:
       ValueError: shapes do not fit.
     """
-    op = "to_onnx"
+    return arrays_of("to_onnx", cell, params)
+
+
+def arrays_of(op: str, cell: str, params: Params) -> dict[str, np.ndarray]:
+    """`to_onnx` in the words of `op`."""
     layout = _arrays.layout_of(op, _LAYOUTS, cell)
     lead = _arrays.lead_of(op, params)
+    w_hr = params.w_hr
+    check(
+        w_hr is None,
+        f"{op}: ONNX's LSTM has no projection, so params.w_hr must be None, got "
+        f"{None if w_hr is None else list(w_hr.shape)}. The same is computed by a "
+        "layer without, of w_hh = w_hr @ w_hh, and a product of its y with w_hr.",
+    )
     peepholes, params = params.peepholes, params._replace(peepholes=None)
     _arrays.check_params(op, layout, params, lead)
     check(

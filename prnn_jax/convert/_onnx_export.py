@@ -14,7 +14,7 @@ from prnn_jax._given import checks
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import BidirectionalParams, Params
 from prnn_jax._given.statics import flag
-from prnn_jax.convert._onnx import to_onnx
+from prnn_jax.convert._onnx import arrays_of
 from prnn_jax.convert._onnx_activations import attributes_of
 
 _OP = "export_onnx"
@@ -103,7 +103,7 @@ def export_onnx(
             not isinstance(params, BidirectionalParams) or directions == 2,
             f"{_OP}: layer {n} has two directions; write bidirectional=True.",
         )
-        arrays = to_onnx(operator, params)
+        arrays = arrays_of(_OP, operator, params)
         hidden = params.w_hh.shape[-2]
         check(
             arrays["R"].shape[0] == directions and arrays["W"].dtype == np.float32,

@@ -142,8 +142,13 @@ class Scope:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Of a value, where the model fixes all sizes of it; None of all others."""
+        sizes = self.sizes(name)
+        return sizes if sizes is not None and all(sizes) else None
+
+    def sizes(self, name: str) -> tuple[int, ...] | None:
+        """Of a value's axes, 0 where the model does not fix it; None if unknown."""
         if self._outer is not None:
-            return self._outer.shape(name)
+            return self._outer.sizes(name)
         if self._shapes is None:
             self._shapes = _shapes_of(self._graph, self._opsets)
         return self._shapes.get(name)
@@ -196,7 +201,7 @@ class Scope:
 
 
 def _shapes_of(graph: Any, opsets: Any) -> dict[str, tuple[int, ...]]:
-    """Those that a graph and those inside of it fix, as ONNX works them out."""
+    """Those of a graph and of those inside of it, as ONNX works them out."""
     from google.protobuf.message import EncodeError
     from onnx import helper, shape_inference
 
@@ -213,8 +218,7 @@ def _shapes_of(graph: Any, opsets: Any) -> dict[str, tuple[int, ...]]:
             kind = value.type.tensor_type
             if kind.HasField("shape"):
                 sizes = tuple(axis.dim_value for axis in kind.shape.dim)
-                if all(sizes):  # one that is not fixed is 0
-                    shapes[value.name] = sizes
+                shapes[value.name] = sizes  # one that is not fixed is 0
         attributes = [a for node in one.node for a in node.attribute]
         todo += [inner for a in attributes for inner in (a.g, *a.graphs) if inner.node]
     return shapes

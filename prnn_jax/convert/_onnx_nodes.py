@@ -23,6 +23,9 @@ _OP = "import_onnx"
 _CELLS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
 #: ONNX Runtime's, of weights in 8 bits.
 _QUANTIZED = "DynamicQuantizeLSTM"
+_PROJECTED = (
+    "PyTorch's exporter loses proj_size: import_pytorch takes the model itself."
+)
 
 
 def operator_of(node: Node) -> str | None:
@@ -151,8 +154,7 @@ def _check_options(node: Node, where: str, arrays: dict[str, Any]) -> None:
     check(
         hidden is None or np.shape(recurrent)[-1:] == (hidden,),
         f"{_OP}: {where} must have R [directions, G*hidden, hidden] with its "
-        f"hidden_size {hidden}, got {list(np.shape(recurrent))}. PyTorch's exporter "
-        "loses proj_size: import_pytorch takes the model itself.",
+        f"hidden_size {hidden}, got {list(np.shape(recurrent))}. {_PROJECTED}",
     )
 
 
@@ -207,15 +209,23 @@ def _state(
         )
     hidden, states = params.w_hh.shape[-2], []
     for position in positions:
-        state = node.constant(position)
+        state, name = node.constant(position), node.input(position)
+        sizes = np.shape(state) if state is not None else node.scope.sizes(name)
+        check(
+            not sizes or node.is_written or sizes[-1] in (0, hidden),
+            f"{_OP}: the initial state of {where}, {name!r}, must be [{directions}, "
+            f"batch, {hidden}], of its directions and its R, got "
+            f"[{', '.join(str(n or '?') for n in sizes or ())}]."
+            f"{f' {_PROJECTED}' if position == 6 else ''}",
+        )
         if state is None or (node.is_written and not state.any()):
             state = np.zeros((directions, 1, hidden))
         elif node.attribute("layout", 0) and state.ndim == 3:
             state = np.moveaxis(state, 0, 1)
         check(
-            state.ndim == 3 and state.shape[::2] == (directions, hidden),
-            f"{_OP}: the initial state of {where} must be [directions, batch, hidden], "
-            f"got {list(state.shape)}.",
+            state.ndim == 3 and len(state) == directions,
+            f"{_OP}: the initial state of {where}, {name!r}, must be [{directions}, "
+            f"batch, {hidden}], of its directions and its R, got {list(state.shape)}.",
         )
         states.append(state if directions == 2 else state[0])
     if not any(state.any() for state in states):

@@ -15,9 +15,9 @@ from prnn_jax.convert._onnx_graph import Node
 from prnn_jax.convert._onnx_models import are_one, loaded, of_layer, recurrent_nodes
 from prnn_jax.convert._updates import (
     changed,
-    check_fits,
     check_network,
     destination,
+    fitted,
     in_dtype,
 )
 
@@ -76,7 +76,7 @@ def update_onnx(
     names = net.places if name is None else (name,) if isinstance(name, str) else name
     layers = _layers(net, found, tuple(names))
     there = joined(_OP, [of_layer(layer) for layer in layers])
-    check_fits(_OP, net, there)
+    net = fitted(_OP, net, there)
     are_same = len(names) == 1 and are_one(list(found.values()))
     new = [
         array for n in range(len(layers)) for array in _new(n, layers[n], net, there)

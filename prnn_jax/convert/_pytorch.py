@@ -63,12 +63,21 @@ def from_pytorch(cell: str, state_dict: Mapping[str, Any]) -> tuple[Params, ...]
       ValueError: arrays are missing, unknown, or of wrong shapes.
     """
     op = "from_pytorch"
-    layout = _arrays.layout_of(op, _LAYOUTS, cell)
+    _arrays.layout_of(op, _LAYOUTS, cell)
     _arrays.check_mapping(op, "state_dict", state_dict, "module.state_dict()")
     state_dict = {str(name): value for name, value in state_dict.items()}
+    hint = "pass the state_dict of the layer itself, with no prefix in the names"
+    return layers_of(op, cell, state_dict, hint)
+
+
+def layers_of(
+    op: str, cell: str, state_dict: Mapping[str, Any], hint: str
+) -> tuple[Params, ...]:
+    """`from_pytorch` in the words of `op`, with what to do where arrays are missing."""
+    layout = _LAYOUTS[cell]
     if cell == "LSTM" and any(name.startswith(_PROJECTED) for name in state_dict):
         layout = replace(layout, w_hr=(_PROJECTED,))
-    layers = max(sum(bool(re.search(r"^weight_hh_l\d+$", n)) for n in state_dict), 1)
+    layers = max(len(set(re.findall(r"_l(\d+)", " ".join(state_dict)))), 1)
     directions = 2 if any(name.endswith("_reverse") for name in state_dict) else 1
     sides = _sides(layout, layers, directions)
     has_bias = any(name.startswith("bias_") for name in state_dict)
@@ -76,7 +85,7 @@ def from_pytorch(cell: str, state_dict: Mapping[str, Any]) -> tuple[Params, ...]
         op,
         [name for s in sides for name in (s.names if has_bias else s.weights)],
         state_dict,
-        hint="pass the state_dict of the layer itself, with no prefix in the names",
+        hint=hint,
     )
     each = [{n: state_dict[n] for n in s.names if n in state_dict} for s in sides]
     read = [_arrays.read(op, *side) for side in zip(sides, each, strict=True)]

@@ -1,11 +1,7 @@
 """Whole models of PyTorch: modules, TorchScript, state_dicts, files of these."""
 
-import pickle
 import re
-import struct
-import zipfile
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +10,16 @@ import numpy as np
 from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
 from prnn_jax.convert import _arrays
-from prnn_jax.convert._imported import Imported, check_dtype
-from prnn_jax.convert._pytorch import from_pytorch
-from prnn_jax.convert._torch_weights import dequantized, effective, is_of_weights, whole
+from prnn_jax.convert._imported import Imported, check_dtype, joined
+from prnn_jax.convert._pytorch import layers_of
+from prnn_jax.convert._torch_files import read
+from prnn_jax.convert._torch_weights import (
+    dequantized,
+    effective,
+    is_of_weights,
+    keys_of,
+    whole,
+)
 
 _OP = "import_pytorch"
 _CELLS: dict[int, tuple[str, CellName]] = {
@@ -30,22 +33,18 @@ _MODULES: dict[str, tuple[str, CellName]] = {
     for kind in ("", "Cell")
 }
 _NAMES = ", ".join(f"torch.nn.{name}" for name in _MODULES)
-#: The arrays of a layer, or of a cell, whole or by a first letter, as in "enc_w_ih";
-#: what is before them is a name.
-_ARRAY = re.compile(
-    r"(?:(.*)[._])?(weight|bias|w|b)(_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)"
-)
-_WHOLE = {"w": "weight", "b": "bias"}
-#: What readers raise of files that are damaged, or of another kind.
-_DAMAGED = (
-    *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
-    *(ValueError, TypeError, AttributeError),
+#: Where PyTorch has those of them that are imported: of floats, and of weights alone
+#: in 8 bits. Others of these names round what they compute, too.
+_HOMES = "torch.nn.modules.rnn", "torch.ao.nn.quantized.dynamic.modules.rnn"
+_SHARDS = (
+    "of a checkpoint in several files, import its folder, or its index "
+    "(model.safetensors.index.json)"
 )
 
 
 def import_pytorch(
     model: Any,
-    name: str | None = None,
+    name: str | Sequence[str] | None = None,
     *,
     nonlinearity: Literal["tanh", "relu"] | None = None,
 ) -> Imported:
@@ -70,11 +69,14 @@ def import_pytorch(
       model: a `torch.nn.Module`, a TorchScript module, a program of `torch.export`, a
         state_dict (also a checkpoint with one inside), or the path of a file of
         TorchScript, of a state_dict, of safetensors (which needs the package of this
-        name), or of NumPy's arrays (`.npz`). In any of them an LSTM, GRU or RNN, or a
+        name), or of NumPy's arrays (`.npz`), of a folder with a `model.safetensors` or
+        `pytorch_model.bin`, or of the index of a checkpoint in several files
+        (`model.safetensors.index.json`). In any of them an LSTM, GRU or RNN, or a
         cell of one of these, which becomes a network of one layer. Arrays that others
         have renamed are taken as PyTorch's where they are called `w_ih`, `w_hh`,
         `b_ih`, `b_hh` after the network's name, as in "enc_w_ih".
-      name: which one, where there are several: the module's, such as "encoder.lstm".
+      name: which one, where there are several: the module's, such as "encoder.lstm". A
+        sequence of names: the layers of a network.
       nonlinearity: of an RNN, where there is no module that says it.
 
     Returns:
@@ -89,8 +91,15 @@ def import_pytorch(
     """
     if isinstance(model, (str, Path)):
         model = read(Path(model))
+    names: list[Any] = [name]
+    if isinstance(name, Sequence) and not isinstance(name, str):
+        names = [*name]
+    check(
+        len(names) > 0,
+        f"{_OP}: name must be of at least one network, got {name!r}.",
+    )
     if hasattr(model, "named_modules"):
-        return _of_modules(model, name)
+        return joined(_OP, [_of_modules(model, one) for one in names])
     if isinstance(getattr(model, "state_dict", None), Mapping):
         model = model.state_dict  # of a program of torch.export
     check(
@@ -98,14 +107,30 @@ def import_pytorch(
         f"{_OP}: model must be a torch.nn.Module, TorchScript, a state_dict, or a path "
         f"to one of these, got {type(model).__name__}.",
     )
-    return _of_arrays(_arrays.flat(model, "."), name, nonlinearity)
+    arrays = _arrays.flat(model, ".")
+    return joined(_OP, [_of_arrays(arrays, one, nonlinearity) for one in names])
 
 
 # ---- modules -------------------------------------------------------------------------
 
 
 def _of_modules(model: Any, name: str | None) -> Imported:
-    found = {path: one for path, one in model.named_modules() if _kind(one)}
+    modules = dict(model.named_modules())
+    found = {path: one for path, one in modules.items() if _kind(one)}
+    for around in [path for path, one in found.items() if _kind(one) not in _MODULES]:
+        inside = f"{around}." if around else ""
+        found = {
+            path: one
+            for path, one in found.items()
+            if path == around or not path.startswith(inside)
+        }
+    is_script = isinstance(getattr(model, "original_name", None), str)
+    check(
+        bool(found) or not is_script or any(True for _ in model.parameters()),
+        f"{_OP}: the model must have its weights as parameters, and has none, as of "
+        "TorchScript that torch.jit.freeze made, which has constants of them. Import "
+        "the module that was frozen.",
+    )
     if not found and hasattr(model, "state_dict"):
         there = ", ".join(map(repr, keys_of(model.state_dict())))
         check(
@@ -116,10 +141,17 @@ def _of_modules(model: Any, name: str | None) -> Imported:
     path = _chosen(name, {path: _kind(module) for path, module in found.items()})
     module = found[path]
     where = f"{path or 'the model'} ({_kind(module)})"
+    check(
+        _kind(module) in _MODULES,
+        f"{_OP}: {where} must be of {_NAMES}; PyTorch makes such ones of these, to "
+        "compute with integers. Import the module of floats that it was made of.",
+    )
+    _check_whole(dict(module.named_parameters()))
     _check_forward(module, where)
     library_name, cell = _MODULES[_kind(module)]
     is_quantized = "quantized" in type(module).__module__
-    own = dequantized(module) if is_quantized else effective(module)
+    parent = modules.get(path.rpartition(".")[0]) if path else None
+    own = dequantized(module) if is_quantized else effective(module, parent)
     options: dict[str, Any] = {}
     if not _kind(module).endswith("Cell"):
         options["time_major"] = not _attribute(module, "batch_first", where)
@@ -133,18 +165,24 @@ def _of_modules(model: Any, name: str | None) -> Imported:
             f"{_OP}: {where} does not tell its nonlinearity, tanh or relu; import its "
             "state_dict() with nonlinearity=.",
         )
-    return _imported(library_name, cell, own, path, **options)
+    hint = f"{where} must have them as parameters, or as tensors"
+    return _imported(library_name, cell, own, path, hint, **options)
 
 
 def _kind(module: Any) -> str:
-    """The class of PyTorch that a module is of, or was before TorchScript; or ""."""
+    """The class of PyTorch that a module is of, or was before TorchScript; or "".
+
+    Of one that is not imported with its package.
+    """
     scripted = getattr(module, "original_name", None)
     if isinstance(scripted, str):  # and so may be one of a user's own
         own = [name for name, _ in module.named_parameters(recurse=False)]
         is_one = scripted in _MODULES and any(n.startswith("weight_hh") for n in own)
         return scripted if is_one else ""
     theirs = _class_of(module)
-    return "" if theirs is None else theirs.__name__
+    if theirs is None or theirs.__module__ in _HOMES:
+        return "" if theirs is None else theirs.__name__
+    return f"{theirs.__module__.removesuffix('.modules.rnn')}.{theirs.__name__}"
 
 
 def _class_of(module: Any) -> type | None:
@@ -205,6 +243,11 @@ def _of_arrays(arrays: dict[str, Any], name: str | None, nonlinearity) -> Import
     path = _chosen(name, {path: kind for path, (kind, _) in kinds.items()})
     library_name, cell = kinds[path]
     check(
+        library_name != "unknown",
+        f"{_OP}: {path!r} must have weight_hh [G*hidden, hidden], of G = 1, 3 or 4 "
+        f"gates, got {_listed(networks[path])}; {_SHARDS}.",
+    )
+    check(
         cell != "rnn" or nonlinearity in ("tanh", "relu"),
         f"{_OP}: nonlinearity must be 'tanh' or 'relu' for the RNN {path!r}, whose "
         f"arrays do not tell it, got {nonlinearity!r}.",
@@ -212,18 +255,12 @@ def _of_arrays(arrays: dict[str, Any], name: str | None, nonlinearity) -> Import
     options = {"activation": nonlinearity} if cell == "rnn" else {}
     of_path = networks[path]
     options["bidirectional"] = any(key.endswith("_reverse") for key in of_path)
-    return _imported(library_name, cell, of_path, path, **options)
+    hint = f"these are of {path!r}; {_SHARDS}"
+    return _imported(library_name, cell, of_path, path, hint, **options)
 
 
-def keys_of(arrays: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Of each network by its name, the key of each array by PyTorch's name of it."""
-    networks: dict[str, dict[str, str]] = {}
-    for key in arrays:
-        match = _ARRAY.fullmatch(key)
-        if match:
-            whole = _WHOLE.get(match[2], match[2]) + match[3]
-            networks.setdefault(match[1] or "", {})[whole] = key
-    return networks
+def _listed(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {list(np.shape(one))}" for key, one in arrays.items())
 
 
 def _kind_of(arrays: Mapping[str, Any]) -> tuple[str, CellName]:
@@ -236,56 +273,6 @@ def _kind_of(arrays: Mapping[str, Any]) -> tuple[str, CellName]:
     if rest or gates not in _CELLS:
         return "unknown", "lstm"
     return _CELLS[gates]
-
-
-def read(path: Path, op: str = _OP) -> Any:
-    """What a file holds; `op` begins the messages."""
-    if path.suffix == ".npz":
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                return dict(file)
-        except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(
-                f"{op}: {path} must be a file of np.savez, of arrays alone: {error}"
-            ) from error
-    if path.suffix == ".safetensors":
-        try:
-            from safetensors import SafetensorError
-            from safetensors.flax import load_file  # JAX's arrays, bfloat16 too
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                f"{op}: {path} needs the package safetensors: pip install safetensors."
-            ) from error
-        if not path.exists():
-            raise FileNotFoundError(path)
-        try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise ValueError(
-                f"{op}: {path} must be a file of safetensors: {error}"
-            ) from error
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise ImportError(f"{op}: {path} needs PyTorch: pip install torch.") from error
-    check(
-        path.suffix != ".pt2",
-        f"{op}: {path} is a program of torch.export; pass torch.export.load(path).",
-    )
-    path.open("rb").close()  # or an OSError, which below says that it is damaged
-    try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as file:
-                names = file.namelist()
-            if any(name.endswith("/constants.pkl") for name in names):
-                return torch.jit.load(path, map_location="cpu")
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (*_DAMAGED, zipfile.BadZipFile, OSError) as error:
-        raise ValueError(
-            f"{op}: {path} must be a state_dict of torch.save, or a file of "
-            "torch.jit.save or safetensors. Of one that has more in it, and that you "
-            f"trust, pass torch.load(path, weights_only=False). PyTorch says: {error}"
-        ) from error
 
 
 # ---- both ----------------------------------------------------------------------------
@@ -302,21 +289,23 @@ def _chosen(name: str | None, kinds: Mapping[str, str]) -> str:
     if name is None:
         check(
             len(kinds) == 1,
-            f"{_OP}: name must say which network is meant, one of {listed}.",
+            f"{_OP}: name must say which network is meant, one of {listed}; a list of "
+            "names makes them the layers of one.",
         )
         (name,) = kinds
     check(name in kinds, f"{_OP}: name must be one of {listed}, got {name!r}.")
-    check(
-        kinds[name] != "unknown",
-        f"{_OP}: {name!r} must have weight_hh [G*hidden, hidden], of G = 1, 3 or 4 "
-        "gates.",
-    )
     return name
 
 
 def _imported(
-    library_name: str, cell: CellName, arrays: dict[str, Any], path: str, **options
+    library_name: str,
+    cell: CellName,
+    arrays: dict[str, Any],
+    path: str,
+    hint: str,
+    **options,
 ) -> Imported:
+    _check_whole(arrays)
     for key, value in arrays.items():
         check_dtype(_OP, f"{path}.{key}", value, "model.float() makes it")
     matches = (re.search(r"_l(\d+)", key) for key in arrays)
@@ -324,10 +313,21 @@ def _imported(
     check(
         numbers == list(range(len(numbers))),
         f"{_OP}: {path!r} must have the arrays of all layers from 0 on, got those "
-        f"of {', '.join(map(str, numbers))}.",
+        f"of {', '.join(map(str, numbers))}; {hint}.",
     )
     # A cell's arrays have no number of a layer.
     one = {key: f"{key}_l0" for key in arrays if not re.search(r"_l\d+", key)}
     arrays = {one.get(key, key): value for key, value in arrays.items()}
-    layers = from_pytorch(library_name, arrays)
+    layers = layers_of(_OP, library_name, arrays, hint)
     return Imported(layers=layers, cell=cell, name=path, places=(path,), **options)
+
+
+def _check_whole(arrays: Mapping[str, Any]) -> None:
+    """That no array lies in several processes, where all would have to take part."""
+    for key, value in arrays.items():
+        check(
+            not hasattr(value, "full_tensor"),
+            f"{_OP}: {key} must be a whole tensor, got a DTensor, as of fully_shard. "
+            "Import what get_model_state_dict(model, options=StateDictOptions("
+            "full_state_dict=True)) of torch.distributed gives.",
+        )

@@ -1,8 +1,9 @@
 """Networks back into models of PyTorch: modules, state_dicts, files of these."""
 
 import copy
-import json
-from collections.abc import Mapping, MutableMapping
+import os
+import shutil
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import numpy as np
 
 from prnn_jax._given.checks import check
 from prnn_jax.convert._arrays import flat
-from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._pytorch import to_pytorch
-from prnn_jax.convert._torch_models import import_pytorch, keys_of, read
+from prnn_jax.convert._torch_files import file_in, read, shards, write_safetensors
+from prnn_jax.convert._torch_models import import_pytorch
+from prnn_jax.convert._torch_weights import kept_keys_of, raw
 from prnn_jax.convert._updates import (
     changed,
-    check_fits,
     check_network,
     destination,
+    fitted,
     in_dtype,
 )
 
@@ -26,7 +29,11 @@ _OP = "update_pytorch"
 
 
 def update_pytorch(
-    model: Any, net: Imported, name: str | None = None, *, to: Any = None
+    model: Any,
+    net: Imported,
+    name: str | Sequence[str] | None = None,
+    *,
+    to: Any = None,
 ) -> Any:
     """Puts a network back into the PyTorch model that it came from: import's inverse.
 
@@ -39,18 +46,22 @@ def update_pytorch(
 
     Args:
       model: what `import_pytorch` takes. A module, of TorchScript too, is changed in
-        place; of a state_dict (with whatever it has around the network) comes a new
-        one, which shares all other tensors with the given one. Tensors that are one,
-        as those of tied modules, stay one.
+        place; so is a program of `torch.export`, which gets tensors of its own where
+        it had those of a module. Of a state_dict (with whatever it has around the
+        network) comes a new one, which shares all other tensors with the given one.
+        Tensors that are one, as those of tied modules, stay one.
       net: as imported, with other numbers: what optax or `jax.tree.map` make of it, or
         `dataclasses.replace(net, layers=layers)`.
-      name: the network's place in this model, if it is another than `net.name`, where
-        it was found: "encoder.lstm" of a module that was imported from a checkpoint
-        with "model.encoder.lstm".
-      to: where the new file is written, if model is a path; of the same kind.
+      name: the network's place in this model, or those of its layers, if they are
+        others than `net.places`, where it was found: "encoder.lstm" of a module that
+        was imported from a checkpoint with "model.encoder.lstm".
+      to: where the new file is written, if model is a path; of the same kind. Of a
+        folder, a new one, with all that the old one has; of an index of files, an index
+        in another folder, which gets the files, too.
 
     Returns:
-      The module that was given, or the new state_dict; of a path `to`, as a Path.
+      The module or program that was given, or the new state_dict; of a path `to`, as a
+      Path.
 
     Raises:
       ValueError: the model has no such network (says so as `import_pytorch`), or one
@@ -60,69 +71,150 @@ def update_pytorch(
       FileNotFoundError: there is no such file.
     """
     check_network(_OP, net)
-    to = destination(_OP, model, to)
-    name = net.name if name is None else name
-    if to is None:
-        return _updated(model, net, name)
-    path = Path(model)
-    loaded = read(path)
-    if path.suffix == ".safetensors":
-        new = _new_arrays(loaded, net, name)
-        new = {key: in_dtype(a, loaded[key].dtype) for key, a in new.items()}
-        _write_safetensors(path, to, new)
-        return to
-    made = _updated(loaded, net, name)
-    if path.suffix == ".npz":
-        with to.open("wb") as file:
-            np.savez(file, **made)
-    elif hasattr(made, "named_modules"):
-        made.save(str(to))
-    else:
-        import torch
+    places = net.places or (net.name,)
+    names = places if name is None else (name,) if isinstance(name, str) else name
+    if isinstance(model, (str, os.PathLike)):
+        return _updated_file(Path(model), net, names, to)
+    destination(_OP, model, to)
+    return _updated(model, net, names)
 
-        torch.save(made, to)
+
+def _updated_file(path: Path, net: Imported, names: Sequence[str], to: Any) -> Path:
+    to = _new_folder(path, to) if path.is_dir() else destination(_OP, path, to)
+    file = file_in(path, _OP)
+    loaded = read(file)
+    if hasattr(loaded, "named_modules"):
+        _updated(loaded, net, names).save(str(to))
+        return to
+    arrays = _new_arrays(loaded, net, names)
+    target = to
+    if path.is_dir():
+        shutil.copytree(path, to)
+        target = to / file.name
+    files = shards(file, _OP)
+    if files != [file]:
+        check(
+            target.parent.absolute() != file.parent.absolute()
+            and target.name == file.name,
+            f"{_OP}: to must be {file.name} in another folder than {file.parent}, "
+            f"whose files stay as they are, got {target}.",
+        )
+        shutil.copyfile(file, target)
+    for one in files:
+        is_alone = files == [file]
+        copied = target if is_alone else target.parent / one.name
+        _write(one, copied, loaded if is_alone else read(one), arrays)
     return to
 
 
-def _updated(model: Any, net: Imported, name: str) -> Any:
-    if not hasattr(model, "named_modules"):
-        return _replaced(model, _new_tensors(model, _new_arrays(model, net, name)))
+def _new_folder(path: Path, to: Any) -> Path:
+    new = Path(path if to is None else to)
+    check(
+        not new.exists() and path.absolute() not in new.absolute().parents,
+        f"{_OP}: to must be the path of a new folder, which gets a copy of {path}, got "
+        f"{to!r}.",
+    )
+    return new
+
+
+def _write(path: Path, to: Path, loaded: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    """The file with those of the arrays that it has in the places of the old ones."""
+    keys = flat(loaded, ".").keys()
+    arrays = {key: array for key, array in arrays.items() if key in keys}
+    if not arrays:
+        shutil.copyfile(path, to)
+        return
+    if path.suffix == ".safetensors":
+        arrays = {key: in_dtype(a, loaded[key].dtype) for key, a in arrays.items()}
+        write_safetensors(path, to, arrays, _OP)
+        return
+    made = _replaced(loaded, _new_tensors(loaded, arrays))
+    if path.suffix == ".npz":
+        with to.open("wb") as file:
+            np.savez(file, **made)
+        return
     import torch
 
-    module = dict(model.named_modules()).get(name)
-    own = {} if module is None else dict(module.named_parameters())
-    arrays = _new(import_pytorch(model, name), net)
-    # Of all before any is written.
-    places: dict[str, Any] = {
-        key: own.get(key, own.get(key.removesuffix("_l0"))) for key in arrays
-    }
-    for key, parameter in places.items():
+    torch.save(made, to)
+
+
+def _updated(model: Any, net: Imported, names: Sequence[str]) -> Any:
+    if not hasattr(model, "named_modules"):
+        is_program = isinstance(getattr(model, "state_dict", None), Mapping)
+        tree = model.state_dict if is_program else model
         check(
-            parameter is not None,
-            f"{_OP}: {name or 'the model'} must have the parameter {key}, which it "
-            "keeps in another form, such as 8 bits, or a weight_norm; update the "
-            "module that it was made of.",
+            isinstance(tree, Mapping),
+            f"{_OP}: model must be what import_pytorch takes, got "
+            f"{type(model).__name__}.",
         )
-    with torch.no_grad():
+        new = _new_tensors(tree, _new_arrays(model, net, names))
+        if not is_program:
+            return _replaced(tree, new)
+        import torch
+
+        for key, tensor in new.items():
+            is_parameter = isinstance(tree[key], torch.nn.Parameter)
+            options = {"requires_grad": tree[key].requires_grad}
+            tree[key] = (
+                torch.nn.Parameter(tensor, **options) if is_parameter else tensor
+            )
+        return model
+    import torch
+
+    # All are found before any is written.
+    modules, places = dict(model.named_modules()), []
+    for name, arrays in _new(model, net, names):
+        module = modules[name]
+        own = dict(module.named_parameters())
+        own |= raw(module, modules.get(name.rpartition(".")[0]) if name else None)
         for key, array in arrays.items():
-            places[key].copy_(torch.from_numpy(_plain(array)))
+            parameter = own.get(key, own.get(key.removesuffix("_l0")))
+            _check_kept(parameter is not None, name, key)
+            places.append((parameter, array))
+    with torch.no_grad():
+        for parameter, array in places:
+            parameter.copy_(torch.from_numpy(_plain(array)))
     return model
 
 
-def _new(there: Imported, net: Imported) -> dict[str, np.ndarray]:
-    """Arrays by PyTorch's names that are not what the model has."""
-    check_fits(_OP, net, there)
-    cell = {"rnn": "RNN", "gru": "GRU", "lstm": "LSTM"}[net.cell]
-    return changed(*(to_pytorch(cell, one.layers) for one in (net, there)))
+def _check_kept(condition: bool, name: str, key: str) -> None:
+    check(
+        condition,
+        f"{_OP}: {name or 'the model'} must have the parameter {key}, which it keeps "
+        "in another form, such as 8 bits, or a weight_norm; update the module that it "
+        "was made of.",
+    )
 
 
-def _new_arrays(model: Any, net: Imported, name: str) -> dict[str, np.ndarray]:
-    """The same by the keys of a state_dict, with points between those of its parts."""
+def _new(
+    model: Any, net: Imported, names: Sequence[str]
+) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
+    """Of each place arrays by PyTorch's names that are not what the model has."""
     nonlinearity: Any = net.activation if net.cell == "rnn" else None
-    there = import_pytorch(model, name, nonlinearity=nonlinearity)
-    keys = keys_of(flat(model, "."))[name]
-    keys |= {f"{whole}_l0": key for whole, key in keys.items()}  # those of a cell
-    return {keys[whole]: array for whole, array in _new(there, net).items()}
+    each = [import_pytorch(model, one, nonlinearity=nonlinearity) for one in names]
+    check(len(each) > 0, f"{_OP}: name must be of at least one network, got {names!r}.")
+    net = fitted(_OP, net, joined(_OP, each))
+    cell, first = {"rnn": "RNN", "gru": "GRU", "lstm": "LSTM"}[net.cell], 0
+    for name, there in zip(names, each, strict=True):
+        layers = net.layers[first : first + len(there.layers)]
+        first += len(layers)
+        yield name, changed(to_pytorch(cell, layers), to_pytorch(cell, there.layers))
+
+
+def _new_arrays(
+    model: Any, net: Imported, names: Sequence[str]
+) -> dict[str, np.ndarray]:
+    """The same by the keys of a state_dict, with points between those of its parts."""
+    state = getattr(model, "state_dict", None)
+    tree = flat(state if isinstance(state, Mapping) else model, ".")
+    new: dict[str, np.ndarray] = {}
+    for name, arrays in _new(model, net, names):
+        keys = kept_keys_of(tree, name)
+        keys |= {f"{own}_l0": key for own, key in keys.items()}  # those of a cell
+        for own, array in arrays.items():
+            _check_kept(own in keys, name, own)
+            new[keys[own]] = array
+    return new
 
 
 def _new_tensors(model: Mapping, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -190,23 +282,3 @@ def _like(value: Any, array: np.ndarray) -> Any:
 def _plain(array: np.ndarray) -> np.ndarray:
     """In a dtype that PyTorch takes from NumPy, which bfloat16 is not."""
     return array if array.dtype.kind == "f" else array.astype(np.float32)
-
-
-def _write_safetensors(path: Path, to: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """The file with other bytes in the places of some tensors.
-
-    Eight bytes say how long the JSON after them is, which says where in the rest each
-    tensor lies.
-    """
-    content = bytearray(path.read_bytes())
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start])
-    for key, array in arrays.items():
-        first, end = (start + offset for offset in header[key]["data_offsets"])
-        check(
-            array.nbytes == end - first,
-            f"{_OP}: {key} of {path} is {header[key]['dtype']}, which JAX has with "
-            "jax_enable_x64 only.",
-        )
-        content[first:end] = array.tobytes()
-    to.write_bytes(content)

@@ -1,35 +1,62 @@
-"""Weights that PyTorch makes of others, of modules and of state_dicts."""
+"""Weights by their names, and those that PyTorch makes of others."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from prnn_jax.convert import _arrays
 
+_OWN = r"((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)"
+#: The arrays of a layer, or of a cell, whole or by a first letter, as in "enc_w_ih";
+#: what is before them is a name.
+_ARRAY = re.compile(
+    r"(?:(.*)[._])?(weight|bias|w|b)(_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)"
+)
+_WHOLE = {"w": "weight", "b": "bias"}
 #: What is kept of a layer's own array, maybe under the names that a parametrization or
 #: a pruning gives it.
-_KEPT = re.compile(
-    r"(?:parametrizations\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)"
-    r"(?:\..+|_orig|_mask|_g|_v|_u)?"
-)
+_KEPT = re.compile(rf"(?:parametrizations\.)?{_OWN}(?:\..+|_orig|_mask|_g|_v|_u|_raw)?")
 #: The parts of one in a state_dict: of both weight_norms, and of a pruning.
 _PART = re.compile(
-    r"(.*?)(?:parametrizations\.)?((?:weight|bias)_(?:ih|hh|hr)(?:_l\d+(?:_reverse)?)?)"
-    r"(_g|_v|_u|_orig|_mask|\.original\d?)"
+    rf"(.*?)(?:parametrizations\.)?{_OWN}(_g|_v|_u|_orig|_mask|\.original\d?)"
 )
+#: Of which a wrapper that drops weights, as fastai's WeightDropout, makes one: in
+#: evaluation it is the same.
+_RAW = re.compile(rf"(?:(.*)\.)?{_OWN}_raw")
 _NORMED = {"_g", "_v"}, {".original0", ".original1"}
 
 
-def effective(module: Any) -> dict[str, Any]:
+def keys_of(arrays: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Of each network by its name, the key of each array by PyTorch's name of it."""
+    networks: dict[str, dict[str, str]] = {}
+    for key in arrays:
+        match = _ARRAY.fullmatch(key)
+        if match:
+            whole = _WHOLE.get(match[2], match[2]) + match[3]
+            networks.setdefault(match[1] or "", {})[whole] = key
+    return networks
+
+
+def kept_keys_of(arrays: Iterable[str], path: str) -> dict[str, str]:
+    """The same of one network, of those arrays that are not kept in parts."""
+    arrays = list(arrays)
+    keys = {**keys_of(arrays).get(path, {}), **_raw_keys(arrays).get(path, {})}
+    made = _parts(arrays)
+    return {own: key for own, key in keys.items() if key not in made}
+
+
+def effective(module: Any, parent: Any = None) -> dict[str, Any]:
     """A layer's own arrays as it computes with them, and no others that it has.
 
-    Those of a weight_norm, of a pruning or another parametrization are attributes.
-    The older of these work them out before each call of the module: as here.
+    Those of a weight_norm, of a pruning or another parametrization are attributes, and
+    so may be others. The older of these work them out before each call of the module:
+    as here.
     """
-    matches = map(_KEPT.fullmatch, module.state_dict())
-    own = {match[1]: getattr(module, match[1]) for match in matches if match}
+    names = [*module.state_dict(), *(n for n, v in vars(module).items() if _is(v))]
+    matches = map(_KEPT.fullmatch, names)
+    own = {match[1]: getattr(module, match[1], None) for match in matches if match}
     for hook in getattr(module, "_forward_pre_hooks", {}).values():
         if hasattr(hook, "apply_mask"):
             own[hook._tensor_name] = hook.apply_mask(module)
@@ -37,7 +64,21 @@ def effective(module: Any) -> dict[str, Any]:
             own[hook.name] = hook.compute_weight(module)
         elif type(hook).__name__ == "SpectralNorm":
             own[hook.name] = hook.compute_weight(module, do_power_iteration=False)
-    return {name: array.detach() for name, array in own.items()}
+    own |= raw(module, parent)
+    return {name: array.detach() for name, array in own.items() if array is not None}
+
+
+def raw(module: Any, parent: Any = None) -> dict[str, Any]:
+    """The parameters that a wrapper, the module's parent, drops some weights of."""
+    owners = [one for one in (parent, module) if one is not None]
+    pairs = [pair for one in owners for pair in one.named_parameters(recurse=False)]
+    matches = ((_RAW.fullmatch(name), parameter) for name, parameter in pairs)
+    return {match[2]: parameter for match, parameter in matches if match}
+
+
+def _is(value: Any) -> bool:
+    """Whether it is a tensor."""
+    return hasattr(value, "detach")
 
 
 def is_of_weights(hook: Any) -> bool:
@@ -61,10 +102,7 @@ def whole(op: str, arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     Returns:
       It, and by the name of each array that only the module can make its parts.
     """
-    parts: dict[str, dict[str, str]] = {}
-    for key in arrays:
-        if match := _PART.fullmatch(key):
-            parts.setdefault(match[1] + match[2], {})[match[3]] = key
+    parts = _parts(arrays)
     made, unmade = dict(arrays), {}
     for name, keys in parts.items():
         given = [np.asarray(_arrays.as_array(op, k, arrays[k])) for k in keys.values()]
@@ -78,7 +116,38 @@ def whole(op: str, arrays: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
             unmade[name] = ", ".join(keys.values())
         else:
             made[name] = array
+    for path, keys in _raw_keys(arrays).items():
+        made |= {f"{path}.{own}".lstrip("."): arrays[key] for own, key in keys.items()}
     return made, unmade
+
+
+def _parts(arrays: Iterable[str]) -> dict[str, dict[str, str]]:
+    """By the key of each array that is kept in parts the keys of these."""
+    parts: dict[str, dict[str, str]] = {}
+    for key in arrays:
+        if match := _PART.fullmatch(key):
+            parts.setdefault(match[1] + match[2], {})[match[3]] = key
+    return parts
+
+
+def _raw_keys(arrays: Iterable[str]) -> dict[str, dict[str, str]]:
+    """As `keys_of`, of the arrays that a wrapper drops weights of.
+
+    They are its own or those of the module in it, whose name is whatever it may be.
+    """
+    arrays = list(arrays)
+    networks: dict[str, dict[str, str]] = {}
+    paths = [*keys_of(arrays)]
+    for match in filter(None, map(_RAW.fullmatch, arrays)):
+        around = match[1] or ""
+        near = [
+            path
+            for path in paths
+            if path == around or (path and path.rpartition(".")[0] == around)
+        ]
+        if len(near) == 1:
+            networks.setdefault(near[0], {})[match[2]] = match[0]
+    return networks
 
 
 def _normed(g: np.ndarray, v: np.ndarray) -> np.ndarray | None:

@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
@@ -35,8 +37,14 @@ def check_network(op: str, net: Any) -> None:
     )
 
 
-def check_fits(op: str, net: Imported, there: Imported) -> None:
-    """`net` must be what the model's own network could have become by training."""
+def fitted(op: str, net: Imported, there: Imported) -> Imported:
+    """The network with the arrays that the model has, so that it can take its place.
+
+    Layers of Flax and Equinox have one bias where the model has two: b_hh is zero then.
+
+    Raises:
+      ValueError: it is not what the model's own could have become by training.
+    """
     for name in _MEANING:
         wanted, given = getattr(there, name), getattr(net, name)
         check(
@@ -49,6 +57,8 @@ def check_fits(op: str, net: Imported, there: Imported) -> None:
         f"{op}: net must have {len(there.layers)} layer(s), as {there.name!r} of the "
         f"model has, got {len(net.layers)}.",
     )
+    layers = map(_with_b_hh, net.layers, there.layers)
+    net = replace(net, layers=tuple(layers))
     for n, (wanted, given) in enumerate(zip(there.layers, net.layers, strict=True)):
         check(
             _shapes(wanted) == _shapes(given),
@@ -61,6 +71,14 @@ def check_fits(op: str, net: Imported, there: Imported) -> None:
         f"{op}: state_0 must be like that of {there.name!r} of the model, {wanted}, "
         f"got {given}.",
     )
+    return net
+
+
+def _with_b_hh(params: Params, there: Params) -> Params:
+    """With zeros for b_hh where only the sum of the model's two biases is given."""
+    if there.b_hh is None or params.b_hh is not None or params.b_ih is None:
+        return params
+    return params._replace(b_hh=jnp.zeros_like(params.b_ih))
 
 
 def _shapes(params: Params) -> str:

@@ -1,0 +1,152 @@
+"""Files of PyTorch's arrays and TorchScript, alone or in a folder of shards."""
+
+import json
+import pickle
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from prnn_jax._given.checks import check
+
+_INDEX = ".index.json"
+#: What a folder, as of Hugging Face, has its weights in: the first that is there.
+_IN_FOLDER = tuple(
+    f"{name}{index}"
+    for name in ("model.safetensors", "pytorch_model.bin")
+    for index in ("", _INDEX)
+)
+#: What readers raise of files that are damaged, or of another kind.
+_DAMAGED = (
+    *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
+    *(ValueError, TypeError, AttributeError),
+)
+
+
+def read(path: Path, op: str = "import_pytorch") -> Any:
+    """What a file, a folder or an index of files holds; `op` begins the messages."""
+    path = file_in(path, op)
+    if path.name.endswith(_INDEX):
+        files = shards(path, op)
+        return {key: value for file in files for key, value in _dict(file, op).items()}
+    if path.suffix == ".npz":
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(
+                f"{op}: {path} must be a file of np.savez, of arrays alone: {error}"
+            ) from error
+    if path.suffix == ".safetensors":
+        try:
+            from safetensors import SafetensorError
+            from safetensors.flax import load_file  # JAX's arrays, bfloat16 too
+        except ModuleNotFoundError as error:
+            raise ImportError(
+                f"{op}: {path} needs the package safetensors: pip install safetensors."
+            ) from error
+        if not path.exists():
+            raise FileNotFoundError(path)
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(
+                f"{op}: {path} must be a file of safetensors: {error}"
+            ) from error
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{op}: {path} needs PyTorch: pip install torch.") from error
+    check(
+        path.suffix != ".pt2",
+        f"{op}: {path} is a program of torch.export; pass torch.export.load(path).",
+    )
+    path.open("rb").close()  # or an OSError, which below says that it is damaged
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as file:
+                names = file.namelist()
+            if any(name.endswith("/constants.pkl") for name in names):
+                return torch.jit.load(path, map_location="cpu")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (*_DAMAGED, zipfile.BadZipFile, OSError) as error:
+        raise ValueError(
+            f"{op}: {path} must be a state_dict of torch.save, or a file of "
+            "torch.jit.save or safetensors. Of one that has more in it, and that you "
+            f"trust, pass torch.load(path, weights_only=False). PyTorch says: {error}"
+        ) from error
+
+
+def file_in(path: Path, op: str) -> Path:
+    """The file of a folder that has its weights, or their index; others themselves."""
+    if not path.is_dir():
+        return path
+    there = sorted(one.name for one in path.iterdir())
+    found = [name for name in _IN_FOLDER if name in there]
+    listed = ", ".join([*there[:10], "..."] if there[10:] else there)
+    check(
+        len(found) > 0,
+        f"{op}: the folder {path} must have one of {', '.join(_IN_FOLDER)}, got "
+        f"{listed or 'nothing'}. Pass the path of the file with the weights.",
+    )
+    return path / found[0]
+
+
+def shards(path: Path, op: str) -> list[Path]:
+    """The files of an index; of any other file it alone."""
+    if not path.name.endswith(_INDEX):
+        return [path]
+    try:
+        index = json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{op}: {path} must be JSON: {error}") from error
+    files = index.get("weight_map") if isinstance(index, dict) else None
+    names = list(dict.fromkeys(files.values())) if isinstance(files, dict) else []
+    check(
+        len(names) > 0 and all(n == Path(str(n)).name for n in names),
+        f"{op}: {path} must have a weight_map of names of arrays to names of files "
+        f"beside it, got {files!r:.200}.",
+    )
+    absent = [name for name in names if not (path.parent / name).is_file()]
+    check(
+        not absent,
+        f"{op}: {path} names the files {', '.join(names)}, all of which must be beside "
+        f"it; missing {', '.join(absent)}.",
+    )
+    return [path.parent / name for name in names]
+
+
+def _dict(path: Path, op: str) -> Mapping[str, Any]:
+    arrays = read(path, op)
+    check(
+        isinstance(arrays, Mapping),
+        f"{op}: {path}, a file of an index, must be a state_dict, got "
+        f"{type(arrays).__name__}.",
+    )
+    return arrays
+
+
+def write_safetensors(
+    path: Path, to: Path, arrays: Mapping[str, np.ndarray], op: str
+) -> None:
+    """The file with other bytes in the places of some tensors.
+
+    Eight bytes say how long the JSON after them is, which says where in the rest each
+    tensor lies.
+    """
+    content = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    for key, array in arrays.items():
+        first, end = (start + offset for offset in header[key]["data_offsets"])
+        check(
+            array.nbytes == end - first,
+            f"{op}: {key} of {path} is {header[key]['dtype']}, which JAX has with "
+            "jax_enable_x64 only.",
+        )
+        content[first:end] = array.tobytes()
+    to.write_bytes(content)

@@ -1,0 +1,185 @@
+"""Checkpoints of PyTorch in a folder, of one file or of several with an index."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from libraries import library
+from support import assert_bitwise_equal
+
+from prnn_jax.convert import import_pytorch, update_pytorch
+
+torch = library("torch")
+save_file = library("safetensors.torch").save_file
+load_file = library("safetensors.torch").load_file
+nn = torch.nn
+
+IN, HIDDEN = 5, 7
+NAMES = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
+
+
+def module() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.ModuleDict({"lstm": nn.LSTM(IN, HIDDEN, 2), "out": nn.Linear(3, 2)})
+
+
+def save(state: dict, path: Path) -> None:
+    (save_file if path.suffix == ".safetensors" else torch.save)(state, path)
+
+
+def load(path: Path) -> dict:
+    return (load_file if path.suffix == ".safetensors" else torch.load)(path)
+
+
+def sharded(folder: Path, kind: str) -> Path:
+    """The index of a checkpoint whose network lies in two of three files."""
+    folder.mkdir()
+    name, keys = NAMES[kind], sorted(module().state_dict())
+    stem, suffix = name.rsplit(".", 1)
+    at = {key: 3 if "out" in key else 1 + ("weight" in key) for key in keys}
+    files = {n: f"{stem}-0000{n}-of-00003.{suffix}" for n in (1, 2, 3)}
+    for n, file in files.items():
+        own = {k: v for k, v in module().state_dict().items() if at[k] == n}
+        save(own, folder / file)
+    index = folder / f"{name}.index.json"
+    weight_map = {key: files[n] for key, n in at.items()}
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / "config.json").write_text("{}")
+    return index
+
+
+def trained(net):
+    return jax.tree.map(lambda array: 1.25 * array + 0.03, net)
+
+
+def assert_is_updated(state: dict, net) -> None:
+    """As PyTorch loads it, with all else as it was."""
+    model, before = module(), module().state_dict()
+    model.load_state_dict(state)
+    x = np.random.default_rng(1).standard_normal((6, 3, IN)).astype(np.float32)
+    with torch.no_grad():
+        y = model["lstm"](torch.from_numpy(x))[0].numpy()
+    # Of sums of at most 14 products below 1, in float32 on both sides.
+    np.testing.assert_allclose(net(x, time_major=True)[0], y, rtol=0, atol=4e-6)
+    for key in ("out.weight", "out.bias"):
+        assert torch.equal(state[key], before[key])
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_a_folder_with_one_file(kind, tmp_path):
+    folder, new = tmp_path / "model", tmp_path / "new.v2"
+    folder.mkdir()
+    save(module().state_dict(), folder / NAMES[kind])
+    (folder / "config.json").write_text("{}")
+    net = import_pytorch(str(folder))
+    assert_bitwise_equal(net.layers, import_pytorch(module()).layers)
+    assert update_pytorch(folder, trained(net), to=new) == new
+    assert_is_updated(load(new / NAMES[kind]), trained(net))
+    assert (new / "config.json").read_text() == "{}"
+    assert_bitwise_equal(import_pytorch(folder).layers, net.layers)
+
+
+@pytest.mark.parametrize("given", ["folder", "index"])
+@pytest.mark.parametrize("kind", NAMES)
+def test_several_files(kind, given, tmp_path):
+    index = sharded(tmp_path / "model", kind)
+    folder, new = index.parent, tmp_path / "new"
+    net = import_pytorch(folder if given == "folder" else index)
+    assert_bitwise_equal(net.layers, import_pytorch(module()).layers)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    if given == "folder":
+        update_pytorch(folder, trained(net), to=new)
+    else:
+        new.mkdir()
+        update_pytorch(index, trained(net), to=new / index.name)
+        (new / "config.json").write_text("{}")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert {path.name for path in new.iterdir()} == set(before)
+    files = [path for path in new.iterdir() if path.suffix == index.suffixes[-3]]
+    arrays = [load(path) for path in files]
+    assert len(arrays) == 3
+    for path, own in zip(files, arrays, strict=True):
+        assert own.keys() == load(folder / path.name).keys()
+    assert_is_updated({k: v for own in arrays for k, v in own.items()}, trained(net))
+
+
+def test_a_safe_file_goes_before_another(tmp_path):
+    save(module().state_dict(), tmp_path / NAMES["safetensors"])
+    torch.save({"other": torch.zeros(2)}, tmp_path / NAMES["bin"])
+    assert import_pytorch(tmp_path).name == "lstm"
+
+
+def test_one_of_several_files(tmp_path):
+    index = sharded(tmp_path / "model", "safetensors")
+    with pytest.raises(
+        ValueError, match=r"weight_hh .*got bias_.*several files, impor"
+    ):
+        import_pytorch(index.parent / "model-00001-of-00003.safetensors")
+    with pytest.raises(ValueError, match="none"):
+        import_pytorch(index.parent / "model-00003-of-00003.safetensors")
+    state = module().state_dict()
+    for absent, message in (
+        (
+            "bias_hh_l1",
+            "missing bias_hh_l1; these are of 'lstm'; of a checkpoint in sev",
+        ),
+        (
+            "weight_hh_l1",
+            "missing weight_hh_l1; these are of 'lstm'; of a checkpoint in",
+        ),
+        ("l0", "all layers from 0 on, got those of 1; these are of 'lstm'; of a check"),
+    ):
+        part = {k: v for k, v in state.items() if not k.endswith(absent)}
+        with pytest.raises(ValueError, match=message):
+            import_pytorch(part)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", r"index.json must be JSON: Expecting"),
+        ("[]", "must have a weight_map of names of arrays to names of files beside it"),
+        ('{"weight_map": {}}', "must have a weight_map .*, got {}"),
+        ('{"weight_map": {"a": "../b.safetensors"}}', "of files beside it, got {'a': "),
+        ('{"weight_map": {"a": 3}}', "of files beside it, got {'a': 3}"),
+        (
+            '{"weight_map": {"a": "a.bin", "b": "b.safetensors"}}',
+            r"names the files a.bin, b.safetensors, .*; missing b.safetensors\.",
+        ),
+        (
+            '{"weight_map": {"a": "a.bin"}}',
+            "a.bin, a file of an index, must be a state_",
+        ),
+    ],
+)
+def test_an_index_that_is_none(content, message, tmp_path):
+    torch.save([1, 2], tmp_path / "a.bin")
+    (tmp_path / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        import_pytorch(tmp_path)
+
+
+def test_a_folder_of_something_else(tmp_path):
+    with pytest.raises(ValueError, match=r"one of model.safetensors, .*, got nothing"):
+        import_pytorch(tmp_path)
+    for n in range(12):
+        (tmp_path / f"epoch_{n:02}.ckpt").write_bytes(b"")
+    with pytest.raises(
+        ValueError, match=r"got epoch_00.ckpt, .*_09.ckpt, \.\.\.\. Pass"
+    ):
+        import_pytorch(tmp_path)
+
+
+def test_where_new_files_go(tmp_path):
+    index = sharded(tmp_path / "model", "bin")
+    net = import_pytorch(index)
+    for to in (None, tmp_path, index.parent, index.parent / "inside"):
+        with pytest.raises(ValueError, match="to must be the path of a new folder, wh"):
+            update_pytorch(index.parent, net, to=to)
+    for to in (tmp_path / "a.json", index.parent / "a.json"):
+        with pytest.raises(ValueError, match=r"bin.index.json in another folder than"):
+            update_pytorch(index, net, to=to)
+    with pytest.raises(ValueError, match=r"to must be another file \.json than"):
+        update_pytorch(index, net, to=index)
