@@ -23,10 +23,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+import prnn_jax
 from benchmarks import _harness as harness
 from benchmarks import _trained_on_sound as sound
 from benchmarks import _trained_on_text as text
 from benchmarks._trained import Network
+from prnn_jax import convert
 
 NAME = "models"
 RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
@@ -84,18 +86,38 @@ def _extract(file: tarfile.TarFile, to: Path) -> None:
     file.extractall(to, inside)
 
 
+def computed_in_float64(net: convert.Imported, x: np.ndarray) -> np.ndarray:
+    """What the imported network's y would be without rounding, by `lax.scan`."""
+    with jax.enable_x64(True):
+        exact = jax.tree.map(lambda array: np.asarray(array, np.float64), net)
+        y, _ = exact(np.asarray(x, np.float64), implementation="scan")
+        return np.asarray(y)
+
+
+def in_8_bits(net: convert.Imported, steps: int) -> convert.Imported:
+    """The network prepared for calls of one row, its weights rounded to 8 bits."""
+    options = {"bidirectional": net.bidirectional, "reset_after": net.reset_after}
+    layers = [
+        prnn_jax.prepare(
+            net.cell, params, batch=1, time=steps, weights="int8", **options
+        )
+        for params in net.layers
+    ]
+    return dataclasses.replace(net, layers=tuple(layers))
+
+
 def measured(package: str, network: Network, budget_s: float) -> dict:
-    """How far apart the outputs are, and how long a call takes."""
+    """How far the outputs are from each other and from float64's, and the times."""
     net, x = network.imported, network.x
     runs: dict[str, Callable] = {network.runtime: functools.partial(network.run, x)}
-    for name in ("native", "scan"):
-        call = jax.jit(
-            functools.partial(lambda how, x: net(x, implementation=how)[0], name)
-        )
-        runs[name] = functools.partial(call, jnp.asarray(x))
-    wanted = network.run(x)
-    ours = np.asarray(runs["native"]())
-    runs["scan"]()
+    steps = int(x.shape[0 if net.time_major else 1])
+    nets = {"native": net, "int8": in_8_bits(net, steps), "scan": net}
+    for name, each in nets.items():
+        call = jax.jit(functools.partial(_call, name))
+        runs[name] = functools.partial(call, each, jnp.asarray(x))
+    exact = computed_in_float64(net, x)
+    found = {name: np.asarray(run()) for name, run in runs.items()}
+    wanted, ours = found[network.runtime], found["native"]
     timings = harness.measure(runs, budget_s=budget_s)
     return {
         "package": package,
@@ -107,9 +129,11 @@ def measured(package: str, network: Network, budget_s: float) -> dict:
         "hidden_size": int(net.layers[0].w_hh.shape[-2]),
         "bidirectional": net.bidirectional,
         "peepholes": net.layers[0].peepholes is not None,
-        "steps": int(x.shape[0 if net.time_major else 1]),
+        "steps": steps,
         "runtime": network.runtime,
         "difference": float(np.abs(ours - wanted).max()),
+        "errors": {name: float(np.abs(y - exact).max()) for name, y in found.items()},
+        "share_in_8_bits": _rms(found["int8"] - exact) / _rms(exact),
         "largest": float(np.abs(wanted).max()),
         "approximates": network.approximates,
         "ms": {
@@ -124,10 +148,26 @@ def measured(package: str, network: Network, budget_s: float) -> dict:
     }
 
 
+def _rms(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
+
+
+def _call(name: str, net: convert.Imported, x: jax.Array) -> jax.Array:
+    return net(x, implementation="scan" if name == "scan" else "native")[0]
+
+
 def table(results: dict) -> str:
     """Each network: how exact, and how many times as fast as its runtime and a scan."""
     header = ["network", "what", "its runtime", "largest difference"]
-    header += ["its ms", "our ms", "times as fast", "as scan"]
+    header += [
+        "its error",
+        "ours",
+        "a scan's",
+        "its ms",
+        "our ms",
+        "times as fast",
+        "as scan",
+    ]
     rows = []
     for point in results["points"]:
         what = f"{point['layers']} × {point['cell'].upper()} {point['hidden_size']}"
@@ -140,6 +180,7 @@ def table(results: dict) -> str:
                 f"{what}, {point['steps']} steps",
                 runtime,
                 f"{point['difference']:.1e} of {point['largest']:.2f}",
+                *(f"{point['errors'][n]:.1e}" for n in (runtime, "native", "scan")),
                 harness.number(point["ms"][runtime]["median"]),
                 harness.number(point["ms"]["native"]["median"]),
                 *(f"{point['ratio'][n]['median']:.2f}×" for n in (runtime, "scan")),
@@ -148,6 +189,20 @@ def table(results: dict) -> str:
     lines = [harness.markdown(header, rows)]
     lines += [f"Left out: {name}, {why}." for name, why in results["left_out"].items()]
     return "\n\n".join(lines)
+
+
+def table_in_8_bits(results: dict) -> str:
+    """What weights of 8 bits cost each network, and what they gain."""
+    header = ["network", "error", "largest", "ms", "times as fast as with float32"]
+    rows = []
+    for point in results["points"]:
+        ms, errors = point["ms"]["int8"]["median"], point["errors"]["int8"]
+        faster = 1 / point["ratio"]["int8"]["median"]
+        name = f"{point['package']} `{point['network']}`"
+        largest = f"{errors:.1e} of {point['largest']:.2f}"
+        share = f"{100 * point['share_in_8_bits']:.1f} %"
+        rows.append([name, share, largest, harness.number(ms), f"{faster:.2f}×"])
+    return harness.markdown(header, rows)
 
 
 _PAGE = """\
@@ -160,11 +215,18 @@ the packages and does it again.
 
 {calls}
 
-The difference is the largest of any output, beside the largest output. Times are of a
-whole call at batch 1, in turns with the network's own runtime and with `lax.scan`.
-RNNoise's C code approximates σ and tanh: the difference is its own.
+The difference is the largest of any output, beside the largest output; the errors are
+each one's own largest, from the same network in float64. ONNX Runtime and RNNoise's C
+code approximate σ and tanh. Times are of a whole call at batch 1, in turns with the
+network's own runtime and with `lax.scan`.
 
 {table}
+
+With weights of 8 bits (`prnn_jax.prepare(..., weights="int8")`): the error of the
+outputs from the network in float64, of all as a share of their own size (root mean
+square) and of that which is furthest off, and what they gain at one row.
+
+{in_8_bits}
 
 `python -m benchmarks.{name}`: {provenance}.
 """
@@ -181,6 +243,7 @@ def page(results: dict) -> str:
     return _PAGE.format(
         calls=harness.markdown(["network", "what for", "prnn_jax.convert."], rows),
         table=table(results),
+        in_8_bits=table_in_8_bits(results),
         name=NAME,
         provenance=harness.provenance(results),
     )
@@ -211,6 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=[*PACKAGES])
     parser.add_argument("--budget-s", type=float, default=3.0, help="of each network")
     parser.add_argument("--tolerance", type=float, default=3e-5, help="of the largest")
+    parser.add_argument("--error", type=float, default=3.0, help="ours, of a scan's")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     before, points, left_out = harness.load(), [], {}
@@ -232,6 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for point in points
         if point["difference"]
         > max(options.tolerance, point["approximates"]) * point["largest"]
+        or point["errors"]["native"] > options.error * point["errors"]["scan"]
     ]
     return 1 if inexact else 0
 

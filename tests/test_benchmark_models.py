@@ -46,13 +46,20 @@ def test_a_table_of_what_was_measured(only_ours, tmp_path, capsys):
     results = json.loads(out.read_text())
     (point,) = results["points"]
     assert point["difference"] < 1e-5
-    assert set(point["ms"]) == {"torch", "native", "scan"}
+    errors = dict(point["errors"])
+    assert 1e-4 < errors.pop("int8") < 2e-2
+    assert 1e-4 < point["share_in_8_bits"] < 1e-2
+    assert set(errors) == {"torch", "native", "scan"}
+    assert 0 < min(errors.values()) <= max(errors.values()) < 1e-6
+    assert set(point["ms"]) == {"torch", "native", "scan", "int8"}
     text = models.table(results)
     assert "ours==1 `net.pt` | 1 × GRU 7, both ways, 6 steps | torch |" in text
     assert "Left out: absent==1, no such package." in text
     assert text in capsys.readouterr().out
     page = models.page(results)
     assert text in page
+    assert "| ours==1 `net.pt` | " in models.table_in_8_bits(results)
+    assert models.table_in_8_bits(results) in page
     assert '`import_pytorch("net.pt")` |' in page
     assert models.summary(results).startswith("1 networks of 1 packages, in the ")
 
@@ -65,6 +72,11 @@ def test_an_inexact_network_is_a_failure(only_ours, monkeypatch, tmp_path):
     monkeypatch.setattr(models, "PACKAGES", {"ours==1": wrong})
     arguments = ["--budget-s", "0.01", "--out", str(tmp_path / "models.json")]
     assert models.main(arguments) == 1
+
+
+def test_an_error_of_ours_is_a_failure(only_ours, tmp_path):
+    arguments = ["--budget-s", "0.01", "--out", str(tmp_path / "models.json")]
+    assert models.main([*arguments, "--error", "0.01"]) == 1
 
 
 def test_packages_are_unpacked_and_never_installed(monkeypatch, tmp_path):
