@@ -60,9 +60,9 @@ test: venv
 	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 # What takes minutes, most of them of compiling C++: mistakes made on purpose, sanitizers, all number
-# formats. All tests of a file in one process: fixtures begin what they will need, side by side.
+# formats. Those of a group in one process, whose fixtures begin what they will need side by side.
 thorough: venv
-	$(BIN)/python -m pytest -m thorough --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m thorough --numprocesses 2 --dist loadgroup
 
 # XLA's CUDA plugin, for tests/test_cuda_aot.py: 400 MB to load. Apart, because JAX looks for a GPU
 # wherever it finds the plugin.

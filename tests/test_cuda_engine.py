@@ -25,6 +25,8 @@ from faults.fault import CHECKS, Edit
 from faults.table import FAULTS
 from made_once import made_once, ran_once, sources
 
+pytestmark = pytest.mark.xdist_group("cuda_engine")  # of one another's fixtures
+
 SOURCE = ROOT / "tests/native/check_cuda_engine.cc"
 EXCHANGES = "block", "cluster", "grid"
 SMALL = "*-H? *-H??"
