@@ -92,6 +92,8 @@ def test_names():
     np.testing.assert_allclose(two(X)[0], np.asarray(b(a(X))), rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match="must be alike"):
         import_keras(model, ["a", "c"])
+    with pytest.raises(ValueError, match="of at least one network, got none"):
+        import_keras(model, [])
 
 
 # ---- Keras 2 -------------------------------------------------------------------------

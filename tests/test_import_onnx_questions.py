@@ -189,3 +189,9 @@ def test_a_projection_that_the_exporter_cuts_off(states, tmp_path):
     message = r"must be \[1, batch, 3\], .* got \[1, [3?], 7\]. PyTorch's exporter lo"
     with pytest.raises(ValueError, match=message):
         import_onnx(path)
+
+
+def test_no_names():
+    model = model_of([node_of("LSTM")], weights("LSTM"))
+    with pytest.raises(ValueError, match="of at least one network, got none"):
+        import_onnx(model, [])

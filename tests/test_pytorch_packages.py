@@ -134,7 +134,7 @@ def test_layers_go_where_names_say():
     ("name", "message"),
     [
         (None, "a list of names makes them the layers of one"),
-        ([], r"name must be of at least one network, got \[\]"),
+        ([], "name must be of at least one network, got none"),
         (["cells.0", "cells.9"], r"one of 'cells.0' \(LSTM\), .* got 'cells.9'"),
         (["cells.0", "cells.1"], "must be alike; 'cells.1' is of gru with"),
         (7, r"one of 'cells.0' \(LSTM\), .* got 7"),

@@ -165,8 +165,10 @@ def joined(op: str, networks: Sequence[Imported]) -> Imported:
     """Networks as the layers of one.
 
     Raises:
-      ValueError: they are not alike, or run in reverse; in the words of `op`.
+      ValueError: there are none; they are not alike, or run in reverse; in the words
+        of `op`.
     """
+    check(len(networks) > 0, f"{op}: name must be of at least one network, got none.")
     first, *others = networks
     for other in others:
         check(

@@ -150,8 +150,7 @@ def _chosen(found: dict[str, Node], name: Any) -> list[Layer]:
 
 def _check_same_lengths(nodes: Sequence[Node]) -> None:
     """That a call's lengths can be those of all."""
-    first, *others = nodes
-    for other in others:
+    for first, other in itertools.pairwise(nodes):
         check(
             _lengths_of(other) == _lengths_of(first),
             f"{_OP}: layers and directions of one network must have the same "

@@ -94,10 +94,6 @@ def import_pytorch(
     names: list[Any] = [name]
     if isinstance(name, Sequence) and not isinstance(name, str):
         names = [*name]
-    check(
-        len(names) > 0,
-        f"{_OP}: name must be of at least one network, got {name!r}.",
-    )
     if hasattr(model, "named_modules"):
         return joined(_OP, [_of_modules(model, one) for one in names])
     if isinstance(getattr(model, "state_dict", None), Mapping):
