@@ -1,5 +1,7 @@
 """Layers as models of ONNX, run by ONNX Runtime."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 from support import assert_bitwise_equal
 
 import prnn_jax
-from prnn_jax.convert import export_onnx, import_onnx, import_pytorch
+from prnn_jax.convert import Imported, export_onnx, import_onnx, import_pytorch
 
 onnx, ort = pytest.importorskip("onnx"), pytest.importorskip("onnxruntime")
 
@@ -71,6 +73,7 @@ def test_computes_what_the_stack_does(kind):
     if drawn.get("peepholes"):  # such as matter
         layers = [p._replace(peepholes=4 * p.peepholes) for p in layers]
     model = export_onnx(cell, layers, **options)
+    assert export_onnx(Imported(tuple(layers), cell, **options)) == model
     x = np.moveaxis(X, 1, 0) if options.get("time_major") else X
     wanted, _ = prnn_jax.stack(cell, x, layers, **options)
     np.testing.assert_allclose(run(model, {"x": x})["y"], wanted, **CLOSE)
@@ -141,11 +144,21 @@ def test_clip_there_and_back(cell):
     np.testing.assert_allclose(np.moveaxis(y, 0, 1), wanted, **CLOSE)
 
 
+def test_a_network_brings_its_options():
+    network = Imported(tuple(layers_of("rnn", 1)), "rnn", activation="relu")
+    for others in ({"layers": network.layers}, {"activation": "tanh", "reverse": True}):
+        with pytest.raises(ValueError, match="of a network only state may be given"):
+            export_onnx(network, **others)
+    begun = dataclasses.replace(network, state_0=(jnp.ones(HIDDEN),))
+    with pytest.raises(ValueError, match="initial states of its own"):
+        export_onnx(begun)
+
+
 def test_of_a_network_of_pytorch(tmp_path):
     torch = pytest.importorskip("torch")
     module = torch.nn.GRU(IN, HIDDEN, 2, batch_first=True).eval()
     network = import_pytorch(module)
-    onnx.save(export_onnx(network.cell, network.layers), tmp_path / "gru.onnx")
+    onnx.save(export_onnx(network), tmp_path / "gru.onnx")
     session = ort.InferenceSession(tmp_path / "gru.onnx")
     with torch.no_grad():
         wanted, _ = module(torch.from_numpy(X))

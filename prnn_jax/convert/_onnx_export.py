@@ -14,6 +14,7 @@ from prnn_jax._given import checks
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import BidirectionalParams, Params
 from prnn_jax._given.statics import flag
+from prnn_jax.convert._imported import Imported
 from prnn_jax.convert._onnx import arrays_of
 from prnn_jax.convert._onnx_activations import attributes_of
 
@@ -24,8 +25,8 @@ _OPSET = 14
 
 
 def export_onnx(
-    cell: CellName,
-    layers: Sequence[Params],
+    cell: CellName | Imported,
+    layers: Sequence[Params] | None = None,
     *,
     bidirectional: bool = False,
     merge: str = "concat",
@@ -39,7 +40,7 @@ def export_onnx(
 ) -> Any:
     """Layers as an `onnx.ModelProto` that computes what `prnn_jax.stack` does.
 
-        model = prnn_jax.convert.export_onnx(network.cell, network.layers)
+        model = prnn_jax.convert.export_onnx(network)
         onnx.save(model, "network.onnx")
 
     Its input is "x", its output "y", of any batch and time, as `time_major` says. With
@@ -48,7 +49,7 @@ def export_onnx(
     outputs "h_0_out", … those after.
 
     Args:
-      cell: "lstm", "gru" or "rnn".
+      cell: "lstm", "gru" or "rnn"; or a network, with its layers and options.
       layers: the parameters of each, of float32; peepholes are ONNX's P.
       bidirectional: as in `prnn_jax.stack`.
       merge: as in `prnn_jax.stack`.
@@ -70,12 +71,22 @@ def export_onnx(
     except ModuleNotFoundError as error:
         message = f"{_OP} needs the package onnx: pip install onnx."
         raise ImportError(message) from error
+    if isinstance(cell, Imported):
+        options = _options_of(cell)
+        given = layers, bidirectional, merge, reverse, time_major, reset_after
+        given = *given, activation, gate_activation, clip
+        check(
+            given == _USUAL,
+            f"{_OP}: of a network only state may be given, for it has layers and "
+            "options; dataclasses.replace(network, ...) has others.",
+        )
+        return export_onnx(cell.cell, cell.layers, state=state, **options)
     checks.one_of(_OP, "cell", cell, tuple(_OPERATORS))
     checks.one_of(_OP, "merge", merge, ("concat", "sum"))
     flags = {"bidirectional": bidirectional, "reverse": reverse, "state": state}
     flags |= {"time_major": time_major, "reset_after": reset_after}
     flags = {name: flag(_OP, name, value) for name, value in flags.items()}
-    layers = list(layers)
+    layers = list(layers or ())
     check(len(layers) > 0, f"{_OP}: layers must be at least one, got none.")
     check(
         not flags["reverse"] or (len(layers) == 1 and not flags["bidirectional"]),
@@ -138,6 +149,20 @@ def export_onnx(
     graph.rename_last("y")
     graph.output("y", [*axes, of_step], first=True)
     return graph.model()
+
+
+#: What `export_onnx` has where nothing is given, in its order.
+_USUAL = None, False, "concat", False, False, True, "tanh", "sigmoid", None
+
+
+def _options_of(network: Imported) -> dict[str, Any]:
+    check(
+        network.state_0 is None,
+        f"{_OP}: the network has initial states of its own; with state=True they are "
+        "inputs of the model, and dataclasses.replace(network, state_0=None) is "
+        "without.",
+    )
+    return network.options
 
 
 def _clip_of(clip: Clip | None) -> dict[str, float]:
