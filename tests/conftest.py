@@ -44,7 +44,9 @@ LONG = (
     "test_native.py",
     "test_emulator.py",
 )
-HANG_S = 1200  # compiling an engine with sanitizers takes its time on a slow machine
+HANG_S = 1200
+#: A whole engine under sanitizers takes 1100 s of a core, compiled before.
+HANG_OF_THOROUGH_S = 3600
 STDERR = pytest.StashKey[int]()
 
 
@@ -67,7 +69,8 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_protocol(item: pytest.Item):
     """Ends the run, with the stacks of all threads, where a test hangs."""
     # Threads that wait for each other in native code cannot be interrupted.
-    faulthandler.dump_traceback_later(HANG_S, exit=True, file=item.config.stash[STDERR])
+    limit = HANG_OF_THOROUGH_S if item.get_closest_marker("thorough") else HANG_S
+    faulthandler.dump_traceback_later(limit, exit=True, file=item.config.stash[STDERR])
     try:
         return (yield)
     finally:
