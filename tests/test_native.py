@@ -44,7 +44,7 @@ def built(name: str, *args: str | Path, compiler: str | None = COMPILER) -> Path
 
 def run(*args: str | Path) -> subprocess.CompletedProcess:
     return subprocess.run(
-        args, capture_output=True, text=True, timeout=900, check=False
+        args, capture_output=True, text=True, timeout=2700, check=False
     )
 
 
@@ -133,7 +133,7 @@ def test_engine_keeps_to_its_buffers(sanitizer, tmp_path, monkeypatch):
         options += checks_as_calls(tmp_path)
     program = built("check_engine", *options, "-DPRNN_ISA=portable", *ENGINE)
     for arguments in ((), ("ways",)):
-        ran = ran_once(program, *arguments, timeout_s=900)
+        ran = ran_once(program, *arguments, timeout_s=2700)
         report = f"{ran.stdout}\n{ran.stderr}"
         assert ran.returncode == 0, report
         assert ran.stdout == "ok portable\n", report
