@@ -90,6 +90,14 @@ def test_options_override_the_network_s(host):
     np.testing.assert_allclose(run(x), as_tanh(x)[0], atol=1e-6)
 
 
+def test_equinox_has_time_major_in_calls_alone():
+    net, module = network_of("lstm, time first", 1), library("prnn_jax.equinox")
+    for make in (module.LSTM.from_params, module.Stack.from_params):
+        assert make(net)(inputs(), time_major=True)[0].shape == (2, TIME, HIDDEN)
+        with pytest.raises(TypeError, match="time_major"):
+            make(net, time_major=True)
+
+
 @pytest.mark.parametrize("host", HOSTS)
 def test_errors(host):
     net = network_of("lstm", 2)

@@ -11,7 +11,12 @@ Options = dict[str, Any]
 
 
 def stack_of(
-    op: str, given: Any, layers: Sequence[Any] | None, options: Options
+    op: str,
+    given: Any,
+    layers: Sequence[Any] | None,
+    options: Options,
+    *,
+    time_major: bool = True,
 ) -> tuple[Any, Sequence[Any], Options]:
     """The cell, its layers' parameters and options, of what a stack is to be made of.
 
@@ -20,6 +25,7 @@ def stack_of(
       given: a cell, as the stack takes it, or a network, which is all three.
       layers: the parameters, of a cell.
       options: of the stack, which override the network's.
+      time_major: whether that is an option of layers, and not of their calls.
 
     Raises:
       ValueError: both are given, or neither; the network has states of its own.
@@ -36,7 +42,8 @@ def stack_of(
         f"{op}: layers must not be given with prnn_jax.convert.Imported, which has "
         "them; dataclasses.replace(network, layers=layers) has others.",
     )
-    return given.cell, given.layers, _told(op, given) | options
+    told = _told(op, given, time_major=time_major)
+    return given.cell, given.layers, told | options
 
 
 def layer_of(
@@ -49,8 +56,8 @@ def layer_of(
       cell: the layer's, by its function.
       given: the parameters, or a network of one such layer.
       options: of the layer, which override the network's.
-      keep_order: whether that is an option of layers, without which y of one in
-        reverse is not in the order of x.
+      keep_order: whether layers have that option, as Flax's, without which y of one in
+        reverse is not in the order of x, and time_major.
 
     Raises:
       ValueError: the network is another; it has states of its own.
@@ -62,17 +69,18 @@ def layer_of(
         f"{op}: the network must be one layer of {cell}, got {len(given.layers)} of "
         f"{given.cell}; Stack.from_params takes any.",
     )
-    told = _told(op, given) | (
+    told = _told(op, given, time_major=keep_order) | (
         {"keep_order": True} if keep_order and given.reverse else {}
     )
     return given.layers[0], told | options
 
 
-def _told(op: str, network: Imported) -> Options:
+def _told(op: str, network: Imported, *, time_major: bool) -> Options:
     check(
         network.state_0 is None,
         f"{op}: the network has initial states of its own, state_0, and a layer has "
         "none; give dataclasses.replace(network, state_0=None), and the states to each "
         "call.",
     )
-    return network.options
+    options = network.options
+    return {n: v for n, v in options.items() if time_major or n != "time_major"}

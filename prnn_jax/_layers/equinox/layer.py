@@ -172,7 +172,6 @@ class Layer(eqx.Module):
         """
         name = f"{cls.__name__}.from_params"
         params, options = imported.layer_of(name, cls._named(), params, options)
-        options.pop("time_major", None)  # of each call
         given = layer_arrays(name, CELLS[cls._cell_name], params, options)
         made_of = {
             "use_bias": given.b_ih is not None or given.b_hn is not None,

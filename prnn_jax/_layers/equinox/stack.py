@@ -163,9 +163,8 @@ class Stack(eqx.Module):
             was expected.
         """
         layer, layers, options = imported.stack_of(
-            "Stack.from_params", layer, layers, options
+            "Stack.from_params", layer, layers, options, time_major=False
         )
-        options.pop("time_major", None)
         make: Any = cls._class_of(layer)
         own = {n: options.pop(n) for n in _OWN if n in options}
         options = {**make._alike("Stack.from_params", layers), **options}
