@@ -39,9 +39,9 @@ struct Int8 {
     return blocks(depth) * (1 + kAccumulationBlock / 2);
   }
 
-  // The rows whose integers there is room for.
+  // The rows whose integers there is room for. A phase may multiply nothing.
   PRNN_HD static constexpr std::int64_t most_rows(std::int64_t depth) {
-    return max(kMostQuantised / (blocks(depth) * kAccumulationBlock), 1);
+    return max(kMostQuantised / (max(blocks(depth), 1) * kAccumulationBlock), 1);
   }
   // In place of rows, their integers.
   static std::int64_t prepare(const float** rows, int count, std::int64_t depth, float* place,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/row_norm.h"
 #include "cpu/huge_pages.h"
 
 namespace prnn {
@@ -29,7 +30,8 @@ std::int64_t steps_words(const Problem& p) {
   const CellNumbers n = numbers(p.cell);
   const std::int64_t hidden = p.shape.hidden, output = p.shape.output();
   return packed_words(p, n.gates * padded(hidden), output) +
-         (n.projects ? packed_words(p, padded(output), hidden) : 0);
+         (n.projects ? packed_words(p, padded(output), hidden) : 0) +
+         (n.normalises ? packed_words(p, kRowsOfRound * kWidestVector, 0) : 0);
 }
 
 float* after_header(const void* array) {
@@ -88,7 +90,6 @@ std::int64_t prepacked_words(const Problem& p) {
 }
 
 bool can_prepare(const Problem& p) {
-  if (numbers(p.cell).normalises) return false;  // their a_x is XLA's
   return p.weights != WeightFormat::kInt8 ||
          std::max({p.shape.hidden, p.shape.output(), p.projection.input_size}) <= kMostQuantised;
 }

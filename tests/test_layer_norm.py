@@ -228,8 +228,6 @@ def test_what_such_a_cell_has_not():
     x, params = jax.tree.map(jnp.float32, arrays_of(CELLS["lstm"]))
     with pytest.raises(ValueError, match="peepholes must be the units' own numbers"):
         CELLS["lstm"](x, params._replace(peepholes=None))
-    with pytest.raises(ValueError, match="reserve must be 'fast'"):
-        CELLS["lstm"](x, params, reserve="lean")
     with pytest.raises(ValueError, match="has no activation"):
         prnn_jax.stack(CELLS["lstm"], x, [params], activation="relu")
 

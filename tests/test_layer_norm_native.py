@@ -40,6 +40,14 @@ OPTIONS = {
     "time-major": {"time_major": True},
 }
 
+LEAN = {
+    "plain": {},
+    "lengths and zoneout": {"lengths": np.array([37, 0, 20]), "zoneout": 0.3},
+    "both ways, resets": {
+        "bidirectional": True,
+        "resets": np.arange(BATCH * 37).reshape(BATCH, 37) % 8 == 2,
+    },
+}
 
 #: Arrays that errors are averaged over. Each step divides by σ, and what it was rounded
 #: by with it: of one draw alone the scan's error is up to three times ours, or ours the
@@ -114,6 +122,15 @@ def test_native_follows_the_scan(name, options):
         options = options | {"zoneout": (zoneout, 0.25)}
     directions = 1 + options.get("bidirectional", False)
     assert_follows_scan(CELLS[name], options, directions=directions)
+
+
+@pytest.mark.parametrize("options", LEAN.values(), ids=LEAN)
+@pytest.mark.parametrize("name", ["lstm", "lstm_torchaudio", "gru", "gru_each_gate"])
+def test_what_is_made_again_follows_the_scan(name, options):
+    """Of more steps than a chunk has, and a rest."""
+    directions = 1 + options.get("bidirectional", False)
+    of = options | {"reserve": "lean"}
+    assert_follows_scan(CELLS[name], of, directions=directions, time=37)
 
 
 SIZES = {

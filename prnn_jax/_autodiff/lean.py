@@ -18,8 +18,9 @@ from prnn_jax._autodiff.per_unit import sum_over_steps
 from prnn_jax._autodiff.projected import projected
 from prnn_jax._call.before import before
 from prnn_jax._call.call import Call
-from prnn_jax._call.controls import Controls, valid_steps
+from prnn_jax._call.controls import Controls, counting, valid_steps
 from prnn_jax._call.primals import Input, Primals
+from prnn_jax._cells.normed import of_x
 from prnn_jax._cells.table import State
 from prnn_jax._engine import ffi
 from prnn_jax._engine.input_projection import pre_activations
@@ -123,7 +124,11 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
         (chunk.cut(dy), dstate),
     )
     of_units = None
-    if primals.per_unit is not None:
+    if call.table.norm is not None:
+        *gradients, of_rows = gradients
+        gradients = *gradients, None
+        of_units = of_rows.sum(0)
+    elif primals.per_unit is not None:
         of_units = sum_over_steps(fast, befores, gates, gradients[0], of_chunk)
     return gradients, chunk_saved, projected(fast, chunk_saved, of_chunk), of_units
 
@@ -147,10 +152,17 @@ def _gates(call: Call, primals: Primals, befores: State):
         assert w_hr is not None
         return grouped_product(m, w_hr, call.precision)
 
-    own = () if per_unit is None else (per_unit[None, None],)
-    by_name = {"project": project} if call.table.projects else {}
-    made, reserve = call.table.step(call, a_x, befores, product, *own, **by_name)
-    if call.table.keeps_made and controls.zoneout is not None:
+    cell, own, raw = call.table, (), ()
+    if per_unit is not None and cell.norm is not None:
+        a_x = counting(call, a_x, controls)
+        raw = jnp.split(a_x, cell.gates, -1) if cell.norm.of == "parts" else ()
+        a_x, per_unit = of_x(cell.norm, cell.gates, a_x, per_unit, axis)
+    if per_unit is not None:
+        own = (per_unit[None, None],)
+    by_name = {"project": project} if cell.projects else {}
+    made, reserve = cell.step(call, a_x, befores, product, *own, **by_name)
+    reserve = *reserve, *raw
+    if cell.keeps_made and controls.zoneout is not None:
         reserve = made[:1]
     if controls.lengths is not None:
         counts = valid_steps(controls.lengths, time, time_major=call.time_major)

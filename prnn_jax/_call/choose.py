@@ -15,7 +15,7 @@ from prnn_jax._cells.activations import (
     applied,
 )
 from prnn_jax._cells.clip import Clip, checked
-from prnn_jax._cells.table import AnyCell, CellName, Defined
+from prnn_jax._cells.table import CELLS, AnyCell, CellName, Defined
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 
@@ -38,7 +38,7 @@ def cell_of(op: str, function: AnyCell, options: Options) -> dict[str, Any]:
                 f"{op}: {function.name} has no {name}, got {given!r}.",
             )
         check(
-            options.reserve == "fast",
+            options.reserve == "fast" or CELLS[function.row].norm is not None,
             f"{op}: reserve must be 'fast' for {function.name}, whose gates none make "
             "again, got 'lean'; jax.checkpoint around the call saves memory.",
         )

@@ -26,7 +26,7 @@ def entered(call: Call, primals: Primals) -> Primals:
     bias, shift = jnp.zeros_like(primals.b_hh), primals.b_hh
     if isinstance(source, Input):
         bias = bias if source.b is None else source.b
-        source = source._replace(b=None, prepared=None)
+        source = source._replace(b=None)
     given = named(cell, own)
     within = [given["sum" if norm.of == "sum" else "h"]]
     if "c" in cell.state_names:

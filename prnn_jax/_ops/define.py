@@ -99,7 +99,7 @@ class DefinedCell(Defined):
           bidirectional: run both ways at once.
           merge: of the two directions' y.
           time_major: x is `[time, *batch, input]`.
-          reserve: "fast"; no engine keeps gates, so that none are made again.
+          reserve: "fast"; of a cell of `normed` also "lean", as in `prnn_jax.lstm`.
           precision: of matrix products.
           implementation: None or "scan".
 

@@ -9,7 +9,7 @@ from prnn_jax._call.arguments import Arrays, Layout, check_arguments
 from prnn_jax._call.call import Call
 from prnn_jax._call.choose import cell_of
 from prnn_jax._call.options import Options
-from prnn_jax._cells.table import NAMES, CellName
+from prnn_jax._cells.table import AnyCell, check_cell_name
 from prnn_jax._engine import ffi
 from prnn_jax._engine.eager import compiled_once
 from prnn_jax._engine.plan import engine_for, target_platform
@@ -21,7 +21,7 @@ from prnn_jax._ops.run import layer_input, with_own
 
 
 def prepare(
-    cell: CellName,
+    cell: AnyCell,
     params: Params,
     *,
     batch: int,
@@ -61,7 +61,8 @@ def prepare(
     cut the weights in another way.
 
     Args:
-      cell: "lstm", "slstm", "gru" or "rnn".
+      cell: "lstm", "slstm", "gru", "rnn", or what `normed` gives; a cell of
+        `define_cell` has no engine, and its weights are only rounded, if at all.
       params: `Params`.
       batch: rows of the calls to come, all batch axes together. Other sizes give the
         same results, and may take longer.
@@ -73,7 +74,7 @@ def prepare(
     Raises:
       ValueError: shapes, dtypes or options do not fit; says what was expected.
     """
-    checks.one_of("prepare", "cell", cell, NAMES)
+    check_cell_name("prepare", cell)
     batch, time = size("prepare", "batch", batch), size("prepare", "time", time)
     bidirectional = flag("prepare", "bidirectional", bidirectional)
     checks.one_of("prepare", "weights", weights, (None, "int8"))
@@ -116,7 +117,9 @@ def _packed(
 ) -> Array:
     w_ih: Any = arrays.w_ih
     x, _, w_hh, b_ih, b_hh, _, w_hr, _ = arrays.or_zeros(layout)
-    if b_ih is None:
+    if call.table.norm is not None:  # biases are among the units' shifts
+        b_ih = b_hh = jnp.zeros_like(b_hh)
+    elif b_ih is None:
         b_ih = jnp.zeros_like(b_hh)
     groups, hidden, output = layout.groups, layout.hidden, layout.output
     columns = call.table.gates * hidden

@@ -141,12 +141,12 @@ def calls(draw) -> Case:
     case["state"] = draw(st.booleans())
     case["dtype"] = _one(draw, *(("float32",) * 6), *DTYPES)
     case["x64"] = case["dtype"] == "float64" or _sometimes(draw, 8)
-    case["lean"] = "normed" not in case and _sometimes(draw, 3)
+    case["lean"] = _sometimes(draw, 3)
     case["implementation"] = _one(draw, None, None, "native", "scan")
     if case["dtype"] == "float64" and case["implementation"] == "native":
         case["implementation"] = None
     case |= _controls(draw, case)
-    may_be_prepared = case["time"] > 0 and "normed" not in case
+    may_be_prepared = case["time"] > 0
     case["prepared"] = may_be_prepared and _sometimes(draw, 12)
     case["bare"] = not case["prepared"] and _sometimes(draw, 12)
     case["derivative"] = _one(draw, "forward", "vjp", "vjp", "grad", "second", "jvp")
@@ -212,7 +212,7 @@ def stacks(draw) -> Case:
         case["input_size"] = Case(**case).features
     case |= _bent(draw, case)
     case["stacked"] = layers > 2 and _sometimes(draw, 3)
-    may_be_prepared = not case["stacked"] and "normed" not in case
+    may_be_prepared = not case["stacked"]
     case["prepared"] = may_be_prepared and _sometimes(draw, 8)
     made = Case(**case)
     levels = _maps(draw, made)[:1]
@@ -309,7 +309,7 @@ def _small(draw) -> dict:
     case["time_major"] = _sometimes(draw, 3)
     case["biases"] = _one(draw, "both", "b_ih", "b_hh", "none")
     case["dtype"] = _one(draw, *("float32",) * 8, "bfloat16", "float16")
-    case["lean"] = "normed" not in case and _sometimes(draw, 3)
+    case["lean"] = _sometimes(draw, 3)
     case["implementation"] = _one(draw, None, None, "native", "scan")
     case["derivative"] = _one(draw, "forward", "vjp", "vjp", "grad", "second")
     case["seed"] = draw(st.integers(0, 9999))

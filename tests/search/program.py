@@ -58,7 +58,7 @@ class Program:
     def __init__(self, case: Case):
         self.case = case
         self.float_shapes, self.constant_shapes = case.floats(), case.constants()
-        weights = ("w_ih", "w_hh", "b_ih", "b_hh")
+        weights = ("w_ih", "w_hh", "b_ih", "b_hh", "own")
         self.floats = [
             name
             for name in self.float_shapes
@@ -116,9 +116,8 @@ class Program:
             if not case.reset_after:
                 options += ", reset_after=False"
             params = body.params_of(case, suffix, self.float_shapes)
-            lines.append(
-                f'packed{suffix} = prnn_jax.prepare("{case.cell}", {params}, {options})'
-            )
+            given = f"{body.cell_of(case)}, {params}, {options}"
+            lines.append(f"packed{suffix} = prnn_jax.prepare({given})")
         return lines
 
     # ---- the call --------------------------------------------------------------------
