@@ -1,5 +1,7 @@
 """Models of PyTorch that are not quite its own: wrappers, hooks, weights in parts."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from support import assert_bitwise_equal
@@ -141,6 +143,46 @@ def test_parts_that_only_the_module_puts_together():
     with pytest.raises(ValueError, match=r"a.weight_hh_l0 must be an array; .* a.pa"):
         import_pytorch(arrays)
     assert import_pytorch(arrays, "b").cell == "gru"
+
+
+class LowRank(nn.Module):
+    """Added to a weight, as LoRA does, some of it dropped in training."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.randn(2, HIDDEN))
+        self.b = nn.Parameter(torch.randn(4 * HIDDEN, 2))
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, weight):
+        return weight + self.dropout(self.b @ self.a)
+
+
+def low_rank(module):
+    nn.utils.parametrize.register_parametrization(module, "weight_hh_l0", LowRank())
+
+
+def spectral(module):
+    nn.utils.parametrizations.spectral_norm(module, "weight_hh_l0")
+
+
+@pytest.mark.parametrize("is_cached", [False, True], ids=["", "cached"])
+@pytest.mark.parametrize("parametrize", [low_rank, spectral])
+def test_parametrizations_are_those_of_evaluation(parametrize, is_cached):
+    torch.manual_seed(3)
+    module = nn.LSTM(IN, HIDDEN)
+    parametrize(module)
+    model = nn.Sequential(module).train()
+    model[0].training = False  # but not what is in it: flags stay as they are
+    modules = [*model.modules()]
+    flags = [one.training for one in modules]
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with nn.utils.parametrize.cached() if is_cached else contextlib.nullcontext():
+        net = import_pytorch(model)
+    assert [one.training for one in modules] == flags
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+    np.testing.assert_allclose(net(X)[0], y_of(model.eval()), atol=1e-6)
 
 
 def test_a_state_dict_without_one_of_its_layers():

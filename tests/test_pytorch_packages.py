@@ -195,6 +195,60 @@ def test_weights_of_a_wrapper_that_drops_some(inside, names):
     np.testing.assert_allclose(y_of(model), expected, **CLOSE)
 
 
+class WeightDropGRU(nn.GRU):
+    """As pytorch-nlp's: a class of its own, which takes its forward's place."""
+
+    def __init__(self, *sizes, **options):
+        super().__init__(*sizes, **options)
+        _weight_drop(self, [f"weight_hh_l{n}" for n in range(self.num_layers)], 0.5)
+
+
+def _weight_drop(module, weights, dropout):
+    for name in weights:
+        weight = module._parameters.pop(name)
+        module.register_parameter(f"{name}_raw", nn.Parameter(weight))
+    of_class = module.forward
+
+    def forward(*args):
+        for name in weights:
+            raw = getattr(module, f"{name}_raw")
+            setattr(module, name, nn.functional.dropout(raw, dropout, module.training))
+        return of_class(*args)
+
+    module.forward = forward
+
+
+def test_a_class_that_drops_weights_of_its_own():
+    torch.manual_seed(3)
+    model = WeightDropGRU(IN, HIDDEN, 2, batch_first=True)
+    net = import_pytorch(model)
+    model.train()(torch.from_numpy(X))  # so that some are zero now
+    assert_bitwise_equal(import_pytorch(model).layers, net.layers)
+    model.eval()
+    np.testing.assert_allclose(
+        net(X)[0], model(torch.from_numpy(X))[0].detach(), **CLOSE
+    )
+    new = trained(net)
+    update_pytorch(model, new)
+    np.testing.assert_allclose(
+        new(X)[0], model(torch.from_numpy(X))[0].detach(), **CLOSE
+    )
+
+
+class Doubling(WeightDropGRU):
+    def forward(self, x):
+        return super().forward(2 * x)
+
+
+def test_but_not_one_whose_class_computes_something_else():
+    with pytest.raises(ValueError, match="has a forward of its own"):
+        import_pytorch(Doubling(IN, HIDDEN))
+    model = WeightDropGRU(IN, HIDDEN)
+    model.forward = lambda x: nn.GRU.forward(model, 2 * x)
+    with pytest.raises(ValueError, match="has a forward of its own"):
+        import_pytorch(model)
+
+
 def test_a_weight_that_is_a_tensor():
     """And no parameter, so that only what made it can be given another."""
     torch.manual_seed(3)

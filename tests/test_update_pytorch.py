@@ -275,6 +275,27 @@ def test_a_program_of_torch_export(name, tmp_path):
     assert_runs_as(torch.export.load(tmp_path / "new.pt2").module(), new, False)
 
 
+@pytest.mark.parametrize("kind", ["trace", "pt"])
+@pytest.mark.parametrize("name", [*NETWORKS, *CELLS])
+def test_a_traced_module(name, kind, tmp_path):
+    """It tells nothing but its arrays, so those of its state_dict are imported."""
+    own = made(name).encoder[1]
+    x = torch.from_numpy(X[0] if name in CELLS else X)
+    traced = torch.jit.trace(nn.Sequential(own), x)
+    relu = {"RNN relu": "relu", "RNNCell": "tanh"}.get(name)
+    net = import_pytorch(traced.state_dict(), nonlinearity=relu)
+    new = trained(replace(net, time_major=name in TIME_MAJOR))
+    if kind == "pt":
+        traced.save(tmp_path / "old.pt")
+        path = update_pytorch(tmp_path / "old.pt", new, to=tmp_path / "new.pt")
+        traced = torch.jit.load(path)
+    else:
+        assert update_pytorch(traced, new) is traced
+    assert_runs_as(traced, new, name in CELLS)
+    with pytest.raises(ValueError, match="name must be of at least one network"):
+        update_pytorch(traced, new, [])
+
+
 def test_what_has_no_arrays():
     net = import_pytorch(made("LSTM"))
     with pytest.raises(ValueError, match="must be what import_pytorch takes, got int"):

@@ -126,8 +126,8 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
     of_units = None
     if call.table.norm is not None:
         *gradients, of_rows = gradients
-        gradients = *gradients, None
-        of_units = of_rows.sum(0)
+        assert of_rows is not None
+        gradients, of_units = (*gradients, None), of_rows.sum(0)
     elif primals.per_unit is not None:
         of_units = sum_over_steps(fast, befores, gates, gradients[0], of_chunk)
     return gradients, chunk_saved, projected(fast, chunk_saved, of_chunk), of_units

@@ -11,6 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+#: What to do with what is no array, by the name of its type.
+_REMEDIES = {
+    "PackedSequence": ", of PyTorch; give x and lengths=lengths of what "
+    "torch.nn.utils.rnn.pad_packed_sequence makes of it"
+}
+
 
 def check(condition: bool, message: str) -> None:
     """Raises ValueError(message) unless the condition holds."""
@@ -67,7 +73,7 @@ def is_array(op: str, name: str, value) -> None:
     """`value` must be an array, of a dtype that is one of JAX's or NumPy's."""
     kind = type(value).__name__
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        hint = "" if value is None else "; wrap it in jnp.asarray"
+        hint = "" if value is None else _REMEDIES.get(kind, "; wrap it in jnp.asarray")
         raise ValueError(f"{op}: {name} must be an array, got {kind}{hint}.")
     check(
         not isinstance(value, jax.ShapeDtypeStruct),

@@ -165,8 +165,8 @@ def joined(op: str, networks: Sequence[Imported]) -> Imported:
     """Networks as the layers of one.
 
     Raises:
-      ValueError: there are none; they are not alike, or run in reverse; in the words
-        of `op`.
+      ValueError: there are none; they are not alike, do not fit on one another, or
+        run in reverse; in the words of `op`.
     """
     check(len(networks) > 0, f"{op}: name must be of at least one network, got none.")
     first, *others = networks
@@ -182,6 +182,16 @@ def joined(op: str, networks: Sequence[Imported]) -> Imported:
         f"{op}: {first.name!r} runs in reverse, and so cannot be one of several "
         "layers. Import them one by one, by name.",
     )
+    for before, after in zip(networks, others, strict=False):
+        w_hh, w_ih = before.layers[-1].w_hh, after.layers[0].w_ih
+        both = before.bidirectional and before.merge == "concat"
+        outputs = w_hh.shape[-2] * (2 if both else 1)
+        check(
+            w_ih.shape[-2] == outputs,
+            f"{op}: layers of one network must fit on one another; {after.name!r} has "
+            f"{w_ih.shape[-2]} inputs, {before.name!r} before it {outputs} outputs. "
+            "Import them one by one, by name.",
+        )
     states = tuple(one.state_0[0] if one.state_0 else None for one in networks)
     return replace(
         first,

@@ -20,6 +20,8 @@ _IN_FOLDER = tuple(
     for name in ("model.safetensors", "pytorch_model.bin")
     for index in ("", _INDEX)
 )
+#: How old files of torch.save begin, which are pickles of several objects.
+_OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
 #: What readers raise of files that are damaged, or of another kind.
 _DAMAGED = (
     *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
@@ -66,19 +68,48 @@ def read(path: Path, op: str = "import_pytorch") -> Any:
         f"{op}: {path} is a program of torch.export; pass torch.export.load(path).",
     )
     path.open("rb").close()  # or an OSError, which below says that it is damaged
+    names = _names_in(path)
+    check(
+        not any(name.endswith("/.data/extern_modules") for name in names),
+        f"{op}: {path} is an archive of torch.package; pass what "
+        "torch.package.PackageImporter(path).load_pickle(package, resource) gives.",
+    )
+    check(
+        "policy.pth" not in names,
+        f"{op}: {path} is a model of Stable-Baselines3; pass the state_dict in it, "
+        'zipfile.ZipFile(path).extract("policy.pth").',
+    )
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as file:
-                names = file.namelist()
-            if any(name.endswith("/constants.pkl") for name in names):
-                return torch.jit.load(path, map_location="cpu")
+        if any(name.endswith("/constants.pkl") for name in names):
+            return torch.jit.load(path, map_location="cpu")
         return torch.load(path, map_location="cpu", weights_only=True)
     except (*_DAMAGED, zipfile.BadZipFile, OSError) as error:
         raise ValueError(
             f"{op}: {path} must be a state_dict of torch.save, or a file of "
             "torch.jit.save or safetensors. Of one that has more in it, and that you "
-            f"trust, pass torch.load(path, weights_only=False). PyTorch says: {error}"
+            f"trust, pass {_loader(path)}. PyTorch says: {error}"
         ) from error
+
+
+def _names_in(path: Path) -> list[str]:
+    """Of the files in a ZIP archive; none where it is something else, or damaged."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as file:
+                return file.namelist()
+    except (*_DAMAGED, zipfile.BadZipFile, OSError):
+        pass  # as PyTorch will say
+    return []
+
+
+def _loader(path: Path) -> str:
+    """What loads a file that `read` does not: what it was written with."""
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(len(_OLD_TORCH))
+        if start.startswith(b"\x80") and start != _OLD_TORCH:
+            return 'pickle.load(open(path, "rb"))'
+    return "torch.load(path, weights_only=False)"
 
 
 def file_in(path: Path, op: str) -> Path:

@@ -15,7 +15,8 @@ from prnn_jax.convert._arrays import flat
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._pytorch import to_pytorch
 from prnn_jax.convert._torch_files import file_in, read, shards, write_safetensors
-from prnn_jax.convert._torch_models import import_pytorch
+from prnn_jax.convert._torch_models import network_in
+from prnn_jax.convert._torch_modules import is_traced
 from prnn_jax.convert._torch_weights import kept_keys_of, raw
 from prnn_jax.convert._updates import (
     changed,
@@ -46,10 +47,11 @@ def update_pytorch(
 
     Args:
       model: what `import_pytorch` takes. A module, of TorchScript too, is changed in
-        place; so is a program of `torch.export`, which gets tensors of its own where
-        it had those of a module. Of a state_dict (with whatever it has around the
-        network) comes a new one, which shares all other tensors with the given one.
-        Tensors that are one, as those of tied modules, stay one.
+        place, also a traced one, of which the state_dict was imported; so is a program
+        of `torch.export`, which gets tensors of its own where it had those of a module.
+        Of a state_dict (with whatever it has around the network) comes a new one, which
+        shares all other tensors with the given one. Tensors that are one, as those of
+        tied modules, stay one.
       net: as imported, with other numbers: what optax or `jax.tree.map` make of it, or
         `dataclasses.replace(net, layers=layers)`.
       name: the network's place in this model, or those of its layers, if they are
@@ -161,8 +163,22 @@ def _updated(model: Any, net: Imported, names: Sequence[str]) -> Any:
         return model
     import torch
 
-    # All are found before any is written.
-    modules, places = dict(model.named_modules()), []
+    places = [*_places(model, net, names)]  # all are found before any is written
+    with torch.no_grad():
+        for parameter, array in places:
+            parameter.copy_(torch.from_numpy(_plain(array)))
+    return model
+
+
+def _places(
+    model: Any, net: Imported, names: Sequence[str]
+) -> Iterator[tuple[Any, np.ndarray]]:
+    """The parameters of a module that are to change, and what they become."""
+    modules = dict(model.named_modules())
+    if any(is_traced(modules[name]) for name in names if name in modules):
+        tree = model.state_dict()  # all that it tells; its tensors are the parameters
+        yield from ((tree[k], a) for k, a in _new_arrays(tree, net, names).items())
+        return
     for name, arrays in _new(model, net, names):
         module = modules[name]
         own = dict(module.named_parameters())
@@ -170,11 +186,7 @@ def _updated(model: Any, net: Imported, names: Sequence[str]) -> Any:
         for key, array in arrays.items():
             parameter = own.get(key, own.get(key.removesuffix("_l0")))
             _check_kept(parameter is not None, name, key)
-            places.append((parameter, array))
-    with torch.no_grad():
-        for parameter, array in places:
-            parameter.copy_(torch.from_numpy(_plain(array)))
-    return model
+            yield parameter, array
 
 
 def _check_kept(condition: bool, name: str, key: str) -> None:
@@ -191,7 +203,7 @@ def _new(
 ) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
     """Of each place arrays by PyTorch's names that are not what the model has."""
     nonlinearity: Any = net.activation if net.cell == "rnn" else None
-    each = [import_pytorch(model, one, nonlinearity=nonlinearity) for one in names]
+    each = [network_in(model, one, nonlinearity, is_known=True) for one in names]
     check(len(each) > 0, f"{_OP}: name must be of at least one network, got {names!r}.")
     net = fitted(_OP, net, joined(_OP, each))
     cell, first = {"rnn": "RNN", "gru": "GRU", "lstm": "LSTM"}[net.cell], 0

@@ -1,7 +1,8 @@
 """Weights by their names, and those that PyTorch makes of others."""
 
+import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,10 @@ _PART = re.compile(
 #: Of which a wrapper that drops weights, as fastai's WeightDropout, makes one: in
 #: evaluation it is the same.
 _RAW = re.compile(rf"(?:(.*)\.)?{_OWN}_raw")
+#: What a dynamically quantized layer, or a cell, has instead of arrays.
+_PACKED = re.compile(r"(?:(.*)\.)?(?:_all_weight_values\.\d+\.param|_packed_weight_.h)")
+#: Of the array that each sLSTM layer of an xLSTM has.
+_SLSTM = "slstm_cell._recurrent_kernel_"
 _NORMED = {"_g", "_v"}, {".original0", ".original1"}
 
 
@@ -33,10 +38,40 @@ def keys_of(arrays: Iterable[str]) -> dict[str, dict[str, str]]:
     networks: dict[str, dict[str, str]] = {}
     for key in arrays:
         match = _ARRAY.fullmatch(key)
-        if match:
+        if match and not _PACKED.fullmatch(key):
             whole = _WHOLE.get(match[2], match[2]) + match[3]
             networks.setdefault(match[1] or "", {})[whole] = key
     return networks
+
+
+def packed_paths(arrays: Iterable[str]) -> list[str]:
+    """The networks in a state_dict that are dynamically quantized."""
+    found = (match[1] or "" for match in map(_PACKED.fullmatch, arrays) if match)
+    return [*dict.fromkeys(found)]
+
+
+def slstm_paths(arrays: Iterable[str]) -> list[str]:
+    """The sLSTM layers in a state_dict, by the names that `import_xlstm` takes."""
+    return [key[: -len(_SLSTM)].rstrip(".") for key in arrays if key.endswith(_SLSTM)]
+
+
+def others_of(arrays: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """What a state_dict has in the place of a network beside the network's arrays.
+
+    Integers, which count steps, are nothing; nor is what has no such place, because it
+    has a name of another's choice, such as "enc_w_ih" or "w_ih".
+    """
+    prefix = f"{path}." if path else ""
+    own = keys_of(arrays).get(path, {})
+    if any(key != f"{prefix}{name}" for name, key in own.items()):
+        return {}
+    return {
+        key: value
+        for key, value in arrays.items()
+        if key.startswith(prefix)
+        and not _KEPT.fullmatch(key.removeprefix(prefix))
+        and re.search("float|complex", str(getattr(value, "dtype", "")))
+    }
 
 
 def kept_keys_of(arrays: Iterable[str], path: str) -> dict[str, str]:
@@ -54,18 +89,40 @@ def effective(module: Any, parent: Any = None) -> dict[str, Any]:
     so may be others. The older of these work them out before each call of the module:
     as here.
     """
+    import torch
+
     names = [*module.state_dict(), *(n for n, v in vars(module).items() if _is(v))]
     matches = map(_KEPT.fullmatch, names)
-    own = {match[1]: getattr(module, match[1], None) for match in matches if match}
-    for hook in getattr(module, "_forward_pre_hooks", {}).values():
-        if hasattr(hook, "apply_mask"):
-            own[hook._tensor_name] = hook.apply_mask(module)
-        elif type(hook).__name__ == "WeightNorm":
-            own[hook.name] = hook.compute_weight(module)
-        elif type(hook).__name__ == "SpectralNorm":
-            own[hook.name] = hook.compute_weight(module, do_power_iteration=False)
+    kept = dict.fromkeys(match[1] for match in matches if match)
+    made = getattr(module, "parametrizations", None)
+    made = made if isinstance(made, torch.nn.ModuleDict) else torch.nn.ModuleDict()
+    with torch.no_grad(), _in_evaluation(made):
+        own = {n: made[n]() if n in made else getattr(module, n, None) for n in kept}
+        for hook in getattr(module, "_forward_pre_hooks", {}).values():
+            if hasattr(hook, "apply_mask"):
+                own[hook._tensor_name] = hook.apply_mask(module)
+            elif type(hook).__name__ == "WeightNorm":
+                own[hook.name] = hook.compute_weight(module)
+            elif type(hook).__name__ == "SpectralNorm":
+                own[hook.name] = hook.compute_weight(module, do_power_iteration=False)
     own |= raw(module, parent)
     return {name: array.detach() for name, array in own.items() if array is not None}
+
+
+@contextlib.contextmanager
+def _in_evaluation(parametrizations: Any) -> Iterator[None]:
+    """With these modules in evaluation, where in training they draw or change numbers.
+
+    Their flags alone are set: a method `train` of their own may do more.
+    """
+    flags = [(one, one.training) for one in parametrizations.modules()]
+    try:
+        for one, _ in flags:
+            one.training = False
+        yield
+    finally:
+        for one, was_training in flags:
+            one.training = was_training
 
 
 def raw(module: Any, parent: Any = None) -> dict[str, Any]:

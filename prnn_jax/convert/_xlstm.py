@@ -170,7 +170,9 @@ def import_xlstm(model: Any, name: str | None = None) -> SlstmLayer:
     The `sLSTMLayer` of the package xlstm, of either of its backends, which keep the
     weights in different orders, and of TiRex. In both, the weights called `igate` are
     those of the forget gate, and `fgate` of the input gate: so they are taken. Dropout
-    after the recurrence is not imported.
+    after the recurrence is not imported. Arrays alone do not tell the configuration:
+    from a state_dict, they are taken as of function="slstm", as it is by default, where
+    function="lstm" has the same; of a module it is checked.
 
     Args:
       model: a module that has such a layer, or is one; its state_dict (also a
