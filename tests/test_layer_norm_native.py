@@ -133,6 +133,26 @@ def test_what_is_made_again_follows_the_scan(name, options):
     assert_follows_scan(CELLS[name], of, directions=directions, time=37)
 
 
+@pytest.mark.parametrize(
+    ("name", "reserve", "values"),
+    [
+        ("lstm", "fast", 14),
+        ("lstm_torchaudio", "fast", 10),
+        ("lstm", "lean", 2),
+        ("gru", "fast", 10),
+        ("gru", "lean", 1),
+    ],
+)
+def test_what_is_kept_of_a_step(name, reserve, values):
+    """Of each unit, y among it."""
+    x, params = jax.tree.map(jnp.float32, arrays_of(CELLS[name], time=50))
+    run = functools.partial(CELLS[name], x, reserve=reserve)
+    _, backward = jax.vjp(lambda params: run(params)[0], params)
+    of_time = [a for a in jax.tree.leaves(backward) if a.ndim > 2 and 50 in a.shape[:2]]
+    kept = sum(a.size for a in of_time) - x.size
+    assert kept == values * BATCH * 50 * HIDDEN
+
+
 SIZES = {
     "few units": {"hidden": 5, "batch": 1},
     "one step": {"time": 1},
