@@ -12,6 +12,7 @@ import numpy as np
 from prnn_jax._given.params import Params
 from prnn_jax.convert._onnx import to_onnx
 from prnn_jax.convert._onnx_graph import Node, Scope
+from prnn_jax.convert._onnx_steps import as_steps
 
 #: What PyTorch calls the matrices of x and of h, which tells them apart.
 _NAMES = "weight_ih", "weight_hh"
@@ -42,8 +43,7 @@ class _Piece(NamedTuple):
 def written_cells(nodes: Sequence[Node]) -> Iterator[Node]:
     """The cells among some nodes; of one that is unrolled, its first step."""
     found = [cell for n in nodes for cell in (_lstm(n), _gru(n)) if cell is not None]
-    outputs = {cell.proto.output[0] for cell in found}
-    return (cell for cell in found if cell.input(5) not in outputs)
+    return as_steps(found)
 
 
 # ---- the cells -----------------------------------------------------------------------
@@ -54,18 +54,22 @@ def _lstm(node: Node) -> Node | None:
     read = _Reader(node.scope)
     for gate, squashed in read.pair(node.proto, "Mul"):
         a_o, c_next = read.inside(gate, "Sigmoid"), read.inside(squashed, "Tanh")
-        for kept, added in read.pair_of(c_next, "Add") if a_o else ():
+        if a_o is None or c_next is None:
+            continue
+        for kept, added in read.pair_of(c_next, "Add"):
             for forget, c in read.pair_of(kept, "Mul"):
                 for enter, candidate in read.pair_of(added, "Mul"):
                     a = read.inside(enter, "Sigmoid"), read.inside(forget, "Sigmoid")
                     a = (*a, read.inside(candidate, "Tanh"), a_o)
-                    made = _lstm_of(node, [read.piece(one) for one in a], c)
+                    made = _lstm_of(node, [read.piece(one) for one in a], c, c_next)
                     if made is not None:
                         return made
     return None
 
 
-def _lstm_of(node: Node, pieces: list[_Piece | None], c: str) -> Node | None:
+def _lstm_of(
+    node: Node, pieces: list[_Piece | None], c: str, c_next: str
+) -> Node | None:
     read, gates = _Reader(node.scope), [one for one in pieces if one is not None]
     sources = {gate.source for gate in gates}
     both = read.products(sources.pop()) if len(gates) == 4 and len(sources) == 1 else []
@@ -77,7 +81,7 @@ def _lstm_of(node: Node, pieces: list[_Piece | None], c: str) -> Node | None:
         return None
     x, h = x.of(columns), h.of(columns)
     params = Params(x.weight, h.weight, x.bias, h.bias)
-    return _as_node(node, "LSTM", params, [x.input, h.input, c])
+    return _as_node(node, "LSTM", params, [x.input, h.input, c], ["", c_next])
 
 
 def _x_and_h(read: "_Reader", both: Sequence[_Linear], c: str) -> Sequence[Any]:
@@ -117,7 +121,7 @@ def _gru_of(
     read = _Reader(node.scope)
     of_x = _side_of_gru(read, sums, read.piece(a_xn))
     of_h = _side_of_gru(read, sums, read.piece(a_hn))
-    if of_x is None or of_h is None or of_h.input != h:
+    if of_x is None or of_h is None or not read.is_same(of_h.input, h):
         return None
     hidden = len(of_h.weight)
     if any(one.weight.shape[1] != 3 * hidden for one in (of_x, of_h)):
@@ -142,8 +146,17 @@ def _side_of_gru(
     return None if columns is None else product.of(columns)
 
 
-def _as_node(node: Node, cell: str, params: Params, inputs: list[str]) -> Node:
-    """ONNX's own node that has the parameters and reads x and the states."""
+def _as_node(
+    node: Node,
+    cell: str,
+    params: Params,
+    inputs: list[str],
+    outputs: Sequence[str] = (),
+) -> Node:
+    """ONNX's own node that has the parameters and reads x and the states.
+
+    Its outputs are h and what is given besides.
+    """
     from onnx import helper, numpy_helper
 
     arrays = to_onnx(cell, params)
@@ -154,8 +167,8 @@ def _as_node(node: Node, cell: str, params: Params, inputs: list[str]) -> Node:
     options: dict[str, Any] = {"layout": 1, "hidden_size": len(params.w_hh)}
     if cell == "GRU":
         options["linear_before_reset"] = 1
-    h = node.proto.output[0]
-    proto = helper.make_node(cell, [x, *weights, "", *states], [h], **options)
+    made = [node.proto.output[0], *outputs]
+    proto = helper.make_node(cell, [x, *weights, "", *states], made, **options)
     tensors = [numpy_helper.from_array(a, n) for n, a in given.items() if a is not None]
     graph = helper.make_graph([proto], "cell", [], [], tensors)
     scope = Scope(graph, node.scope.opsets, node.scope)
@@ -182,6 +195,13 @@ class _Reader:
 
     def __init__(self, scope: Scope):
         self.scope = scope
+
+    def is_same(self, name: str, other: str) -> bool:
+        """Whether two names are of one value, or of equal constants."""
+        one, two = self.scope.constant(name), self.scope.constant(other)
+        if one is None or two is None:
+            return name == other
+        return np.array_equal(one, two)
 
     def of(self, name: str, operator: str) -> list[str]:
         """The inputs of the operator that makes a value; none if it is another."""

@@ -45,12 +45,23 @@ class Node:
       proto: the node of ONNX.
       scope: where the names of its inputs are looked up.
       is_written: whether the graph has it in products, sums and activations.
+      is_alone: whether such is the only step of its cell.
+      changed: a state that is other than the node's own before it is fed back; empty
+        if none is.
     """
 
     name: str
     proto: Any
     scope: "Scope"
     is_written: bool = False
+    is_alone: bool = False
+    changed: str = ""
+
+    @property
+    def place(self) -> "Scope":
+        """The graph that the model has it in."""
+        outer = self.scope.outer if self.is_written else None
+        return outer or self.scope
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute; strings as such."""
@@ -78,8 +89,15 @@ class Node:
 class Scope:
     """The names of a graph, and of those around it."""
 
-    def __init__(self, graph: Any, opsets: Any, outer: "Scope | None" = None):
+    def __init__(
+        self,
+        graph: Any,
+        opsets: Any,
+        outer: "Scope | None" = None,
+        owner: Any = None,
+    ):
         self._graph, self._opsets, self._outer = graph, opsets, outer
+        self._owner = owner
         self._initializers = {one.name: one for one in graph.initializer}
         self._makers = {
             output: node for node in graph.node for output in node.output if output
@@ -98,7 +116,7 @@ class Scope:
     def subgraphs(self, proto: Any) -> list[tuple[str, "Scope"]]:
         """Those of a node, by the names of its attributes."""
         return [
-            (attribute.name, Scope(graph, self._opsets, self))
+            (attribute.name, Scope(graph, self._opsets, self, proto))
             for attribute in proto.attribute
             for graph in (attribute.g, *attribute.graphs)
             if graph.node or graph.output
@@ -108,6 +126,31 @@ class Scope:
         """Whether both are of different subgraphs of one graph: branches of an If."""
         is_inner = self._outer is not None and self._outer is other._outer
         return is_inner and self is not other
+
+    @property
+    def outer(self) -> "Scope | None":
+        """The graph around this one."""
+        return self._outer
+
+    @property
+    def top(self) -> "Scope":
+        """The model's own graph."""
+        return self if self._outer is None else self._outer.top
+
+    @property
+    def carried(self) -> dict[str, str] | None:
+        """Of a Loop's or a Scan's body: its inputs, and what they are a step later.
+
+        None of other graphs.
+        """
+        if self._owner is None or self._owner.op_type not in ("Loop", "Scan"):
+            return None
+        inputs = [one.name for one in self._graph.input]
+        if self._owner.op_type == "Loop":  # a count and a condition come first
+            return dict(zip(inputs[2:], self.outputs[1:], strict=False))
+        scanned = Node("", self._owner, self).attribute("num_scan_inputs", 0)
+        kept = inputs[: len(inputs) - scanned]
+        return dict(zip(kept, self.outputs, strict=False))
 
     @property
     def graph(self) -> Any:

@@ -3,6 +3,7 @@
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,22 @@ from prnn_jax.convert._onnx_cells import written_cells
 from prnn_jax.convert._onnx_chain import Layer, chain
 from prnn_jax.convert._onnx_graph import Node, Scope
 from prnn_jax.convert._onnx_nodes import of_layer, operator_of
+from prnn_jax.convert._onnx_states import check_known, initial_state
+from prnn_jax.convert._onnx_steps import given_back, in_a_loop
 
 _OP = "import_onnx"
+#: Keras, too, exports by PyTorch where that is its backend.
+_OF_PYTORCH = (
+    " import_pytorch takes the model itself, import_keras one of Keras. An RNN that is "
+    "written out is not read: dynamo=False exports torch.nn.RNN as a node. Nor is a "
+    "cell's only step, from zeros, which leaves no weights of h: export it with the "
+    "state as an input."
+)
+#: What to do about a model that changes states between steps.
+_OWN_STEPS = (
+    "No layer does so. Take the cell's weights from its state_dict by from_pytorch, "
+    "and write its steps with prnn_jax.define_cell or lax.scan."
+)
 
 
 def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported:
@@ -28,14 +43,23 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     another with nothing but a change of layout between them are the layers of one
     network; two nodes, of which one reads the other's x from its end, are a layer's
     directions. Of sequence_lens, give `lengths` to the call; initial states are those
-    of the node, where they are constant, or else `state_0` of the call. Weights may be
-    initializers, or whatever the model makes of constants. Of DynamicQuantizeLSTM
-    (ONNX Runtime), `net` has the weights that the 8 bits stand for, and does not round
-    x and h to 8 bits, as the node does.
+    of the node, where they are constant, if only repeated for each row of a batch, or
+    else `state_0` of the call. Where the model works one out, as a decoder's of an
+    encoder's last, the node is imported by its name alone, and each call is to be given
+    `state_0`: without, it begins with zeros. Weights may be initializers, or whatever
+    the model makes of constants. Of DynamicQuantizeLSTM (ONNX Runtime), `net` has the
+    weights that the 8 bits stand for, and does not round x and h to 8 bits, as the
+    node does.
 
-    An LSTM or a GRU may also be written out, one step of it, in products, sums and
-    activations, as PyTorch's exporter does with LSTMCell and GRUCell; its name is that
-    of the node that gives h, and x is `[*batch, time, input]`.
+    An LSTM or a GRU may also be written out in products, sums and activations, one step
+    of it or several, as PyTorch's exporter does with LSTMCell and GRUCell; its name is
+    that of the node that gives h of the first step that is there as a whole, and x is
+    `[*batch, time, input]`. Of a first step from zeros exporters leave a part, as there
+    is nothing to multiply: it is seen in the second one. A network is what gives each
+    step the states of the step before as they are: a model that changes them between
+    the steps it has, or in a Loop or a Scan, is refused. So is a model of one step that
+    gives other states back than the cell's own, unless `name` is given: what its caller
+    makes of them is then the caller's.
 
     Args:
       model: a path, or an `onnx.ModelProto`, or its bytes.
@@ -48,10 +72,10 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
 
     Raises:
       ValueError: it is no model of ONNX; weights are float64, which JAX has with
-        jax_enable_x64 only; it has no such node, or several and `name`
-        says none of them; weights depend on the model's input; or the node has what
-        prnn_jax has not: input_forget, ThresholdedRelu, directions that
-        differ in their activations, or from those of the other layers. Says which
+        jax_enable_x64 only; it has no such node, or several and `name` says none of
+        them; weights depend on the model's input; it changes states between steps; or
+        the node has what prnn_jax has not: input_forget, ThresholdedRelu, directions
+        that differ in their activations, or from those of the other layers. Says which
         node, and what to do.
       FileNotFoundError: there is no such file.
       ImportError: the package onnx is missing.
@@ -60,7 +84,13 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     found = recurrent_nodes(proto)
     _check_any(found, proto)
     layers = _chosen(found, name)
-    _check_same_lengths([node for layer in layers for node in layer if node])
+    nodes = [node for layer in layers for node in layer if node]
+    _check_same_lengths(nodes)
+    for node in nodes:
+        _check_unchanged(node)
+        if name is None:
+            check_known(node)
+            _check_given_back(node)
     return joined(_OP, [of_layer(layer) for layer in layers])
 
 
@@ -72,7 +102,10 @@ def recurrent_nodes(proto: Any) -> dict[str, Node]:
     """LSTM, GRU and RNN of a model by name: nodes, and cells that are written out."""
     nodes = list(_scope(proto).nodes())
     found = [node for node in nodes if operator_of(node) is not None]
-    return {node.name: node for node in (*found, *written_cells(nodes))}
+    found = [*found, *written_cells(nodes)]
+    changed = [node.changed or in_a_loop(node, found) for node in found]
+    pairs = zip(found, changed, strict=True)
+    return {node.name: replace(node, changed=state) for node, state in pairs}
 
 
 def loaded(model: Any) -> Any:
@@ -120,7 +153,7 @@ def _inlined(proto: Any) -> Any:
 def _check_any(found: dict[str, Node], proto: Any) -> None:
     operators = sorted({node.proto.op_type for node in _scope(proto).nodes()})
     of_torch = proto.producer_name == "pytorch"
-    hint = " import_pytorch takes the model itself." if of_torch else ""
+    hint = _OF_PYTORCH if of_torch else ""
     check(
         len(found) > 0,
         f"{_OP}: the model must have a node LSTM, GRU or RNN, or an LSTM or a GRU "
@@ -148,6 +181,28 @@ def _chosen(found: dict[str, Node], name: Any) -> list[Layer]:
     return [Layer(found[one]) for one in names]
 
 
+def _check_unchanged(node: Node) -> None:
+    """That each step of a cell gets the states of the step before as they are."""
+    check(
+        not node.changed,
+        f"{_OP}: each step of {node.name!r} must be given the states of the step "
+        f"before as they are, but the model makes {node.changed!r} of them, as a norm "
+        f"or zoneout between the steps does. {_OWN_STEPS}",
+    )
+
+
+def _check_given_back(node: Node) -> None:
+    """That a model of one step gives back the states of its cell."""
+    output = given_back(node)
+    check(
+        not output,
+        f"{_OP}: the model must give back the states after its one step of "
+        f"{node.name!r} as they are, got {output!r}, which it makes of them. If that "
+        f"is none that the next step is given, name={node.name!r} imports the cell. If "
+        f"it is: {_OWN_STEPS}",
+    )
+
+
 def _check_same_lengths(nodes: Sequence[Node]) -> None:
     """That a call's lengths can be those of all."""
     for first, other in itertools.pairwise(nodes):
@@ -173,7 +228,7 @@ def are_one(nodes: Sequence[Node]) -> bool:
     first, *others = nodes
     pairs = itertools.combinations(nodes, 2)
     return all(_is_same(first, other) for other in others) and all(
-        one.scope.is_beside(other.scope) for one, other in pairs
+        one.place.is_beside(other.place) for one, other in pairs
     )
 
 
@@ -189,7 +244,7 @@ def _is_same(one: Node, other: Node) -> bool:
         if a is None or b is None or not np.array_equal(a, b):
             return False
     for position in (5, 6):
-        a, b = one.constant(position), other.constant(position)
+        a, b = initial_state(one, position), initial_state(other, position)
         are_same = a is b if a is None or b is None else np.array_equal(a, b)
         if not are_same:
             return False

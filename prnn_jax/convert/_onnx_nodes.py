@@ -17,7 +17,8 @@ from prnn_jax.convert._imported import Imported, check_dtype
 from prnn_jax.convert._onnx import from_onnx
 from prnn_jax.convert._onnx_activations import options_of
 from prnn_jax.convert._onnx_chain import Layer
-from prnn_jax.convert._onnx_graph import MOVE, Node, Scope, numpy_of
+from prnn_jax.convert._onnx_graph import Node
+from prnn_jax.convert._onnx_states import initial_state, positions
 
 _OP = "import_onnx"
 _CELLS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
@@ -97,7 +98,7 @@ def _network(node: Node) -> Imported:
     params = from_onnx(operator, arrays)
     return Imported(
         layers=(params,),
-        state_0=_state(node, operator, params, where, directions),
+        state_0=_state(node, params, where, directions),
         cell=_CELLS[operator],
         name=node.name,
         places=(node.name,),
@@ -165,52 +166,15 @@ def _is_all_steps(node: Node, lengths: np.ndarray) -> bool:
     return not alike or (len(alike) == 1 and steps in (None, alike[0]))
 
 
-def _is_known(node: Node, name: str) -> bool:
-    """Whether a state is constant, zero, or what the caller gives beside x."""
-    scope = node.scope
-    if scope.constant(name) is not None:
-        return True
-    return _is_zero_or_given(scope, name, scope.origin(node.input(0)))
-
-
-def _is_zero_or_given(scope: Scope, name: str, x: str) -> bool:
-    known = scope.constant(name)
-    if known is not None:
-        return not known.any()
-    made = scope.maker(name)
-    if made is None:  # an input of the model
-        return name != x
-    proto, inner = made
-    if proto.op_type == "ConstantOfShape":
-        value = Node("", proto, inner).attribute("value")
-        return value is None or not numpy_of(value).any()
-    if proto.op_type == "If":
-        place = list(proto.output).index(name)
-        branches = [branch for _, branch in inner.subgraphs(proto)]
-        return all(_is_zero_or_given(one, one.outputs[place], x) for one in branches)
-    if proto.op_type not in MOVE:
-        return False
-    given = proto.input if proto.op_type == "Concat" else proto.input[:1]
-    return all(_is_zero_or_given(inner, one, x) for one in given)
-
-
 def _state(
-    node: Node, operator: str, params: Params, where: str, directions: int
+    node: Node, params: Params, where: str, directions: int
 ) -> tuple[Any, ...] | None:
     """The initial state, where the node has a constant one that is not zero."""
-    positions = (5, 6) if operator == "LSTM" else (5,)
-    for position in positions:
-        name = node.input(position)
-        check(
-            not name or _is_known(node, name),
-            f"{_OP}: the initial state of {where}, {name!r}, must be constant, zero or "
-            "an input of the model, but the model works it out. Export the model with "
-            "the state as an input, and pass it as state_0.",
-        )
     hidden, states = params.w_hh.shape[-2], []
-    for position in positions:
-        state, name = node.constant(position), node.input(position)
-        sizes = np.shape(state) if state is not None else node.scope.sizes(name)
+    for position in positions(node):
+        state, name = initial_state(node, position), node.input(position)
+        known = node.constant(position)
+        sizes = np.shape(known) if known is not None else node.scope.sizes(name)
         check(
             not sizes or node.is_written or sizes[-1] in (0, hidden),
             f"{_OP}: the initial state of {where}, {name!r}, must be [{directions}, "
@@ -220,8 +184,12 @@ def _state(
         )
         if state is None or (node.is_written and not state.any()):
             state = np.zeros((directions, 1, hidden))
+        elif node.is_written and state.ndim < 3:
+            state = state.reshape(1, -1, state.shape[-1])
         elif node.attribute("layout", 0) and state.ndim == 3:
             state = np.moveaxis(state, 0, 1)
+        if state.ndim == 3 and len(state) == 1 == state.shape[1]:  # one row for all
+            state = np.broadcast_to(state, (directions, 1, state.shape[-1]))
         check(
             state.ndim == 3 and len(state) == directions,
             f"{_OP}: the initial state of {where}, {name!r}, must be [{directions}, "

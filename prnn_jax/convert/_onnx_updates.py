@@ -13,6 +13,7 @@ from prnn_jax.convert._onnx import to_onnx
 from prnn_jax.convert._onnx_chain import Layer
 from prnn_jax.convert._onnx_graph import Node
 from prnn_jax.convert._onnx_models import are_one, loaded, of_layer, recurrent_nodes
+from prnn_jax.convert._onnx_states import initial_state
 from prnn_jax.convert._updates import (
     changed,
     check_network,
@@ -162,6 +163,13 @@ def _replace(
             f"{_OP}: {letter} of the node {node.name!r}, {name!r}, must be of floats, "
             "and is in 8 bits; update the model that it was made of, and quantize that "
             "again.",
+        )
+        check(
+            old is not None or initial_state(node, position) is None,
+            f"{_OP}: the initial state of the node {node.name!r}, {name!r}, must be a "
+            "constant as it is, and is a row that the model repeats for each batch; "
+            "leave it in net.state_0 as it was, and change the initializer that it is "
+            "made of.",
         )
         check(
             old is not None,
