@@ -16,7 +16,7 @@ from prnn_jax._call.options import (
 )
 from prnn_jax._cells.activations import GivenActivation, applied
 from prnn_jax._given.checks import check
-from prnn_jax._given.params import Params
+from prnn_jax._given.params import Params, described
 from prnn_jax._linear.run import gates_of, input_of, linear, projected
 from prnn_jax._linear.ways import in_directions, in_fewer_steps
 
@@ -95,9 +95,9 @@ def indrnn(
       h_0: `[*batch, hidden]`; zeros if not given.
       activation: f, a name or an `Activation`, as of `rnn`.
       precision: of the product with w_ih, as in `jax.lax.dot`.
-      **options: as of `linear_recurrence`, but that elsewhere than on a CPU
-        `lax.scan` runs it; and `bidirectional` and `merge` as of `lstm`: then the
-        params and h_0 have a leading axis of 2, and y is `[*batch, time, 2*hidden]`.
+      **options: as of `linear_recurrence`, but that `lax.scan` runs it where no
+        engine does; and `bidirectional` and `merge` as of `lstm`: then the params and
+        h_0 have a leading axis of 2, and y is `[*batch, time, 2*hidden]`.
 
     Returns:
       y `[*batch, time, hidden]`, every h, and the last h `[*batch, hidden]`.
@@ -113,7 +113,7 @@ def indrnn(
         len(getattr(w_hh, "shape", ())) == lead,
         "indrnn: params must be prnn_jax.Params whose w_hh is u, "
         f"[{'2, ' * (lead - 1)}hidden], got "
-        f"{list(getattr(w_hh, 'shape', ())) or type(params).__name__}.",
+        f"{list(getattr(w_hh, 'shape', ())) or described(params)}.",
     )
 
     def one(op: str, weights: dict, h_0: Any, options: dict) -> tuple[Array, Array]:
