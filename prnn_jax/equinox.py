@@ -26,6 +26,7 @@ from prnn_jax._layers.equinox.linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, Mi
 from prnn_jax._layers.equinox.options import LayerOptions
 from prnn_jax._layers.equinox.scanned import ScannedRNN
 from prnn_jax._layers.equinox.stack import Stack
+from prnn_jax._layers.keywords import in_its_own_name
 from prnn_jax._ops import recurrent
 
 __all__ = [
@@ -166,6 +167,7 @@ class GRU(WithCell):
     _cell = eqx.nn.GRUCell
     _cell_options: ClassVar[dict[str, Any]] = {"reset_after": True}
 
+    @in_its_own_name
     def __init__(
         self,
         input_size: int,
@@ -224,6 +226,7 @@ class RNN(Layer):
     _cell_name = "rnn_tanh"
     _option_names = "activation", "clip", "cap", "skip"
 
+    @in_its_own_name
     def __init__(
         self,
         input_size: int,

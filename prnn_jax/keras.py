@@ -60,9 +60,11 @@ __all__ = [
 class LSTM(Layer, keras.layers.LSTM):
     """`keras.layers.LSTM` on the engines of prnn_jax; see `prnn_jax.lstm`.
 
-    All arguments are those of `keras.layers.LSTM`, and `clip`, a `prnn_jax.Clip`.
-    unroll and use_cudnn change nothing; recurrent_dropout runs Keras' own code while
-    training.
+    All arguments are those of `keras.layers.LSTM`, and `clip`, a `prnn_jax.Clip`, and
+    `implementation`, as of `prnn_jax.lstm`: "scan" for `model.export`, which takes no
+    engine's calls. unroll and use_cudnn change nothing: with a mask Keras' unrolled
+    loop computes something else than its own loop, whose numbers these are.
+    recurrent_dropout runs Keras' own code while training.
     """
 
     _function = staticmethod(recurrent.lstm)
@@ -72,8 +74,9 @@ class LSTM(Layer, keras.layers.LSTM):
 class GRU(Layer, keras.layers.GRU):
     """`keras.layers.GRU` on the engines of prnn_jax; see `prnn_jax.gru`.
 
-    All arguments are those of `keras.layers.GRU`, and `clip`, a `prnn_jax.Clip`. unroll
-    and use_cudnn change nothing; recurrent_dropout runs Keras' own code while training.
+    All arguments are those of `keras.layers.GRU`, and `clip` and `implementation`, as
+    of `LSTM`. unroll and use_cudnn change nothing; recurrent_dropout runs Keras' own
+    code while training.
     """
 
     _function = staticmethod(recurrent.gru)
@@ -86,8 +89,8 @@ class GRU(Layer, keras.layers.GRU):
 class SimpleRNN(Layer, keras.layers.SimpleRNN):
     """`keras.layers.SimpleRNN` on the engines of prnn_jax; see `prnn_jax.rnn`.
 
-    All arguments are those of `keras.layers.SimpleRNN`, and `clip`, a `prnn_jax.Clip`.
-    unroll changes nothing.
+    All arguments are those of `keras.layers.SimpleRNN`, and `clip` and
+    `implementation`, as of `LSTM`. unroll changes nothing.
     """
 
     _function = staticmethod(recurrent.rnn)
@@ -98,8 +101,9 @@ class Bidirectional(keras.layers.Bidirectional):
     """`keras.layers.Bidirectional`, both of whose layers run in one call.
 
     All arguments are those of `keras.layers.Bidirectional`, and all it gives; the layer
-    is one of this module. A `backward_layer` that is another cell than the layer's, and
-    dropout while training, run as Keras runs them, one after the other.
+    is one of this module, and says the implementation. A `backward_layer` that is
+    another cell than the layer's, layers whose dtype is not this one's, and dropout
+    while training run as Keras runs them, one after the other.
     """
 
     # Of keras.layers.Bidirectional:
@@ -179,7 +183,8 @@ class Bidirectional(keras.layers.Bidirectional):
             stack_directions(*(side._params(x.dtype) for side in sides)),
             state_0,
             bidirectional=True,
-            **sides[0]._masks(mask),
+            implementation=sides[0].implementation,
+            **sides[0]._masks(mask, x),
             **sides[0]._cell_options(),
         )
         forward, backward = jnp.split(y, 2, -1)
@@ -191,6 +196,18 @@ class Bidirectional(keras.layers.Bidirectional):
         both = state if isinstance(state, tuple) else (state,)
         states = (*(one[0] for one in both), *(one[1] for one in both))
         return (*output, *states) if self.merge_mode is None else (output, *states)
+
+    def _can_attempt_fused_lstm(self, *call: Any) -> bool:
+        return self._may_be_fused and super()._can_attempt_fused_lstm(*call)
+
+    def _can_attempt_fused_gru(self, *call: Any) -> bool:
+        return self._may_be_fused and super()._can_attempt_fused_gru(*call)
+
+    @property
+    def _may_be_fused(self) -> bool:
+        """Whether Keras may call cuDNN, which knows neither clip nor the dtypes."""
+        sides = self.forward_layer, self.backward_layer
+        return not any(isinstance(side, Layer) for side in sides)
 
     def _merged(self, forward: Array, backward: Array) -> Any:
         match self.merge_mode:
@@ -242,12 +259,14 @@ class Bidirectional(keras.layers.Bidirectional):
             return "the layers must be of prnn_jax.keras"
 
         def of(layer: Any) -> list[Any]:
-            kind, cell = type(layer)._function, layer.cell
-            return [kind, cell.units, cell.use_bias, layer._cell_options()]
+            kind, cell, own = type(layer)._function, layer.cell, layer._cell_options()
+            return [kind, cell.units, cell.use_bias, layer.implementation, own]
 
         for side in sides:
             if why := side._refusal(training, mask_rank):
                 return why
+            if side.compute_dtype != self.compute_dtype:
+                return "the layers compute in another dtype than what is around them"
             if training and (side.cell.dropout or side.cell.recurrent_dropout):
                 return "each layer draws its own dropout"
         if self.stateful or forward.go_backwards or not backward.go_backwards:

@@ -16,6 +16,7 @@ from jax import Array
 from prnn_jax._layers.flax import kinds, scanned
 from prnn_jax._layers.flax.carry import Carry
 from prnn_jax._layers.flax.shared_stack import class_of
+from prnn_jax._layers.keywords import InTheirOwnName
 
 try:
     from flax import linen as nn
@@ -212,7 +213,7 @@ _LAYERS: dict[str, Callable[..., Any]] = {
 Stack._layers.update(_LAYERS)
 
 
-class ScannedRNN(nn.Module):
+class ScannedRNN(InTheirOwnName, nn.Module):
     """A recurrence whose state is replaced where an episode begins.
 
     Drop-in for a class of this name in reinforcement learning, `nn.scan` over a cell

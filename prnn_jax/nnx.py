@@ -17,6 +17,7 @@ from prnn_jax._given import statics
 from prnn_jax._layers.flax import kinds, scanned
 from prnn_jax._layers.flax.carry import Carry
 from prnn_jax._layers.flax.shared_stack import class_of
+from prnn_jax._layers.keywords import in_its_own_name
 
 try:
     from flax import nnx
@@ -184,6 +185,7 @@ class GRU(LikeGRU, Layer):
 
     _kind = kinds.GRU
 
+    @in_its_own_name
     def __init__(
         self,
         in_features: int,
@@ -228,6 +230,7 @@ class RNN(LikeRNN, Layer):
 
     _kind = kinds.RNN
 
+    @in_its_own_name
     def __init__(
         self,
         in_features: int,
@@ -284,6 +287,7 @@ class ScannedRNN(nnx.Module):
         )
     )
 
+    @in_its_own_name
     def __init__(
         self,
         in_features: int,

@@ -151,3 +151,18 @@ def archive_of_keras_2(path, model: dict, groups: dict, version="2.21.0") -> Non
 def told(kind: str, **config) -> dict:
     """The description of a layer or a model; Keras 2's layers tell time_major, too."""
     return {"class_name": kind, "config": config, "registered_name": None}
+
+
+def without_names(path, to) -> None:
+    """The `.keras` file as Keras 3.0 to 3.5 write it."""
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(to, "w") as made:
+        for one in archive.namelist():
+            content = archive.read(one)
+            if one == "model.weights.h5":
+                with h5py.File(file := io.BytesIO(content), "r+") as h5:
+                    paths: list[str] = []
+                    h5.visit(paths.append)
+                    names = [h5[path].attrs.pop("name", "") for path in paths]
+                    assert any(names)
+                content = file.getvalue()
+            made.writestr(one, content)

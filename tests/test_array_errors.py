@@ -30,7 +30,40 @@ SHAPES = {
     ),
     "w_ih for another input": (
         lambda: prnn_jax.lstm(zeros(*X), params(w_ih=zeros(INPUT + 1, 4 * H))),
-        ("lstm: w_ih must be [input, 4*hidden] = [5, 32], got [6, 32].",),
+        (
+            "lstm: x must be [*batch, time, input] with input = 6 (w_ih is [6, 32]), "
+            "got [2, 7, 5].",
+        ),
+    ),
+    "x with features before time": (
+        lambda: prnn_jax.gru(zeros(2, INPUT, 7), params(3)),
+        (
+            "gru: x must be [*batch, time, input] with input = 5 (w_ih is [5, 24]), "
+            "got [2, 5, 7]; swap its last two axes: jnp.swapaxes(x, -1, -2).",
+        ),
+    ),
+    "x of another width, in two directions": (
+        lambda: prnn_jax.rnn(
+            zeros(7, 2, 6), params(1, TWO), bidirectional=True, time_major=True
+        ),
+        (
+            "rnn: x must be [time, *batch, input] with input = 5 (w_ih is [2, 5, 8]), "
+            "got [7, 2, 6].",
+        ),
+    ),
+    "x of another width, without a product": (
+        lambda: prnn_jax.min_gru(zeros(2, 7, 6), zeros(INPUT, 2 * H)),
+        (
+            "min_gru: x must be [..., input] with input = 5 (w_ih is [5, 16]), got "
+            "[2, 7, 6].",
+        ),
+    ),
+    "params of an LSTM": (
+        lambda: prnn_jax.gru(zeros(*X), params()),
+        (
+            "gru: w_hh must be [hidden, 3*hidden] = [8, 24], got [8, 32]; 4 gates are "
+            "an lstm's.",
+        ),
     ),
     "w_ih transposed": (
         lambda: prnn_jax.gru(zeros(*X), params(3, w_ih=zeros(3 * H, INPUT))),
@@ -42,7 +75,10 @@ SHAPES = {
     ),
     "w_hh of another cell": (
         lambda: prnn_jax.lstm(zeros(*X), params(w_hh=zeros(H, 3 * H))),
-        ("lstm: w_hh must be [hidden, 4*hidden] = [8, 32], got [8, 24].",),
+        (
+            "lstm: w_hh must be [hidden, 4*hidden] = [8, 32], got [8, 24]; 3 gates are "
+            "a gru's.",
+        ),
     ),
     "w_hh of rank 1": (
         lambda: prnn_jax.rnn(zeros(*X), params(1, w_hh=zeros(H))),
@@ -60,21 +96,13 @@ SHAPES = {
         lambda: prnn_jax.lstm(zeros(*X), params(b_hh=zeros(1, 4 * H))),
         ("lstm: b_hh must be [4*hidden] = [32], got [1, 32]",),
     ),
-    "h_0 without batch": (
-        lambda: prnn_jax.gru(zeros(*X), params(3), zeros(H)),
-        ("gru: h_0 must be [*batch, hidden] = [2, 8], got [8]",),
-    ),
-    "c_0 for another batch": (
-        lambda: prnn_jax.lstm(zeros(*X), params(), (zeros(*STATE), zeros(3, H))),
-        ("lstm: c_0 must be [*batch, hidden] = [2, 8], got [3, 8]",),
-    ),
-    "h_0 transposed": (
-        lambda: prnn_jax.gru(zeros(*X), params(3), zeros(H, 2)),
-        ("gru: h_0 must be [*batch, hidden] = [2, 8], got [8, 2]", "transpose"),
-    ),
     "bidirectional with the params of one way": (
         lambda: prnn_jax.lstm(zeros(*X), params(), bidirectional=True),
-        ("lstm: w_hh must be [2, hidden, 4*hidden] with hidden >= 1, got [8, 32]",),
+        (
+            "lstm: w_hh must be [2, hidden, 4*hidden] with hidden >= 1, got [8, 32]; "
+            "params are of one direction: prnn_jax.init(..., bidirectional=True) or "
+            "prnn_jax.convert.stack_directions(forward, backward) makes two.",
+        ),
     ),
     "bidirectional with three ways": (
         lambda: prnn_jax.lstm(zeros(*X), params(lead=(3,)), bidirectional=True),
@@ -83,12 +111,6 @@ SHAPES = {
     "heads of two ways, but not bidirectional": (
         lambda: prnn_jax.lstm(zeros(*X), params(lead=(*TWO, 3))),
         ("lstm: w_hh must be [hidden, 4*hidden] with hidden >= 1, got [2, 3, 8, 32]",),
-    ),
-    "bidirectional with one state": (
-        lambda: prnn_jax.gru(
-            zeros(*X), params(3, TWO), zeros(*STATE), bidirectional=True
-        ),
-        ("gru: h_0 must be [2, *batch, hidden] = [2, 2, 8], got [2, 8]",),
     ),
     "bidirectional with one b_ih": (
         lambda: prnn_jax.gru(
@@ -141,7 +163,10 @@ KINDS = {
     ),
     "x of another library": (
         lambda: prnn_jax.lstm(Foreign(), params()),
-        ("lstm: x must be an array of JAX's or NumPy's, got Foreign of torch.float32",),
+        (
+            "lstm: x must be an array of JAX's or NumPy's, got Foreign of ",
+            "torch.float32; convert it, e.g. x.detach().cpu().numpy().",
+        ),
     ),
     "no w_ih": (
         lambda: prnn_jax.lstm(zeros(*X), params(w_ih=None)),
@@ -154,23 +179,6 @@ KINDS = {
     "no a_x": (
         lambda: prnn_jax.recurrence("rnn", None, zeros(H, H)),
         ("recurrence: a_x must be an array, got NoneType.",),
-    ),
-    "a None within the state": (
-        lambda: prnn_jax.lstm(zeros(*X), params(), (zeros(*STATE), None)),
-        ("lstm: c_0 must be an array, got NoneType.",),
-    ),
-    "a None within reset_to": (
-        lambda: prnn_jax.lstm(
-            zeros(*X),
-            params(),
-            resets=zeros(*X[:2]),
-            reset_to=(None, zeros(*STATE)),
-        ),
-        ("lstm: reset_to must be an array, got NoneType.",),
-    ),
-    "state of a GRU in a tuple": (
-        lambda: prnn_jax.gru(zeros(*X), params(3), (zeros(*STATE),)),
-        ("gru: state_0 must be h_0, an array, got a tuple of one; pass the array",),
     ),
     "params is a dict": (
         lambda: prnn_jax.lstm(zeros(*X), params()._asdict()),
@@ -253,21 +261,28 @@ KINDS = {
         lambda: prnn_jax.gru(zeros(*X), None),
         ("gru: params must be prnn_jax.Params", "got NoneType"),
     ),
-    "state of an LSTM is h only": (
-        lambda: prnn_jax.lstm(zeros(*X), params(), zeros(*STATE)),
-        ("lstm: state_0 must be (h_0, c_0), got",),
+    "x is a pair": (
+        lambda: prnn_jax.lstm((zeros(*X),) * 2, params()),
+        ("lstm: x must be an array, got tuple of arrays; give one array.",),
     ),
-    "state of an LSTM has three": (
-        lambda: prnn_jax.lstm(zeros(*X), params(), (zeros(*STATE),) * 3),
-        ("lstm: state_0 must be (h_0, c_0), got 3 values",),
+    "lengths of another library": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), lengths=Foreign()),
+        (
+            "lstm: lengths must be an array of numbers, got Foreign of torch.float32; "
+            "give lengths.detach().cpu().numpy().",
+        ),
     ),
-    "state of a GRU is a pair": (
-        lambda: prnn_jax.gru(zeros(*X), params(3), (zeros(*STATE),) * 2),
-        ("gru: state_0 must be h_0, an array, got 2 values",),
+    "a dict in place of what is in it": (
+        lambda: prnn_jax.min_gru(zeros(*X), {"w_ih": zeros(INPUT, 2 * H)}),
+        ("min_gru: w_ih must be an array, got dict; write min_gru(x, **params).",),
     ),
-    "h_0 is a number": (
-        lambda: prnn_jax.gru(zeros(*X), params(3), 0.0),
-        ("gru: h_0 must be an array, got float", "jnp.asarray"),
+    "a dict in place of what is in it, in two directions": (
+        lambda: prnn_jax.sru(zeros(*X), {"w_ih": zeros(1)}, bidirectional=True),
+        ("sru: w_ih must be an array, got dict; write sru(x, **params).",),
+    ),
+    "a dict as an IndRNN's params": (
+        lambda: prnn_jax.indrnn(zeros(*X), params(1)._asdict()),
+        ("indrnn: params must be", "got dict; write prnn_jax.Params(**params)."),
     ),
 }
 

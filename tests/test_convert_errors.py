@@ -269,6 +269,12 @@ REFUSED = {
         "must have a module 'gru', got 'net/~/memory'; name the core's with "
         "module='net/~/memory'",
     ),
+    "haiku-part-of-a-core": (
+        lambda: convert.from_haiku(
+            "LSTM", convert.to_haiku("LSTM", LSTM, "a/b"), "a/b/linear"
+        ),
+        "module must be the core's name, 'a/b', got 'a/b/linear', which is a part of",
+    ),
     "module-of-another-name": (
         lambda: convert.from_haiku("LSTM", convert.to_haiku("LSTM", LSTM, "a/b")),
         "got 'a/b/linear'; name the core's with module='a/b'",

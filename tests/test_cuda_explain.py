@@ -261,6 +261,29 @@ def test_explain_plans_for_this_machines_gpu(monkeypatch, platform):
     assert "NVIDIA T4 has compute capability 7.5" in str(plan)
 
 
+@pytest.mark.parametrize("is_built", [False, True])
+@pytest.mark.parametrize(
+    ("cell", "options", "reason"),
+    [
+        (
+            "lstm",
+            {"proj_size": 32, "clip": prnn_jax.Clip(projection=3.0)},
+            "clip.projection has no CUDA kernel: it stands between w_hr and w_hh, "
+            "which are one there",
+        ),
+        (prnn_jax.normed("gru"), {}, "the GRU with layer norm has no CUDA kernel yet"),
+    ],
+)
+def test_a_cell_without_a_kernel_is_the_reason_wherever_it_runs(
+    cell, options, reason, is_built, monkeypatch
+):
+    there = ("cpu", "cuda") if is_built else ("cpu",)
+    monkeypatch.setattr(ffi, "PLATFORMS", there)
+    for where in ({}, {"device": None, "platform": "gpu"}):
+        plan = explained(cell, **options, **where)
+        assert (plan.engine, plan.reasons) == ("scan", (reason,))
+
+
 def test_the_platform_of_a_call(monkeypatch):
     call = Call("lstm")
     assert engine_for(call, "float32", "gpu")[0] == "scan" or "cuda" in ffi.PLATFORMS

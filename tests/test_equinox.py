@@ -254,3 +254,11 @@ def test_cells_with_dropout():
         layers.LSTM.from_cell(cell, zoneout=0.4).to_cell()
     with pytest.raises(ValueError, match="no cell with heads; heads must be 1, got 11"):
         layers.GRU(IN, HIDDEN, heads=HIDDEN, key=KEY).to_cell()
+
+
+@pytest.mark.parametrize("name", ["LSTM", "MinGRU", "Stack"])
+def test_zeros_takes_sizes_or_a_shape(name):
+    sizes = ("gru", 3, 5, 2) if name == "Stack" else (3, 5)
+    layer = getattr(layers, name)(*sizes, key=jax.random.key(0))
+    for one, shape in ((layer.zeros(4, 2), (4, 2)), (layer.zeros(), ())):
+        jax.tree.map(np.testing.assert_array_equal, one, layer.zeros(shape))

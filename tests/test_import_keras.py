@@ -27,6 +27,7 @@ from keras_support import (
 )
 from support import assert_bitwise_equal
 
+from prnn_jax import Activation
 from prnn_jax.convert import import_keras
 
 
@@ -217,6 +218,64 @@ def test_a_function_that_is_not_that_of_its_name():
         import_keras(built(layers.LSTM(HIDDEN, activation=jax.nn.leaky_relu)))
 
 
+@pytest.mark.parametrize(
+    ("activation", "wanted"),
+    [
+        (layers.Activation("relu"), "relu"),
+        (layers.Activation("hard_sigmoid"), "hard_sigmoid"),
+        (layers.Activation("leaky_relu"), Activation("leaky_relu", 0.2)),
+        (layers.Activation(layers.ReLU()), "relu"),
+        (layers.ReLU(), "relu"),
+        (layers.ReLU(negative_slope=0.3), Activation("leaky_relu", 0.3)),
+        (layers.ReLU(0.4), Activation("clipped_relu", 0.4)),
+        (layers.LeakyReLU(0.1), Activation("leaky_relu", 0.1)),
+        (layers.LeakyReLU(0.0), "relu"),
+        (layers.ELU(0.5), Activation("elu", 0.5)),
+    ],
+    ids=lambda one: getattr(one, "name", None),
+)
+@pytest.mark.filterwarnings("ignore")
+def test_layers_that_are_activations(activation, wanted, tmp_path):
+    layer = layers.GRU(HIDDEN, activation=activation, **Y)
+    model = model_of(layer)
+    for given in (model, *(tmp_path / f"model.{kind}" for kind in ("h5", "keras"))):
+        if given is not model:
+            model.save(given)
+        net = import_keras(given)
+        assert net.activation == wanted
+        assert_computes_the_same(net, layer)
+
+
+@pytest.mark.parametrize(
+    ("activation", "got"),
+    [
+        (layers.ReLU(threshold=0.1), "got 'ReLU'"),
+        (layers.ReLU(1.0, negative_slope=0.1), "got 'ReLU'"),
+        (layers.PReLU(), "got 'PReLU'"),
+        (layers.Activation("gelu"), "got 'gelu'"),
+        (
+            layers.Activation(jax.nn.leaky_relu),
+            "got .leaky_relu of jax.*not Keras' own",
+        ),
+    ],
+    ids=lambda one: getattr(one, "name", None),
+)
+def test_layers_that_no_activation_is(activation, got):
+    with pytest.raises(ValueError, match=got):
+        import_keras(built(layers.LSTM(HIDDEN, activation=activation)))
+
+
+def test_directions_with_other_layers_as_activations():
+    slopes = [layers.LeakyReLU(slope) for slope in (0.1, 0.2)]
+    one, other = (
+        layers.GRU(3, activation=its, go_backwards=n > 0, **Y)
+        for n, its in enumerate(slopes)
+    )
+    layer = built(layers.Bidirectional(one, backward_layer=other))
+    with pytest.raises(ValueError, match="whose activation is Activation"):
+        import_keras(layer)
+
+
 class SameName(keras.Model):
     """Keras lets a subclass have two layers of one name."""
 
@@ -272,6 +331,9 @@ def test_files_that_do_not_fit(tmp_path):
     (tmp_path / "model.txt").write_text("no model")
     with pytest.raises(ValueError, match=r"must be a file \.keras, \.h5 or \.hdf5"):
         import_keras(tmp_path / "model.txt")
+    (tmp_path / "model.weights.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"cut into; model\.load_weights\(path\)"):
+        import_keras(tmp_path / "model.weights.json")
     with h5py.File(tmp_path / "weights.h5", "w") as file:
         file["array"] = np.zeros(3)
     with pytest.raises(ValueError, match="it has none"):

@@ -21,6 +21,7 @@ from keras_support import (
     numbered,
     weights_of_keras_2,
 )
+from support import assert_bitwise_equal
 
 from prnn_jax import Activation
 from prnn_jax.convert import import_keras
@@ -252,3 +253,36 @@ def test_names_in_several_attributes(tmp_path):
             for n, text in enumerate(texts):
                 holder.attrs[f"{name}{n}"] = [text]
     assert_computes_the_same(import_keras(path, **GATES), layer)
+
+
+@pytest.mark.parametrize("has_config", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_arrays_that_are_called_alike(has_config, tmp_path):
+    """As Keras 3.0 does both ways: the file has one array for the two."""
+    model = model_of(
+        layers.Bidirectional(layers.LSTM(HIDDEN, return_sequences=True), name="both"),
+        layers.LSTM(HIDDEN, name="one"),
+    )
+    model.save(path := tmp_path / "model.h5")
+    with h5py.File(path, "r+") as file:
+        group = file["model_weights/both"]
+        names = ["kernel", "recurrent_kernel", "bias"]
+        given = [group[name][...] for name in group.attrs["weight_names"][3:]]
+        group.attrs["weight_names"] = names * 2
+        for name, array in zip(names, given, strict=True):
+            group[name] = array
+        if not has_config:
+            del file.attrs["model_config"]
+            for name, value in file["model_weights"].attrs.items():
+                file.attrs[name] = value
+            for name in list(file["model_weights"]):
+                file.move(f"model_weights/{name}", name)
+    told = {} if has_config else {**GATES, "merge_mode": "concat"}
+    with pytest.raises(ValueError, match="must have a name for each of its arrays"):
+        import_keras(path, "both", **told)
+    if has_config:
+        with pytest.raises(ValueError, match="must have a name for each of its arrays"):
+            import_keras(path, "both/forward_layer")
+    told.pop("merge_mode", None)
+    net = import_keras(path, "one", **told)
+    assert_bitwise_equal(net.layers, import_keras(model.get_layer("one")).layers)

@@ -357,6 +357,9 @@ def test_a_batch_of_any_size():
 def test_not_yet_built():
     with pytest.raises(ValueError, match="must be built"):
         ours.LSTM(3).explain(1, 2)
+    for layer in (ours.GRU(3), ours.MinGRU(3), ours.Bidirectional(ours.LSTM(3))):
+        with pytest.raises(ValueError, match=r"must be built, .* before it has params"):
+            _ = layer.params
 
 
 BACKEND = """

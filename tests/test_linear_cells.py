@@ -259,7 +259,11 @@ ONES = jnp.ones
         ),
         (
             lambda x: prnn_jax.min_lstm(x, ONES((3, 6))),
-            r"w_ih must be \[input, 3\*hidden\] = \[4, 6\], got \[3, 6\]",
+            r"x must be \[..., input\] with input = 3 \(w_ih is \[3, 6\]\), got \[2, 3",
+        ),
+        (
+            lambda x: prnn_jax.qrnn(x, ONES((2, 3, 9))),
+            r"x must be \[..., input\] with input = 3 \(w_ih is \[2, 3, 9\]\), got",
         ),
         (
             lambda x: prnn_jax.rg_lru(x, ONES((4, 8)), None, ONES(3)),
@@ -300,7 +304,7 @@ ONES = jnp.ones
         ),
         (
             lambda x: prnn_jax.min_gru(x, ONES((2, 3, 6)), bidirectional=True),
-            r"min_gru, forward: w_ih must be \[input, 2\*hidden\] = \[4, 6\]",
+            r"min_gru, forward: x must be \[..., input\] with input = 3 \(w_ih is",
         ),
         (
             lambda x: prnn_jax.sru(x, ONES((4, 9))),

@@ -74,6 +74,20 @@ def test_the_reasons():
     assert "the forget gate sees the state" in str(explained("sru-peepholes"))
 
 
+@pytest.mark.parametrize("name", ["min_gru", "indrnn", "linear_recurrence"])
+def test_what_is_installed_here_is_no_reason_for_another_gpus_plan(name, monkeypatch):
+    monkeypatch.setattr(ffi, "PLATFORMS", ("cpu",))
+    plan = prnn_jax.explain(name, **SIZES, device="NVIDIA H200")
+    assert plan.engine == "native"
+    first, *_, last = plan.reasons
+    assert first == "there is a native engine for gpu and float32"
+    here = "scan" if name == "indrnn" else "associative_scan"
+    assert last == (
+        f"this build has no CUDA engine: on a GPU its calls take jax.lax.{here}"
+    )
+    assert "installation" not in str(plan)
+
+
 def test_peepholes_of_an_lstm():
     plan = prnn_jax.explain("lstm", **SIZES, peepholes=True, platform="cpu")
     assert plan.engine == "native"

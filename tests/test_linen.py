@@ -340,3 +340,32 @@ def test_import_without_flax_says_what_to_install(monkeypatch):
     monkeypatch.delitem(sys.modules, "prnn_jax.linen")
     with pytest.raises(ImportError, match=r'pip install "prnn_jax\[flax\]"'):
         import prnn_jax.linen  # noqa: F401
+
+
+def test_sizes_of_the_input_are_not_told():
+    with pytest.raises(ValueError, match=r"kernel_init must be .*got 11; layers of L"):
+        layers.LSTM(IN, HIDDEN).init(jax.random.key(0), normal(0, 1, 1, IN))
+    with pytest.raises(
+        ValueError, match=r"dropout_rate must .*got 2; a stack of Linen"
+    ):
+        layers.Stack("gru", IN, HIDDEN, 2).init(jax.random.key(0), normal(0, 1, 1, IN))
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [layers.LSTM(HIDDEN), layers.SRU(HIDDEN), layers.Stack("gru", HIDDEN, 2)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_to_params_takes_variables_or_what_is_in_them(layer):
+    variables = layer.init(jax.random.key(0), normal(0, 1, 1, IN))
+    same = layer.to_params(variables), layer.to_params(variables["params"])
+    jax.tree.map(np.testing.assert_array_equal, *same)
+    for other in ({"params": {"rnn": variables["params"]}}, variables["params"], 3):
+        if other is variables["params"]:
+            other = layers.RGLRU(IN).init(jax.random.key(0), normal(0, 1, 1, IN))
+        with pytest.raises(
+            ValueError, match=r"to_params: variables must be of the lay"
+        ):
+            layer.to_params(other)
+    with pytest.raises(ValueError, match=r"input_shape must be .*, got 4"):
+        layer.initialize_carry(jax.random.key(0), 4)

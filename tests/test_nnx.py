@@ -357,7 +357,9 @@ def test_calls_that_do_not_fit():
         both(x, initial_carry=h)
     with pytest.raises(ValueError, match="reverse must be False in a bidirectional"):
         both(x, reverse=True)
-    with pytest.raises(ValueError, match=r"lengths must be \[\*batch\] = \[3\], got"):
+    with pytest.raises(
+        ValueError, match=r"LSTM: seq_lengths must be \[\*batch\] = \[3\], got"
+    ):
         layer(x, seq_lengths=np.array([1, 2]))
     with pytest.raises(ValueError, match=r"lengths must be from 0 to time = 9, got 10"):
         layer(x, seq_lengths=np.array([1, 2, 10]))
@@ -371,6 +373,17 @@ def test_calls_that_do_not_fit():
         layer(x, resets=np.zeros((BATCH, TIME)), reset_carry=h)
     with pytest.raises(ValueError, match=r"pass rngs=nnx\.Rngs"):
         layer.initialize_carry((IN,), carry_init=jax.nn.initializers.normal())
+
+
+def test_what_has_a_cell_in_it_is_no_cell():
+    rnns = [nnx.RNN(nnx.LSTMCell(IN, HIDDEN, rngs=nnx.Rngs(n))) for n in range(2)]
+    with pytest.raises(ValueError, match=r"got RNN; pass its \.cell\.$"):
+        layers.LSTM.from_cell(rnns[0])
+    both = nnx.Bidirectional(*rnns)
+    with pytest.raises(ValueError, match=r"got Bidirectional; pass a pair, \(it\."):
+        layers.LSTM.from_cell(both)
+    pair = both.forward_rnn.cell, both.backward_rnn.cell
+    assert layers.LSTM.from_cell(pair).bidirectional
 
 
 def test_import_without_flax_says_what_to_install(monkeypatch):

@@ -366,3 +366,19 @@ def test_no_cell_of_flax_is_the_same():
     cell = make_cell("gru")
     layer = layers.GRU.from_cell(cell, recurrent_dropout_rate=0.1, rngs=nnx.Rngs(1))
     close(nnx.state(layer.to_cell(), nnx.Param), nnx.state(cell, nnx.Param))
+
+
+def test_messages_name_the_layer_and_its_argument():
+    x = jnp.ones((BATCH, TIME, IN))
+    for other in (
+        layers.MinGRU(IN, HIDDEN, rngs=nnx.Rngs(0)),
+        layers.Stack("gru", IN, HIDDEN, 2, rngs=nnx.Rngs(0)),
+        layers.LSTM(IN, HIDDEN, rngs=nnx.Rngs(0)),
+    ):
+        name = type(other).__name__
+        message = f"^{name}: seq_lengths must be whole numbers, got float32"
+        with pytest.raises(ValueError, match=message):
+            other(x, seq_lengths=jnp.ones(BATCH))
+        message = rf"^{name}: input_shape must be \[\*batch, in_features\], got 4"
+        with pytest.raises(ValueError, match=message):
+            other.initialize_carry(4)

@@ -45,6 +45,17 @@ OPTIONS = {
         lambda: prnn_jax.rnn(zeros(*X), params(1), activation="gelu"),
         ("rnn: activation must be one of 'sigmoid', 'tanh',", "got 'gelu'"),
     ),
+    "an activation that is a function": (
+        lambda: prnn_jax.lstm(zeros(*X), params(), activation=jax.nn.relu),
+        (
+            "lstm: activation must be one of",
+            "got the function relu; activations are given by name: activation='relu'.",
+        ),
+    ),
+    "a gate_activation that is a function of its own": (
+        lambda: prnn_jax.gru(zeros(*X), params(3), gate_activation=lambda a: a),
+        ("got the function", "are given by name: gate_activation='tanh'."),
+    ),
     "no cap": (
         lambda: prnn_jax.rnn(zeros(*X), params(1), activation="clipped_relu", cap=0),
         ("rnn: cap must be positive, got 0",),

@@ -79,6 +79,37 @@ def test_weights_made_before_an_explicit_mesh_have_gradients():
     run_python(UNPLACED, XLA_FLAGS=EIGHT_DEVICES)
 
 
+OTHER_MESHES = """
+import contextlib, jax, numpy as np, sys
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+import prnn_jax
+x = np.random.default_rng(0).standard_normal((8, 6, 5)).astype("f")
+with_gspmd = sys.argv[1] == "gspmd"
+jax.config.update("jax_use_shardy_partitioner", not with_gspmd)
+kinds = (AxisType.Auto if with_gspmd else AxisType.Explicit, AxisType.Auto)
+mesh = jax.make_mesh((4, 2), ("d", "m"), axis_types=kinds)
+for cell, implementation in (("lstm", "native"), ("gru", "native"), ("rnn", "scan")):
+    params = prnn_jax.init(cell, jax.random.key(0), 5, 7)
+    def loss(params, x):
+        run = getattr(prnn_jax, cell)
+        return (run(x, params, implementation=implementation)[0] ** 2).sum()
+    gradient = jax.grad(loss, (0, 1))
+    expected = jax.jit(gradient)(params, x)
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("d"))
+    put = jax.device_put(params, whole), jax.device_put(x, rows)
+    with contextlib.nullcontext() if with_gspmd else jax.set_mesh(mesh):
+        found = jax.jit(gradient)(*put)
+    assert found[1].sharding.is_equivalent_to(rows, 3), found[1].sharding
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4),
+                 jax.device_get(found), jax.device_get(expected))
+"""
+
+
+@pytest.mark.parametrize("kind", ["explicit and auto", "gspmd"])
+def test_meshes_of_two_kinds_and_programs_that_gspmd_divides(kind):
+    run_python(OTHER_MESHES, kind, XLA_FLAGS=EIGHT_DEVICES)
+
+
 WITHOUT_A_CONTEXT = """
 import equinox, jax, jax.numpy as jnp, numpy as np, prnn_jax
 from flax import nnx

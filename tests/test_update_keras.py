@@ -20,10 +20,11 @@ from keras_support import (
     model_of,
     named,
     weights_of_keras_2,
+    without_names,
 )
 from support import assert_bitwise_equal
 
-from prnn_jax.convert import Imported, _keras_updates, import_keras, update_keras
+from prnn_jax.convert import Imported, import_keras, update_keras
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -269,18 +270,90 @@ def test_what_does_not_fit_is_an_error(tmp_path):
         update_keras(tmp_path / "absent.h5", net, to=tmp_path / "new.h5")
 
 
-@pytest.mark.parametrize("has_name", [False, True])
-def test_a_file_that_keeps_its_weights_otherwise(has_name, monkeypatch, tmp_path):
-    """As Keras 2 does, whose groups have no names; or under the name of another."""
-    model = model_of(layers.LSTM(HIDDEN, name="a"))
-    model.save(path := tmp_path / "model.keras")
-    net = import_keras(path)
-    of_weights = _keras_updates.of_weights
+# ---- where .keras files keep their weights -------------------------------------------
 
-    def others(*given):
-        found = of_weights(*given) if has_name else ()
-        return [replace(one, weights=one.weights[::-1]) for one in found]
 
-    monkeypatch.setattr(_keras_updates, "of_weights", others)
-    with pytest.raises(ValueError, match=r"keep the weights of 'a' \(LSTM\) under"):
-        update_keras(path, trained(net), to=tmp_path / "new.keras")
+@pytest.mark.parametrize("name", LAYERS)
+def test_files_of_keras_3_0(name, tmp_path):
+    """Which say no names: places are by classes."""
+    model = model_of(LAYERS[name](), layers.LSTM(3, return_sequences=True))
+    model.save(path := tmp_path / "now.keras")
+    without_names(path, old := tmp_path / "old.keras")
+    for layer in model.layers[1:3]:
+        net = import_keras(old, layer.name)
+        update_keras(old, new := trained(net), to=(to := tmp_path / "new.keras"))
+        assert_bitwise_equal(import_keras(to, layer.name).layers, new.layers)
+        loaded = keras.saving.load_model(to)
+        for one, other in zip(model.layers, loaded.layers, strict=True):
+            if one.name != layer.name:
+                assert_bitwise_equal(other.get_weights(), one.get_weights())
+
+
+def test_parts_of_models_in_files_of_keras_3_0(tmp_path):
+    inner = keras.Sequential(
+        [keras.Input((None, IN)), layers.GRU(4, name="g", return_sequences=True)],
+        name="inner",
+    )
+    cells = [layers.LSTMCell(3, name="a"), layers.LSTMCell(4, name="b")]
+    both = layers.Bidirectional(layers.GRU(2), merge_mode="mul", name="both")
+    x = keras.Input((2, None, IN))
+    y = layers.TimeDistributed(inner, name="each")(x)
+    y = layers.Reshape((-1, 4))(y)
+    y = layers.GRU(4, name="g", return_sequences=True)(y)
+    y = layers.RNN(cells, return_sequences=True, name="rnn")(y)
+    model = keras.Model(x, both(y))
+    model.save(path := tmp_path / "now.keras")
+    without_names(path, old := tmp_path / "old.keras")
+    for name in ("each/inner/g", "g", ["rnn/a", "rnn/b"], "both/backward_layer"):
+        new = trained(import_keras(old, name))
+        update_keras(old, new, name, to=(to := tmp_path / "new.keras"))
+        assert_bitwise_equal(import_keras(to, name).layers, new.layers)
+        loaded = keras.saving.load_model(to)
+        assert_bitwise_equal(import_keras(loaded, name).layers, new.layers)
+
+
+def test_a_file_that_keeps_its_weights_elsewhere(tmp_path):
+    """Without names, in a layer of one's own, which its description does not show."""
+
+    @keras.saving.register_keras_serializable("test_update_keras")
+    class Own(layers.Layer):
+        def __init__(self, **options):
+            super().__init__(**options)
+            self.lstm = layers.LSTM(HIDDEN, name="a")
+
+        def get_config(self):
+            return super().get_config()
+
+        def build(self, shape):
+            self.lstm.build(shape)
+
+        def call(self, x):
+            return self.lstm(x)
+
+    model = keras.Sequential([keras.Input((None, IN)), Own(name="own")])
+    model.save(path := tmp_path / "now.keras")
+    without_names(path, old := tmp_path / "old.keras")
+    new, to = trained(import_keras(path)), tmp_path / "new.keras"
+    with pytest.raises(
+        ValueError, match=r"keep the weights of 'own/a' \(LSTM\) in model"
+    ):
+        update_keras(old, new, to=to)
+    update_keras(path, new, to=to)
+    assert_bitwise_equal(import_keras(to).layers, new.layers)
+
+
+def test_a_folder(tmp_path):
+    """As Keras saves with zipped=False."""
+    layer = LAYERS["GRU"]()
+    model_of(layer).save(path := tmp_path / "model.keras")
+    folder, to = tmp_path / "folder", tmp_path / "new"
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder)
+    net = import_keras(folder)
+    assert_bitwise_equal(net.layers, import_keras(layer).layers)
+    update_keras(folder, new := trained(net), to=to)
+    assert_bitwise_equal(import_keras(to).layers, new.layers)
+    assert_bitwise_equal(import_keras(folder).layers, net.layers)
+    (folder / "model.weights.h5").unlink()
+    with pytest.raises(ValueError, match=r"config\.json and model\.weights"):
+        import_keras(folder)

@@ -67,7 +67,8 @@ def placed(call: Call, primals: Primals) -> Primals:
     like: Any = source
     if isinstance(source, Input):
         make = functools.partial(pre_activations, call)
-        like = jax.eval_shape(make, source, controls)
+        # Its sharding, too, which eval_shape has not of an axis that is not Explicit.
+        (like,) = jax.make_jaxpr(make)(source, controls).out_avals
     # Lengths are the same for all groups, and x, which has none, asks for them.
     lengths = aligned(call, like, controls.lengths, "b")
     state_0, controls = aligned(call, like, (state_0, controls))

@@ -175,7 +175,7 @@ def check_arguments(
         and w_hh.shape[-2] >= 1
         and (not has_heads or w_hh.shape[-3] >= 1),
         f"{op}: w_hh must be [{', '.join((*lead, of_h, wide))}] with {of_h} >= 1, "
-        f"got {list(w_hh.shape)}.",
+        f"got {list(w_hh.shape)}{_other_directions(w_hh.shape, directions)}.",
     )
     if w_hr is None:
         output = hidden = _hidden_size(w_hh.shape, gates)
@@ -226,9 +226,61 @@ def check_arguments(
         "w_hr": ((*lead, "hidden", of_h), (*lead_sizes, hidden, output)),
         **dict(zip(names, of_states, strict=True)),
     }
+    hints = {"w_hh": "" if w_hr is not None else another_cells(w_hh.shape, gates)}
     for name in [name for name in expected if name in arrays]:
-        checks.shape(op, name, arrays[name], *expected[name])
+        if name == "w_ih":
+            check_input(op, steps, x, arrays[name].shape, (lead_sizes, columns))
+        checks.shape(op, name, arrays[name], *expected[name], hint=hints.get(name, ""))
     return layout, Arrays(x, w_ih, w_hh, b_ih, b_hh, peepholes, w_hr, states)
+
+
+def check_input(
+    op: str,
+    steps: Sequence[str],
+    x: Array,
+    w_ih: tuple[int, ...],
+    fits: tuple[tuple[Any, ...], int],
+) -> None:
+    """x must have as many features as weights take, where these are right otherwise.
+
+    Args:
+      op: the function.
+      steps: names of the axes of x but for its features.
+      x: see there.
+      w_ih: its shape.
+      fits: the sizes that are before its last two axes, and that of the last.
+
+    Raises:
+      ValueError: it has not; in the words of `op`.
+    """
+    lead, columns = fits
+    is_right = len(w_ih) == len(lead) + 2 and (w_ih[:-2], w_ih[-1]) == (lead, columns)
+    if not is_right or x.shape[-1] == w_ih[-2]:
+        return
+    is_swapped = steps[-1] == "time" and x.shape[-2] == w_ih[-2]
+    hint = "; swap its last two axes: jnp.swapaxes(x, -1, -2)" if is_swapped else ""
+    raise ValueError(
+        f"{op}: x must be [{', '.join((*steps, 'input'))}] with input = {w_ih[-2]} "
+        f"(w_ih is {list(w_ih)}), got {list(x.shape)}{hint}."
+    )
+
+
+def another_cells(shape: tuple[int, ...], gates: int) -> str:
+    """What to say of recurrent weights of such a shape that another cell has."""
+    rows, columns = shape[-2:]
+    of = {1: "1 gate is an rnn's", 3: "3 gates are a gru's", 4: "4 gates are an lstm's"}
+    count = columns // rows if rows and columns % rows == 0 else gates
+    return f"; {of[count]}" if count != gates and count in of else ""
+
+
+def _other_directions(shape: tuple[int, ...], directions: int) -> str:
+    """What to do where w_hh has no axis of directions."""
+    if directions == 1 or len(shape) != 2:
+        return ""
+    return (
+        "; params are of one direction: prnn_jax.init(..., bidirectional=True) or "
+        "prnn_jax.convert.stack_directions(forward, backward) makes two"
+    )
 
 
 def _hidden_size(shape: tuple[int, ...], gates: int) -> int:
@@ -258,10 +310,30 @@ def as_states(op: str, call: Call, state, argument: str = "state_0") -> State | 
         return None
     names = state_names(call)
     is_tuple = isinstance(state, (tuple, list))
+    given = tuple(state) if is_tuple else (state,)
+    is_nested = is_tuple and any(map(_has_arrays, given))
+    if is_tuple == (len(names) > 1) and len(given) == len(names) and not is_nested:
+        return given
     wanted = f"({', '.join(names)})" if len(names) > 1 else "h_0, an array"
-    if is_tuple != (len(names) > 1) or (is_tuple and len(state) != len(names)):
-        came = f"{len(state)} values" if is_tuple else type(state).__name__
-        if is_tuple and len(state) == len(names) == 1:
-            came = "a tuple of one; pass the array in it"
-        raise ValueError(f"{op}: {argument} must be {wanted}, got {came}.")
-    return tuple(state) if is_tuple else (state,)
+    if call.bidirectional:
+        each = ", each" if len(names) > 1 else ""
+        of = " or ".join(f"[2, *batch, {w}]" for w in dict.fromkeys(call.table.widths))
+        wanted += f"{each} {of}, forward before backward"
+    came = f"{len(given)} values" if is_tuple else type(state).__name__
+    if is_tuple and len(given) == len(names) == 1:
+        came = "a tuple of one; pass the array in it"
+    if is_nested:
+        came = "a pair of tuples" if len(given) == 2 else f"{came}, tuples among them"
+    is_of_sides = is_nested or len(given) == 2 * len(names)
+    if call.bidirectional and is_of_sides:
+        first, rest = next(iter(names)), ", and so on" if len(names) > 1 else ""
+        both = f"[forward {first}, backward {first}]"
+        came += f"; stack them: {first} = jnp.stack({both}){rest}"
+        if is_nested and names == ("h_0", "c_0"):
+            came += "; a carry of Flax' layers has c before h"
+    raise ValueError(f"{op}: {argument} must be {wanted}, got {came}.")
+
+
+def _has_arrays(value: Any) -> bool:
+    is_tuple = isinstance(value, (tuple, list))
+    return is_tuple and any(hasattr(one, "shape") for one in value)

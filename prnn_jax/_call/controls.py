@@ -55,19 +55,31 @@ def checked_lengths(op: str, lengths, batch: tuple[int, ...], time) -> Array:
     Raises:
       ValueError: in the words of function `op`.
     """
-    lengths = whole_numbers(op, "lengths", lengths)
-    checks.shape(op, "lengths", lengths, ("*batch",), batch)
+    lengths = check_lengths(op, lengths, batch, time)
+    if not isinstance(lengths, Array):
+        return jnp.asarray(np.asarray(lengths).astype(np.int32))
+    return counted(lengths, time)
+
+
+def check_lengths(
+    op: str, lengths, batch: tuple[int, ...], time, name: str = "lengths"
+) -> Any:
+    """The same as they are given, a list as an array; `name` is the argument's.
+
+    Raises:
+      ValueError: in the words of function `op`.
+    """
+    lengths = whole_numbers(op, name, lengths)
+    checks.shape(op, name, lengths, ("*batch",), batch)
     if not isinstance(lengths, Tracer) and lengths.size:
         known = np.asarray(lengths)
         least, most = int(known.min()), int(known.max())
         check(
             least >= 0 and most <= time,
-            f"{op}: lengths must be from 0 to time = {time}, got "
+            f"{op}: {name} must be from 0 to time = {time}, got "
             f"{least if least < 0 else most}.",
         )
-        if not isinstance(lengths, Array):
-            return jnp.asarray(known.astype(np.int32))
-    return counted(lengths, time)
+    return lengths
 
 
 def valid_steps(lengths: Array, time: int, *, time_major: bool) -> Array:
@@ -227,9 +239,11 @@ def as_array(op: str, name: str, value: Any) -> Any:
         hasattr(value, "shape") and dtype is not None,
         f"{op}: {name} must be an array, got {kind}.",
     )
+    is_foreign = str(dtype).startswith("torch.")
+    hint = f"; give {checks.as_numpy(name, value)}" if is_foreign else ""
     check(
         _is_of_numbers(dtype),
-        f"{op}: {name} must be an array of numbers, got {kind} of {dtype}.",
+        f"{op}: {name} must be an array of numbers, got {kind} of {dtype}{hint}.",
     )
     return value
 

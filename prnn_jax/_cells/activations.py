@@ -157,10 +157,15 @@ def named(op: str, option: str, given: Any) -> Activation:
     """An activation as a caller gives it, checked, with all its numbers."""
     known = get_args(ActivationName)
     name, *numbers = given if isinstance(given, Activation) else (given, None, None)
+    came = repr(given)
+    if callable(given):
+        own = str(getattr(given, "__name__", "")).replace("soft_sign", "softsign")
+        came = f"the function {own}; activations are given by name: {option}="
+        came += repr(own if own in known else "tanh")
     check(
         isinstance(name, str) and name in known,
         f"{op}: {option} must be one of {', '.join(map(repr, known))}, or a prnn_jax."
-        f"Activation of such a name, got {given!r}.",
+        f"Activation of such a name, got {came}.",
     )
     values: list[float | None] = []
     defaults = (*_NUMBERS.get(name, ()), None, None)

@@ -125,6 +125,17 @@ def target(name: str) -> str:
     return name if captured else f"{name}_uncaptured"
 
 
+def no_kernel(call: Call, *, has_mask: bool = False) -> str:
+    """Why no GPU has a kernel for such a call, whatever is installed; or empty."""
+    if "cuda" not in call.table.engines:
+        return f"{call.table.described} has no CUDA kernel yet"
+    if call.clip is not None and call.clip.projection is not None:
+        return BETWEEN.format("clip.projection")
+    if call.table.folded and has_mask:
+        return BETWEEN.format("the recurrent mask of an LSTM with a projection")
+    return ""
+
+
 def refusal(
     call: Call,
     dtype,
@@ -139,10 +150,8 @@ def refusal(
 
     A batch that is not known is taken for a small one.
     """
-    if call.clip is not None and call.clip.projection is not None:
-        return BETWEEN.format("clip.projection")
-    if call.table.folded and has_mask:
-        return BETWEEN.format("the recurrent mask of an LSTM with a projection")
+    if reason := no_kernel(call, has_mask=has_mask):
+        return reason
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
     device = target_device()

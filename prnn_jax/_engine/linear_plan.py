@@ -27,13 +27,27 @@ _STEPS = {
 
 
 def linear_engine(
-    name: LinearName, dtype: Any, platform: str, *, peepholes: bool
+    name: LinearName,
+    dtype: Any,
+    platform: str,
+    *,
+    peepholes: bool,
+    is_elsewhere: bool = False,
 ) -> tuple[str, tuple[str, ...]]:
-    """What `explain` says of such a function: the engine, and the reasons."""
+    """What `explain` says of such a function: the engine, and the reasons.
+
+    Args:
+      name: of the function.
+      dtype: of the arrays.
+      platform: as JAX names it.
+      peepholes: whether an SRU has some.
+      is_elsewhere: as of `no_engine`.
+    """
     if peepholes:
         return "scan", (BY_SCAN, _STEPS["scan"])
     # Any activation: which it is makes no difference.
-    engine, reason = engine_of(_how(name), dtype, platform)
+    of = _how(name), dtype, platform
+    engine, reason = engine_of(*of, is_elsewhere=is_elsewhere)
     return engine, (reason, _STEPS[engine])
 
 
@@ -50,11 +64,13 @@ def linear_cuda_plan(
     return cuda_plan(_how(name), shape, dtype, device, constant=constant)
 
 
-def engine_of(how: Elementwise, dtype: Any, platform: str = "cpu") -> tuple[str, str]:
+def engine_of(
+    how: Elementwise, dtype: Any, platform: str = "cpu", *, is_elsewhere: bool = False
+) -> tuple[str, str]:
     """("native", "associative_scan" or "scan", the reason)."""
     if how.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
-    reason = no_engine(dtype, platform)
+    reason = no_engine(dtype, platform, is_elsewhere=is_elsewhere)
     if not reason:
         described = jnp.dtype(dtype).name
         return "native", f"there is a native engine for {platform} and {described}"

@@ -39,11 +39,12 @@ def engine_for(
         if not described:
             return "scan", f"{call.table.function} is a cell of your own"
         return "scan", f"{described} has no native engine"
+    lowered = lowered_as(platform)
+    # What holds of the cell wherever it runs is said before what is installed here.
+    if lowered == "cuda" and (reason := gpu.no_kernel(call, has_mask=has_mask)):
+        return "scan", reason.removesuffix(".")
     if reason := no_engine(dtype, platform):
         return "scan", reason
-    lowered = lowered_as(platform)
-    if lowered == "cuda" and lowered not in call.table.engines:
-        return "scan", f"{call.table.described} has no CUDA kernel yet"
     if lowered == "cuda":
         of = call, dtype, groups, hidden, batch
         refusal = gpu.refusal(*of, backward=False, has_mask=has_mask)
@@ -52,14 +53,23 @@ def engine_for(
     return "native", f"there is a native engine for {platform} and {jnp.dtype(dtype)}"
 
 
-def no_engine(dtype: Any, platform: str) -> str:
-    """Why no native engine runs anything there; empty where one does."""
+def no_engine(dtype: Any, platform: str, *, is_elsewhere: bool = False) -> str:
+    """Why no native engine runs anything there; empty where one does.
+
+    Args:
+      dtype: of the arrays.
+      platform: as JAX names it.
+      is_elsewhere: of a GPU that need not be here, where other packages may be
+        installed.
+    """
     lowered, name = lowered_as(platform), jnp.dtype(dtype).name
     takes = DTYPES.get(lowered, ("float32",))
     if missing:
         return missing
     if name not in takes:
         return f"the native engines take {', '.join(takes)}, not {name}"
+    if lowered == "cuda" and is_elsewhere:
+        return ""
     if lowered == "cuda" and lowered not in ffi.PLATFORMS:
         return (
             "this installation has no CUDA engine; pip install prnn_jax_cuda13 brings "

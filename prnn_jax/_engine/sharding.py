@@ -45,22 +45,25 @@ def partitioned(run: Callable, call: Call, args: tuple, names: list[Axes]) -> An
     result_names = [kinds[x.ndim] for x in results]
     rule, whole = _rule(call, names, result_names)
     operation = custom_partitioning(flat)
+    partition = functools.partial(_partition, call, flat, names, result_names)
     operation.def_partition(
-        partition=functools.partial(_partition, call, flat, names, result_names),
+        partition=partition,
+        infer_sharding_from_operands=lambda *given: partition(*given)[2],  # of GSPMD
         sharding_rule=rule,
         need_replication_factors=whole,
     )
     return jax.tree.unflatten(outputs, operation(*leaves))
 
 
-def aligned(
-    call: Call, sequence: Array | jax.ShapeDtypeStruct, tree, apart: Axes = "bg"
-):
+def aligned(call: Call, sequence: Any, tree, apart: Axes = "bg"):
     """States and sequences sharded as `sequence` is, where the mesh is Explicit.
 
     What a caller leaves out, such as the initial state, is whole on every device.
 
     Args:
+      call: whose arrays they are.
+      sequence: an array or its type.
+      tree: states and sequences.
       apart: the axes that are split.
     """
     spec = _explicit_spec(sequence)
@@ -165,7 +168,9 @@ def _partition(call: Call, run, names, result_names, mesh, arg_shapes, _):
         devices = sorted(arg_shapes[0].sharding.device_set, key=lambda d: d.id)
         mesh = Mesh(np.array(devices), ("devices",))
     else:
-        split = _split(call, names, [x.sharding.spec for x in arg_shapes])
+        # GSPMD, while it spreads shardings, does not know all of them yet.
+        given = [() if x.sharding is None else x.sharding.spec for x in arg_shapes]
+        split = _split(call, names, given)
 
     def spec(axes: Axes) -> NamedSharding:
         return NamedSharding(mesh, P(*(split.get(axis) for axis in axes)))
@@ -196,15 +201,15 @@ def _is_explicit(sharding) -> TypeGuard[NamedSharding]:
     return any(kind == AxisType.Explicit for kind in sharding.mesh.axis_types)
 
 
-def _explicit_spec(x: Array | jax.ShapeDtypeStruct) -> tuple | None:
-    typeof = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
+def _explicit_spec(x: Any) -> tuple | None:
+    typeof = jax.typeof(x) if isinstance(x, Array) else x
     sharding = getattr(typeof, "sharding", None)
     if not _is_explicit(sharding):
         return None
     return (*sharding.spec, *(None,) * x.ndim)[: x.ndim]
 
 
-def _mesh_of(x: Array | jax.ShapeDtypeStruct) -> Any:
+def _mesh_of(x: Any) -> Any:
     """That of an array on an Explicit mesh: its devices, where they are known.
 
     It need not be the one that `jax.set_mesh` has set, for there may be none.

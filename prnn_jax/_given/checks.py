@@ -14,7 +14,8 @@ from jax import Array
 #: What to do with what is no array, by the name of its type.
 _REMEDIES = {
     "PackedSequence": ", of PyTorch; give x and lengths=lengths of what "
-    "torch.nn.utils.rnn.pad_packed_sequence makes of it"
+    "torch.nn.utils.rnn.pad_packed_sequence makes of it",
+    "dict": "",
 }
 
 
@@ -74,6 +75,8 @@ def is_array(op: str, name: str, value) -> None:
     kind = type(value).__name__
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         hint = "" if value is None else _REMEDIES.get(kind, "; wrap it in jnp.asarray")
+        if isinstance(value, (tuple, list)) and any(hasattr(v, "shape") for v in value):
+            kind, hint = f"{kind} of arrays", "; give one array"
         raise ValueError(f"{op}: {name} must be an array, got {kind}{hint}.")
     check(
         not isinstance(value, jax.ShapeDtypeStruct),
@@ -85,8 +88,15 @@ def is_array(op: str, name: str, value) -> None:
     except TypeError:
         raise ValueError(
             f"{op}: {name} must be an array of JAX's or NumPy's, got {kind} of "
-            f"{value.dtype}; convert it, e.g. jnp.asarray(numpy.asarray({name}))."
+            f"{value.dtype}; convert it, e.g. {as_numpy(name, value)}."
         ) from None
+
+
+def as_numpy(name: str, value: Any) -> str:
+    """What makes an array of JAX's or NumPy's of another library's, as code."""
+    if str(value.dtype).startswith("torch."):
+        return f"{name}.detach().cpu().numpy()"
+    return f"jnp.asarray(numpy.asarray({name}))"
 
 
 def array(op: str, name: str, value) -> Array:
@@ -130,13 +140,20 @@ def same_dtype(op: str, arrays: dict[str, Array]) -> None:
 
 
 def shape(
-    op: str, name: str, value: Array, names: Sequence[str], sizes: Sequence[int]
+    op: str,
+    name: str,
+    value: Array,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    hint: str = "",
 ) -> None:
-    """`value` must have the shape `sizes`, whose axes are called `names`."""
+    """`value` must have the shape `sizes`, whose axes are called `names`.
+
+    The hint is what to do, unless the last two axes only changed places.
+    """
     if value.shape == tuple(sizes):
         return
     expected = f"[{', '.join(names)}] = {list(sizes)}"
-    hint = ""
     if len(sizes) >= 2 and value.shape == (*sizes[:-2], sizes[-1], sizes[-2]):
         hint = "; transpose its last two axes"
     raise ValueError(f"{op}: {name} must be {expected}, got {list(value.shape)}{hint}.")

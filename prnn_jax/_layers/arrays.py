@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax._call.arguments import projected_sizes
+from prnn_jax._call.arguments import another_cells, projected_sizes
 from prnn_jax._cells.table import Cell
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
@@ -109,12 +109,13 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
         "peepholes": (*lead, (cell.per_unit or 3) * hidden),
         "w_hr": (*lead, hidden, output),
     }
+    other = another_cells(params.w_hh.shape, cell.gates) if params.w_hr is None else ""
     for name, shape in expected.items():
         array = getattr(params, name)
         check(
             array is None or tuple(array.shape) == shape,
             f"{op}: {name} must be {list(shape)}, for {cell.gates} gates of {hidden} "
-            f"units, got {[] if array is None else list(array.shape)}.",
+            f"units, got {[] if array is None else list(array.shape)}{other}.",
         )
     check(
         cell.base != "gru" or params.b_hh is None,

@@ -1,17 +1,18 @@
 """What the layers for Keras share: the loop over time, in place of Keras'."""
 
 from collections.abc import Callable
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, cast, get_args
 
 import jax.numpy as jnp
 from jax import Array
 
 from prnn_jax._call.choose import cell_of
-from prnn_jax._call.options import Options
+from prnn_jax._call.options import Implementation, Options
 from prnn_jax._cells.clip import Clip
 from prnn_jax._engine.plan import Plan
-from prnn_jax._given.checks import check
+from prnn_jax._given.checks import check, one_of
 from prnn_jax._given.params import BidirectionalParams, Params
+from prnn_jax._layers.keywords import refuse_others_names
 from prnn_jax._ops.explain import explain
 from prnn_jax.convert import from_keras, to_keras
 from prnn_jax.convert._keras import activations
@@ -50,11 +51,27 @@ def check_backend() -> None:
     )
 
 
+def check_built(layer: Any) -> None:
+    """Raises ValueError where a layer has no weights yet."""
+    check(
+        layer.built,
+        f"{layer.name}: the layer must be built, by a call or build(), before it has "
+        "params.",
+    )
+
+
 def floats(sequences: Any, dtype: Any) -> Array:
     """The input, which Keras' layers may also take as whole numbers."""
     x = jnp.asarray(sequences)
     is_floating = jnp.issubdtype(x.dtype, jnp.floating)
     return x if is_floating else x.astype(dtype)
+
+
+def mask_of_rows(mask: Any, x: Array) -> Array:
+    """The mask of all rows; Keras takes one row for all of them, too."""
+    mask = jnp.asarray(mask)
+    of_all = mask.shape == (1, x.shape[1])
+    return jnp.broadcast_to(mask, x.shape[:2]) if of_all else mask
 
 
 class Layer:
@@ -68,8 +85,14 @@ class Layer:
     zero_output_for_mask: bool
     name: str
 
-    def __init__(self, *args: Any, clip: Any = None, **options: Any):
+    def __init__(
+        self, *args: Any, clip: Any = None, implementation: Any = None, **options: Any
+    ):
         check_backend()
+        if isinstance(implementation, int):  # of Keras' cells, about masks of dropout
+            options["implementation"] = implementation
+            implementation = None
+        refuse_others_names(type(self), options)
         super().__init__(*args, **options)
         if isinstance(clip, list):  # of a configuration
             clip = Clip(*clip)
@@ -81,11 +104,19 @@ class Layer:
             f"{name}: clip.projection must be None, for Keras' layers have no "
             f"projection, got {clip}.",
         )
+        choices = (None, *get_args(Implementation))
+        one_of(name, "implementation", implementation, choices)
+        self.implementation = implementation
+        if self.clip is not None or implementation is not None:
+            # Or keras.layers.Bidirectional calls cuDNN where it can, not the layer.
+            self.use_cudnn = False
 
     def get_config(self) -> dict[str, Any]:
         """The arguments of the layer."""
         keras_own: Any = super()
         config = keras_own.get_config()
+        if self.implementation is not None:
+            config["implementation"] = self.implementation
         return config if self.clip is None else config | {"clip": list(self.clip)}
 
     @classmethod
@@ -117,6 +148,7 @@ class Layer:
     @property
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm`, `gru` or `rnn`."""
+        check_built(self)
         return self._params(self.cell.variable_dtype)
 
     def inner_loop(
@@ -132,10 +164,16 @@ class Layer:
                 f"{self.name}: clip must be None where Keras' own code runs, as here: "
                 f"{why}.",
             )
+            check(
+                self.implementation != "native",
+                f"{self.name}: implementation must not be 'native' where Keras' own "
+                f"code runs, as here: {why}; None chooses.",
+            )
             loop: Any = super()
             return loop.inner_loop(sequences, initial_state, mask, training=training)
         states = list(map(jnp.asarray, keras.tree.flatten(initial_state)))
-        x, cell, masks = self._floats(sequences), self.cell, self._masks(mask)
+        x, cell = self._floats(sequences), self.cell
+        masks = self._masks(mask, x)
         if training and cell.dropout:
             x = x * jnp.expand_dims(cell.get_dropout_mask(x[:, 0, :]), 1)
         if training and cell.recurrent_dropout:
@@ -145,6 +183,7 @@ class Layer:
             self._params(x.dtype),
             state_of(states),
             reverse=self.go_backwards,
+            implementation=self.implementation,
             **masks,
             **self._cell_options(),
         )
@@ -155,7 +194,9 @@ class Layer:
     def explain(
         self, batch: int, time: int, *, training: bool = False, **options: Any
     ) -> Plan:
-        """Which engine runs a call, as `prnn_jax.explain`; "scan" is Keras' own code.
+        """Which engine runs a call, as `prnn_jax.explain`.
+
+        "scan" is Keras' own code, or what the layer's implementation asks for.
 
         Args:
           batch: rows.
@@ -185,9 +226,9 @@ class Layer:
             **({} if why else self._cell_options()),
             **options,
         )
-        if not why:
-            return plan
-        return Plan("scan", plan.platform, (f"Keras' own code: {why}",))
+        if why:
+            return Plan("scan", plan.platform, (f"Keras' own code: {why}",))
+        return as_asked(plan, self.implementation)
 
     def _refusal(self, training: bool, mask_rank: int | None) -> str:
         """Why Keras' own code must run; empty where it need not."""
@@ -208,12 +249,12 @@ class Layer:
     def _floats(self, sequences: Any) -> Array:
         return floats(sequences, self.cell.compute_dtype)
 
-    def _masks(self, mask: Any) -> dict[str, Any]:
+    def _masks(self, mask: Any, x: Array) -> dict[str, Any]:
         """Arguments of the function about Keras' mask."""
         if mask is None:
             return {}
         masked_y = "zero" if self.zero_output_for_mask else "hold"
-        return {"mask": mask, "masked_y": masked_y}
+        return {"mask": mask_of_rows(mask, x), "masked_y": masked_y}
 
     def _params(self, dtype: Any) -> Any:
         weights = [self.cell.kernel, self.cell.recurrent_kernel]
@@ -258,6 +299,13 @@ def with_weights(layer: Any, params: Params) -> Any:
     layer.build((None, None, params.w_ih.shape[-2]))
     layer.set_weights(arrays)
     return layer
+
+
+def as_asked(plan: Plan, implementation: str | None) -> Plan:
+    """The plan of a layer whose implementation may be given."""
+    if implementation != "scan":
+        return plan
+    return Plan("scan", plan.platform, ('the layer has implementation="scan"',))
 
 
 def state_of(arrays: list[Any]) -> Any:

@@ -11,7 +11,7 @@ from prnn_jax._engine.plan import Plan
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._layers.arrays import begin_own, layer_arrays
-from prnn_jax._layers.keras import check_told, registered
+from prnn_jax._layers.keras import check_built, check_told, registered
 from prnn_jax._layers.keras_own import OwnLayer, Weight
 from prnn_jax._ops.define import DefinedCell, check_defined
 
@@ -56,6 +56,7 @@ class DefinedLayer(OwnLayer):
     @property
     def params(self) -> Params:
         """The parameters, for the cell."""
+        check_built(self)
         return Params(**self._arrays())
 
     @classmethod

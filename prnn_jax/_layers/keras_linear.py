@@ -1,14 +1,14 @@
 """Layers without a product in a step for Keras."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from jax import Array
 
 from prnn_jax._call.options import Implementation, Merge, Precision
 from prnn_jax._engine.plan import Plan
-from prnn_jax._given.checks import check
-from prnn_jax._layers.keras import check_told, registered
+from prnn_jax._given.checks import check, one_of
+from prnn_jax._layers.keras import as_asked, check_built, check_told, registered
 from prnn_jax._layers.keras_own import OwnLayer, Weight
 from prnn_jax._layers.linear import Given, Spec, check_option
 from prnn_jax._linear.table import CELLS, LinearCell
@@ -23,7 +23,14 @@ class LinearLayer(OwnLayer):
     bidirectional = False
     merge: Merge = "concat"
     precision: Precision = None
-    implementation: Implementation | None = None
+
+    def __init__(
+        self, *args: Any, implementation: Implementation | None = None, **options: Any
+    ):
+        choices = (None, *get_args(Implementation))
+        one_of(type(self).__name__, "implementation", implementation, choices)
+        super().__init__(*args, **options)
+        self.implementation = implementation
 
     @property
     def _cell(self) -> LinearCell:
@@ -68,9 +75,15 @@ class LinearLayer(OwnLayer):
     def _draws(self) -> bool:
         return bool(dict(self.own).get("zoneout_rate"))
 
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the layer."""
+        config, asked = super().get_config(), self.implementation
+        return config if asked is None else config | {"implementation": asked}
+
     @property
     def params(self) -> dict[str, Any]:
         """The parameters, as arguments of the function."""
+        check_built(self)
         return self.linear.bind(self._arrays())
 
     @classmethod
@@ -113,7 +126,8 @@ class LinearLayer(OwnLayer):
           ValueError: as `prnn_jax.explain`.
         """
         options["peepholes"] = bool(dict(self.own).get("peepholes"))
-        return self._explained(self.linear.name, batch, time, **options)
+        plan = self._explained(self.linear.name, batch, time, **options)
+        return as_asked(plan, self.implementation)
 
 
 @registered
@@ -125,6 +139,7 @@ class MinGRU(LinearLayer):
       use_bias: whether there are biases.
       seed: of what is drawn.
       activation: as of the function, or one of Keras'.
+      implementation: as of the function; "scan" for `model.export`.
       **options: of `keras.layers.RNN`: return_sequences, return_state, go_backwards,
         stateful, zero_output_for_mask, and those of every layer; and as of
         `keras.layers.GRU` initializer, regularizer and constraint of kernel and bias,

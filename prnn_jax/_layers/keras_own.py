@@ -13,7 +13,14 @@ from prnn_jax._cells.activations import Activation
 from prnn_jax._engine.plan import Plan
 from prnn_jax._given import statics
 from prnn_jax._given.checks import check
-from prnn_jax._layers.keras import ACTIVATIONS, check_backend, floats, keras
+from prnn_jax._layers.keras import (
+    ACTIVATIONS,
+    check_backend,
+    floats,
+    keras,
+    mask_of_rows,
+)
+from prnn_jax._layers.keywords import refuse_others_names
 from prnn_jax._ops.explain import explain
 
 _KINDS = "initializer", "regularizer", "constraint"
@@ -59,6 +66,7 @@ class OwnLayer(keras.layers.RNN):
         **options: Any,
     ):
         check_backend()
+        refuse_others_names(type(self), options)
         units = statics.size(type(self).__name__, "units", units)
         own = self.own_options()
         known = {name: options.pop(name, usual) for name, usual in own.items()}
@@ -150,7 +158,9 @@ class OwnLayer(keras.layers.RNN):
         ]
         arrays = self.cell.arrays(x.dtype)
         masked_y = "zero" if self.zero_output_for_mask else "hold"
-        controls = {} if mask is None else {"mask": mask, "masked_y": masked_y}
+        controls = {}
+        if mask is not None:
+            controls = {"mask": mask_of_rows(mask, x), "masked_y": masked_y}
         key = self._key() if training and self._draws() else None
         state_0 = tuple(states) if len(states) > 1 else states[0]
         y, state = self.run(x, arrays, state_0, key, **controls)

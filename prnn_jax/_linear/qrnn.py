@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from prnn_jax._call.arguments import check_input
 from prnn_jax._call.controls import as_array, checked_lengths
 from prnn_jax._call.options import LinearCellOptions, Precision
 from prnn_jax._cells.activations import GivenActivation, applied
@@ -139,6 +140,8 @@ def _zoneout(value: Any) -> Array:
 def _flat(op: str, w_ih: Any, x: Array) -> tuple[int, Array]:
     """The convolution's width, and w_ih as a matrix."""
     w_ih = checks.jax_array(op, "w_ih", w_ih)
+    width, columns = w_ih.shape[:1], w_ih.shape[-1:]
+    check_input(op, ("...",), x, w_ih.shape, (width, sum(columns)))
     check(
         w_ih.ndim == 3 and w_ih.shape[0] >= 1 and w_ih.shape[1] == x.shape[-1],
         f"{op}: w_ih must be [width, input, gates*hidden] with input = {x.shape[-1]}, "

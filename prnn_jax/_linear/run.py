@@ -10,6 +10,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from prnn_jax._autodiff.forward_mode import elementwise_reverse_mode_only
+from prnn_jax._call.arguments import check_input
 from prnn_jax._call.controls import checked_lengths, steps_that_count
 from prnn_jax._call.options import Implementation, Lengths, MaskedY, Options, Resets
 from prnn_jax._call.step_mask import check_alone, which_count
@@ -179,6 +180,7 @@ def projected(
     }
     checks.same_dtype(op, {"x": x, **arrays})
     w, *biases = arrays.values()
+    check_input(op, ("...",), x, w.shape, ((), columns))
     for name, array in arrays.items():
         names, sizes = (wide,), (columns,)
         if array is w:

@@ -1,6 +1,6 @@
 """Ways that all cells without a product in a step have: two directions, and masks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -39,6 +39,12 @@ def in_directions(
       TypeError: there is no such option.
     """
     checks.known_options(op, options, LinearCellOptions)
+    first, *_ = weights
+    check(
+        not isinstance(weights[first], Mapping),
+        f"{op}: {first} must be an array, got {type(weights[first]).__name__}; write "
+        f"{op}(x, **params).",
+    )
     both = statics.flag(op, "bidirectional", bidirectional)
     checks.one_of(op, "merge", merge, ("concat", "sum"))
     if not both:

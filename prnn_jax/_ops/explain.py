@@ -21,6 +21,7 @@ from prnn_jax._engine.plan import Plan, engine_for, lowered_as
 from prnn_jax._given import checks, statics
 
 _UNPROVED = "no GPU has run this kernel yet: it is tested in an emulator"
+_NOT_BUILT = "this build has no CUDA engine: on a GPU its calls take {}"
 _PROOF = "the CUDA engine is tested on an H200, and for other GPUs in an emulator"
 
 
@@ -122,10 +123,10 @@ def explain(
         )
     platform = platform or checks.platform()
     if linear:
-        engine, reasons = linear_engine(linear, dtype, platform, peepholes=peepholes)
         takes_it = not (missing or peepholes) and dtype.name in gpu.DTYPES
         if lowered_as(platform) == "cuda" and takes_it:
             return _linear_on_cuda(linear, sizes, dtype, platform, device)
+        engine, reasons = linear_engine(linear, dtype, platform, peepholes=peepholes)
         return Plan(engine, platform, reasons)
     gated: Any = cell
     call = Call(
@@ -137,11 +138,7 @@ def explain(
         call = replace(call, cell=call.table.with_per_unit)
     if proj_size is not None:
         call = replace(call, cell=call.table.with_projection)
-    if missing:
-        return Plan("scan", platform, (missing,))
-    has_plans = "cuda" in call.table.engines and not (
-        call.clip and call.clip.projection
-    )
+    has_plans = not (missing or gpu.no_kernel(call))
     if lowered_as(platform) == "cuda" and has_plans:
         return _on_cuda(call, sizes, dtype, training, platform, device)
     engine, reason = engine_for(call, dtype, platform)
@@ -253,9 +250,7 @@ def _on_cuda(
         engine = "scan"
         reasons.append(why)
     if "cuda" not in ffi.PLATFORMS:
-        reasons.append(
-            "this build has no CUDA engine: on a GPU its calls take the scan"
-        )
+        reasons.append(_NOT_BUILT.format("the scan"))
         engine = "scan" if device is None else engine
     return Plan(
         engine,
@@ -271,15 +266,19 @@ def _linear_on_cuda(
     name: LinearName, sizes: dict[str, int], dtype, platform: str, device: str | None
 ) -> Plan:
     known = _known_device(device)
-    engine, reasons = linear_engine(name, dtype, platform, peepholes=False)
-    if "cuda" not in ffi.PLATFORMS and device is None:
-        return Plan(engine, platform, reasons)
+    here, reasons = linear_engine(name, dtype, platform, peepholes=False)
+    is_built = "cuda" in ffi.PLATFORMS
+    if not is_built and device is None:
+        return Plan(here, platform, reasons)
+    of = name, dtype, platform
+    engine, reasons = linear_engine(*of, peepholes=False, is_elsewhere=True)
     shape = sizes["batch"] * sizes["groups"], sizes["time"], sizes["hidden_size"]
     plan = linear_cuda_plan(name, shape, dtype, known)
+    of_here = () if is_built else (_NOT_BUILT.format(f"jax.lax.{here}"),)
     return Plan(
-        "native",
+        engine,
         platform,
-        (*reasons, _UNPROVED),
+        (*reasons, _UNPROVED, *of_here),
         device=known["name"],
         chunks=plan["chunks"],
         call_us=plan["call_us"],

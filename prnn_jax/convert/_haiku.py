@@ -75,11 +75,17 @@ def from_haiku(
         for name, value in given.items()
         if name.startswith(prefix)
     }
+    inside = [m for m in _modules_of(layout, given) if prefix.startswith(f"{m}/")]
+    check(
+        not inside or prefix[:-1] in inside,
+        f"{op}: module must be the core's name, {' or '.join(map(repr, inside))}, got "
+        f"{module!r}, which is a part of it.",
+    )
     check(
         bool(arrays),
         f"{op}: params must have a module {prefix[:-1]!r}, got "
         f"{', '.join(map(repr, params))}; name the core's with module="
-        f"{_modules_of(layout, given) or ''}.",
+        f"{' or '.join(map(repr, _modules_of(layout, given)))}.",
     )
     if cell == "VanillaRNN" and "linear_1/b" not in arrays:
         layout = _VANILLA_ONE_BIAS
@@ -114,13 +120,12 @@ def to_haiku(
     return _arrays.nested(_arrays.write(op, layout.named(prefix), params), "/")
 
 
-def _modules_of(layout: Layout, arrays: Mapping[str, Any]) -> str:
+def _modules_of(layout: Layout, arrays: Mapping[str, Any]) -> list[str]:
     """Names of the modules that have the arrays of such a core."""
     needed = {*layout.names} - {"linear_1/b"}  # there with double_bias
     ends = f"/{layout.weights[0]}"
     modules = [name.removesuffix(ends) for name in arrays if name.endswith(ends)]
-    found = [m for m in modules if all(f"{m}/{name}" in arrays for name in needed)]
-    return " or ".join(map(repr, found))
+    return [m for m in modules if all(f"{m}/{name}" in arrays for name in needed)]
 
 
 def _check_module(op: str, module: Any) -> None:

@@ -19,6 +19,7 @@ from prnn_jax.convert._keras_layers import (
     count_of,
     described,
     is_of_keras_2,
+    overwritten,
 )
 from prnn_jax.convert._keras_weights import (
     Told,
@@ -74,23 +75,38 @@ def of_archive(op: str, path: Path) -> list[Layer]:
         message = f"{op}: {WEIGHTS} of {path} must be a file of HDF5: {error}"
         raise ValueError(message) from error
     with opened as file:
-        return list(_of_layer(json.loads(config), _ByPlace(file), None, True))
+        return of_places(config, file, of_keras_2=True)
+
+
+def of_places(config: bytes, file: Any, *, of_keras_2: bool) -> list[Layer]:
+    """The layers of an archive's description; its weights are open in h5py.
+
+    Of these, places are known before Keras 3.6, which began to write names.
+    """
+    return list(_of_layer(json.loads(config), _ByPlace(file), None, of_keras_2))
 
 
 def read_archive(op: str, path: Path, *names: str) -> list[bytes]:
-    """Files in an archive of Keras.
+    """Files in an archive of Keras, or in a folder that has been one.
 
     Raises:
       ValueError: they are not there.
     """
     try:
+        if path.is_dir():
+            return [(path / name).read_bytes() for name in names]
         with zipfile.ZipFile(path) as file:
             return [file.read(name) for name in names]
-    except (zipfile.BadZipFile, LookupError) as error:
+    except (zipfile.BadZipFile, LookupError, FileNotFoundError) as error:
         raise ValueError(
             f"{op}: {path} must be a file of Keras' model.save, an archive with "
             f"metadata.json, config.json and {WEIGHTS}: {error}"
         ) from error
+
+
+def is_folder(path: Path) -> bool:
+    """Whether it is what `model.save(path, zipped=False)` of Keras 3 makes."""
+    return path.is_dir() and (path / "config.json").exists()
 
 
 def is_h5(path: Path) -> bool:
@@ -153,7 +169,8 @@ def _of_layer(
     elif kind in KINDS or kind in ("Bidirectional", "RNN"):
         stored = place.arrays(layer)
         arrays, paths = [array_of(a) for a in stored], [a.name for a in stored]
-        yield from described(name, kind, config, arrays, of_keras_2, paths)
+        found = described(name, kind, config, arrays, of_keras_2, paths)
+        yield from found if len({*paths}) == len(paths) else map(overwritten, found)
 
 
 def _name_of(layer: Mapping) -> str:

@@ -1,8 +1,11 @@
 """Which of Keras' activations a layer's functions are: by themselves, not by a name."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from numbers import Real
 from typing import Any
+
+from prnn_jax._cells.activations import Activation
 
 #: Of others that compute what Keras' of the same name does.
 _OTHERS = {
@@ -45,9 +48,42 @@ def config_of(layer: Any, package: Any) -> dict[str, Any]:
         function = getattr(layer, option, None)
         if option in config and callable(function):
             own = _own_name(function, package)
-            # A layer's description tells enough.
+            # A layer's description tells enough, but for a function in it.
             config[option] = own or _foreign(function, config[option])
+            held = getattr(function, "activation", None)
+            if isinstance(config[option], Mapping) and hasattr(held, "__name__"):
+                its = _own_name(held, package) or _foreign(held, None)
+                of_layer = {**config[option]["config"], "activation": its}
+                config[option] = {**config[option], "config": of_layer}
     return config
+
+
+def expressed(kind: Any, config: Mapping) -> Any:
+    """A layer of Keras that is an activation: its name, or ours; None of others."""
+
+    def number(*names: str) -> float | None:
+        of_names: Any = (config[n] for n in names if config.get(n) is not None)
+        given: Any = next(of_names, None)
+        # Keras 2 has numpy's; its description of an array is none.
+        is_number = isinstance(given, Real) or getattr(given, "shape", None) == ()
+        return float(given) if is_number else None
+
+    if kind == "Activation":
+        return config.get("activation")
+    if kind == "ELU" and (alpha := number("alpha") or 0) > 0:
+        return Activation("elu", alpha)
+    slope = number("negative_slope", "alpha")
+    if kind == "ReLU":
+        if config.get("threshold"):
+            return None
+        if config.get("max_value") is not None:
+            bound = number("max_value") or 0
+            is_plain = bound > 0 and not config.get("negative_slope")
+            return Activation("clipped_relu", bound) if is_plain else None
+        slope = slope or 0.0
+    if kind not in ("ReLU", "LeakyReLU") or slope is None or slope < 0:
+        return None
+    return Activation("leaky_relu", slope) if slope else "relu"
 
 
 def _own_name(function: Any, package: Any) -> str | None:

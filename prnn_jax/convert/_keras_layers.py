@@ -1,11 +1,12 @@
 """A recurrent layer of Keras, of an object or of a file, as a network of ours."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from prnn_jax._cells.activations import Activation
 from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
@@ -13,6 +14,7 @@ from prnn_jax._given.params import Params
 from prnn_jax.convert._imported import Imported, check_dtype
 from prnn_jax.convert._keras import activations, from_keras, to_keras
 from prnn_jax.convert._keras_cudnn import from_cudnn, to_cudnn
+from prnn_jax.convert._keras_functions import expressed
 
 #: By class: the layer that has its arrays in our converter's order, and its cell.
 KINDS: dict[str, tuple[str, CellName]] = {
@@ -51,6 +53,7 @@ class Layer:
       has_weights_alone: it is of a file that tells nothing of what it computes.
       source: where the weights are: Keras' layer, or the paths of a file's arrays.
       directions: of a Bidirectional layer, each by itself, first forward.
+      is_overwritten: the file calls several of its arrays alike, and has one of them.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Layer:
     has_weights_alone: bool = False
     source: Any = None
     directions: "tuple[Layer, ...]" = ()
+    is_overwritten: bool = False
 
     @property
     def is_bidirectional(self) -> bool:
@@ -87,6 +91,12 @@ def described(
         yield from _of_cells(name, config, weights, of_keras_2, source)
     elif kind == "Bidirectional":
         yield from _both_ways(name, config, weights, of_keras_2, source)
+
+
+def overwritten(layer: Layer) -> Layer:
+    """The layer, each of whose arrays may be that of another."""
+    parts = tuple(map(overwritten, layer.directions))
+    return replace(layer, directions=parts, is_overwritten=True)
 
 
 def _both_ways(
@@ -246,6 +256,12 @@ def _clip(described: Sequence[Any] | None) -> Clip | None:
 def _check_kind(op: str, layer: Layer) -> None:
     """A layer of a kind of ours, or what is to be imported instead."""
     check(
+        not layer.is_overwritten,
+        f"{op}: {layer} must have a name for each of its arrays in the file, which has "
+        "one array for several of the same name, so that the others are lost; save "
+        'the model itself as "model.keras" or by save_weights, and take that file.',
+    )
+    check(
         not layer.is_bidirectional or len(layer.directions) == 2,
         f"{op}: {layer} must have one cell of Keras in each direction; import the "
         f"cells one by one, by name: {_names(layer.directions)}.",
@@ -311,8 +327,9 @@ def _activations(op: str, layer: Layer) -> dict[str, Any]:
     options = {}
     for keras_name, option in ours.items():
         given: Any = _name_of(layer.config.get(keras_name))
+        is_ours = isinstance(given, Activation)
         check(
-            given in known,
+            is_ours or given in known,
             f"{op}: {layer} must have {keras_name} one of "
             f"{', '.join(map(repr, known))}{_got(layer, keras_name, given)}.",
         )
@@ -323,7 +340,7 @@ def _activations(op: str, layer: Layer) -> dict[str, Any]:
             'with h5py.File(path, "a") as file: file.attrs["keras_version"] = "2.15.0" '
             'or "3.0.0", as the Keras that wrote it.',
         )
-        options[option] = known[given]
+        options[option] = given if is_ours else known[given]
     return options
 
 
@@ -338,14 +355,19 @@ def _got(layer: Layer, option: str, given: Any) -> str:
 def _name_of(activation: Any) -> Any:
     """Keras' name of a function, if it is one of Keras' own; else what it is instead.
 
-    A function of Keras is a name in a description. What has more to it is another one,
-    whatever its name; unless its module, which some releases write, is Keras'.
+    A layer that is an activation may be one of ours. A function of Keras is a name in a
+    description. What has more to it is another one, whatever its name; unless its
+    module, which some releases write, is Keras'.
     """
     if not isinstance(activation, Mapping):
         return activation
     inner, module = activation.get("config"), activation.get("module")
     if not isinstance(inner, str):
-        return activation.get("class_name")
+        kind = activation.get("class_name")
+        its = None
+        if isinstance(inner, Mapping) and _is_of_keras(module):
+            its = expressed(kind, inner)
+        return kind if its is None else _name_of(its)
     return inner if _is_of_keras(module) else f"{inner} of {module}, not Keras' own"
 
 

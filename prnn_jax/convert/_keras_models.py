@@ -10,7 +10,14 @@ from typing import Any
 
 from prnn_jax._given.checks import check
 from prnn_jax.convert._imported import Imported, joined
-from prnn_jax.convert._keras_files import is_h5, of_archive, of_h5, read_archive
+from prnn_jax.convert._keras_files import (
+    WEIGHTS,
+    is_folder,
+    is_h5,
+    of_archive,
+    of_h5,
+    read_archive,
+)
 from prnn_jax.convert._keras_functions import config_of
 from prnn_jax.convert._keras_layers import (
     KINDS,
@@ -53,11 +60,11 @@ def import_keras(
     is meant: a file without the attribute keras_version is refused then.
 
     Args:
-      model: a layer or a model, or the path of a `.keras` file of Keras 3, which Keras
-        reads, or of a `.keras`, `.h5` or `.hdf5` file of Keras 2, or an `.h5` of Keras
-        3, which h5py reads; in it LSTM, GRU or SimpleRNN, CuDNNLSTM or CuDNNGRU, alone,
-        in a Bidirectional or TimeDistributed layer, or as the cells of an RNN; of an
-        object in layers of one's own, too.
+      model: a layer or a model, or the path of a `.keras` file of Keras 3, or of the
+        folder of one, which Keras reads, or of a `.keras`, `.h5` or `.hdf5` file of
+        Keras 2, or an `.h5` of Keras 3, which h5py reads; in it LSTM, GRU or
+        SimpleRNN, CuDNNLSTM or CuDNNGRU, alone, in a Bidirectional or TimeDistributed
+        layer, or as the cells of an RNN; of an object in layers of one's own, too.
       name: of the layer, where there are several; "bi/forward_layer" is one direction
         of a Bidirectional layer "bi". A sequence of names: the layers of a network.
       activation: of a file of weights alone, as all that follow: the layer's, such as
@@ -193,6 +200,13 @@ def _class_of(layer: Any) -> str:
 
 
 def _of_file(op: str, path: Path, told: Told) -> Sequence[Layer]:
+    if is_folder(path):
+        return _of_keras_file(op, path)
+    check(
+        not path.name.endswith(".weights.json"),
+        f"{op}: {path} must be a file .keras, .h5 or .hdf5, and lists the files that "
+        "weights are cut into; model.load_weights(path), and pass the model.",
+    )
     check(
         not path.is_dir() and path.suffix != ".index" and not _is_checkpoint(path),
         f"{op}: {path} must be a file .keras, .h5 or .hdf5, and is a SavedModel or a "
@@ -216,6 +230,8 @@ def _is_checkpoint(path: Path) -> bool:
 
 def _of_keras_file(op: str, path: Path) -> Sequence[Layer]:
     metadata, config = read_archive(op, path, "metadata.json", "config.json")
+    if path.is_dir():  # of which Keras raises any error
+        read_archive(op, path, WEIGHTS)
     try:
         version = str(json.loads(metadata)["keras_version"])
     except (LookupError, ValueError, TypeError) as error:

@@ -13,7 +13,7 @@ import numpy as np
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax.convert._imported import Imported, joined
-from prnn_jax.convert._keras_files import WEIGHTS, is_h5
+from prnn_jax.convert._keras_files import WEIGHTS, is_h5, of_places, read_archive
 from prnn_jax.convert._keras_layers import Layer, network, weights_of
 from prnn_jax.convert._keras_models import chosen
 from prnn_jax.convert._keras_weights import Told, of_weights, put
@@ -59,8 +59,8 @@ def update_keras(
 
     Raises:
       ValueError: the model has no such layer (says so as `import_keras`), or one of
-        another cell, activation, or shape; a `.keras` file keeps its weights in another
-        way than Keras 2, 3.6 and later; `to` is missing, or given for an object.
+        another cell, activation, or shape; a `.keras` file does not tell by names or
+        places where the layer's weights are; `to` is missing, or given for an object.
       FileNotFoundError: there is no such file.
       ImportError: keras or h5py is needed to read a file, and missing.
     """
@@ -85,10 +85,11 @@ def update_keras(
                     [arrays.get(n, a) for n, a in enumerate(given)]
                 )
         return model
-    if to.suffix == ".keras" and not is_h5(Path(model)):
-        _write_keras(Path(model), to, new)
+    path = Path(model)
+    if path.is_dir() or (to.suffix == ".keras" and not is_h5(path)):
+        _write_keras(path, to, new)
     else:
-        shutil.copyfile(model, to)
+        shutil.copyfile(path, to)
         _write(to, new)
     return to
 
@@ -125,36 +126,43 @@ def _write(file: Any, new: Sequence[tuple[Layer, dict[int, np.ndarray]]]) -> Non
 def _write_keras(
     path: Path, to: Path, new: Sequence[tuple[Layer, dict[int, np.ndarray]]]
 ) -> None:
-    """The archive with other arrays in its file of weights.
+    """The archive, or its folder, with other arrays in its file of weights.
 
-    Of Keras 2 it is known where these are; Keras 3 has read the others.
+    Of Keras 2 it is known where these are. Keras 3 has read the others: those of 3.6
+    and later say a layer's name, in older ones its place is by its description.
     """
     import h5py
 
-    with zipfile.ZipFile(path) as archive:
-        weights = io.BytesIO(archive.read(WEIGHTS))
-        with h5py.File(weights) as h5:
-            stored = {
-                one.name: one
-                for layer in of_weights(h5, Told())
-                for one in (layer, *layer.directions)
-            }
-        for layer, _ in new:
-            if isinstance(layer.source, list):
-                stored[layer.name] = layer
-            in_file = stored.get(layer.name)
-            check(
-                in_file is not None and _are_same(in_file.weights, layer.weights),
-                f"{_OP}: {path} must keep the weights of {layer} under this name in "
-                f"{WEIGHTS}, as Keras 3 does; load the model with Keras, and update "
-                "and save that.",
-            )
-        _write(weights, [(stored[layer.name], arrays) for layer, arrays in new])
-        with zipfile.ZipFile(to, "w") as made:
-            for one in archive.infolist():
-                is_new = one.filename == WEIGHTS
-                content = weights.getvalue() if is_new else archive.read(one)
-                made.writestr(one, content)
+    config, content = read_archive(_OP, path, "config.json", WEIGHTS)
+    weights = io.BytesIO(content)
+    with h5py.File(weights) as h5:
+        stored = [*of_weights(h5, Told()), *of_places(config, h5, of_keras_2=False)]
+    stored += [part for one in stored for part in one.directions]
+    there = [(_stored(path, layer, stored), arrays) for layer, arrays in new]
+    _write(weights, there)
+    if path.is_dir():
+        shutil.copytree(path, to, dirs_exist_ok=True)
+        (to / WEIGHTS).write_bytes(weights.getvalue())
+        return
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(to, "w") as made:
+        for one in archive.infolist():
+            is_new = one.filename == WEIGHTS
+            made.writestr(one, weights.getvalue() if is_new else archive.read(one))
+
+
+def _stored(path: Path, layer: Layer, stored: Sequence[Layer]) -> Layer:
+    """The layer as it is in the file of weights."""
+    if isinstance(layer.source, list):
+        return layer
+    alike = (one for one in stored if one.name == layer.name)
+    found = [one for one in alike if _are_same(one.weights, layer.weights)]
+    check(
+        len(found) > 0,
+        f"{_OP}: {path} must keep the weights of {layer} in {WEIGHTS} under its name "
+        "or in the place that config.json tells; load the model with Keras, and update "
+        "and save that.",
+    )
+    return found[0]
 
 
 def _are_same(one: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from prnn_jax.convert._keras_layers import SIDES, Layer, is_of_keras_2
+from prnn_jax.convert._keras_layers import SIDES, Layer, is_of_keras_2, overwritten
 
 _ARRAYS = "kernel", "recurrent_kernel", "bias"
 _BY_GATES = {1: "SimpleRNN", 3: "GRU", 4: "LSTM"}
@@ -49,7 +49,9 @@ def _by_name(file: Any, told: Told, of_keras_2: bool | None) -> Iterator[Layer]:
     for layer in texts_of(file, "layer_names"):
         group = file[layer]
         found: dict[str, dict[str, Any]] = {}
-        for array in texts_of(group, "weight_names"):
+        names_of_arrays = texts_of(group, "weight_names")
+        is_whole = len({*names_of_arrays}) == len(names_of_arrays)
+        for array in names_of_arrays:
             path, _, name = array.rpartition("/")
             found.setdefault(path, {})[name.partition(":")[0]] = group[array]
         holders = Counter(map(_holder_of, found))
@@ -67,7 +69,8 @@ def _by_name(file: Any, told: Told, of_keras_2: bool | None) -> Iterator[Layer]:
         for name, sides in zip(names, places.values(), strict=True):
             if all(sides.values()):
                 is_backward = "/backward_layer/" in name
-                yield _layer(name, sides, told, of_keras_2, is_backward)
+                made = _layer(name, sides, told, of_keras_2, is_backward)
+                yield made if is_whole else overwritten(made)
 
 
 def _is_recurrent(arrays: dict[str, Any]) -> bool:

@@ -14,13 +14,13 @@ def layer_of(cell: DefinedCell) -> type[Layer]:
         ys, state = Light(80, 256, bidirectional=True, key=key)(xs)
 
     Args:
-      cell: what `prnn_jax.define_cell` has made.
+      cell: what `prnn_jax.define_cell` or `normed` has made.
 
     Returns:
-      A class like `LSTM`, with its arguments but activations, proj_size and a lean
-      reserve; the same for the same cell. Numbers that each unit has for itself are its
-      `peepholes` `[per_unit*hidden_size]`, which begin with zero. `Stack` takes the
-      class, or the cell itself.
+      A class like `LSTM`, with its arguments but activations, proj_size and, unless
+      the cell is of `normed`, a lean reserve; the same for the same cell. Numbers that
+      each unit has for itself are its `peepholes` `[per_unit*hidden_size]`, which begin
+      with zero. `Stack` takes the class, or the cell itself.
 
     Raises:
       ValueError: it is no such cell.

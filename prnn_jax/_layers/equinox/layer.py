@@ -39,7 +39,9 @@ from prnn_jax._layers.arrays import (
     layer_arrays,
     own_numbers,
 )
+from prnn_jax._layers.equinox.arrays import batch_axes, check_sequence, promoted
 from prnn_jax._layers.equinox.training import Training
+from prnn_jax._layers.keywords import in_its_own_name
 from prnn_jax.convert import Imported, _layouts
 
 
@@ -73,6 +75,7 @@ class Layer(eqx.Module):
     # Arguments of the function that not all functions have.
     _option_names: ClassVar[tuple[str, ...]] = GATED
 
+    @in_its_own_name
     def __init__(
         self,
         input_size: int,
@@ -227,6 +230,7 @@ class Layer(eqx.Module):
         """Values of h."""
         return self.hidden_size if self.proj_size is None else self.proj_size
 
+    @in_its_own_name
     def __call__(
         self,
         xs: Array,
@@ -301,6 +305,7 @@ class Layer(eqx.Module):
 
     def zeros(self, *batch: int) -> Any:
         """A state of zeros, in the dtype of the parameters."""
+        batch = batch_axes(batch)
         others = (self.hidden_size,) * (self._call().table.states - 1)
         lead = (2,) * self.bidirectional
         states = tuple(
@@ -379,21 +384,3 @@ def _drawn_apart(draw: Callable, count: int) -> Callable:
         return jax.tree.map(lambda *arrays: jnp.stack(arrays), *drawn)
 
     return several
-
-
-def check_sequence(name: str, xs: Array, input_size: int, *, time_major: bool) -> None:
-    """Xs must be a sequence of inputs."""
-    checks.is_array(name, "xs", xs)
-    shape = jnp.shape(xs)
-    axes = "time, *batch" if time_major else "*batch, time"
-    check(
-        len(shape) >= 2 and shape[-1] == input_size,
-        f"{name}: xs must be [{axes}, input_size] with input_size={input_size}, got "
-        f"{list(shape)}.",
-    )
-
-
-def promoted(arrays: Any) -> Any:
-    """All arrays of a tree in the dtype to which JAX promotes them."""
-    dtype = jnp.result_type(*jax.tree.leaves(arrays))
-    return jax.tree.map(lambda a: jnp.asarray(a, dtype), arrays)

@@ -18,8 +18,10 @@ from prnn_jax._call.options import (
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks, statics
-from prnn_jax._layers.equinox.layer import Training, check_sequence, promoted
+from prnn_jax._layers.equinox.arrays import batch_axes, check_sequence, promoted
 from prnn_jax._layers.equinox.options import ControlOptions, LinearOptions
+from prnn_jax._layers.equinox.training import Training
+from prnn_jax._layers.keywords import in_its_own_name
 from prnn_jax._layers.linear import Given, Spec, alike, own_of
 from prnn_jax._linear.call import LinearCall
 from prnn_jax._linear.qrnn import Pooling
@@ -41,6 +43,7 @@ class LinearLayer(eqx.Module):
 
     _cell: ClassVar[LinearCell]
 
+    @in_its_own_name
     def __init__(
         self,
         input_size: int,
@@ -109,6 +112,7 @@ class LinearLayer(eqx.Module):
         both = self.bidirectional and self.merge == "concat"
         return (2 if both else 1) * self.hidden_size
 
+    @in_its_own_name
     def __call__(
         self,
         xs: Array,
@@ -155,7 +159,7 @@ class LinearLayer(eqx.Module):
     def zeros(self, *batch: int) -> Any:
         """A state of zeros, in the dtype of the parameters."""
         dtype = getattr(self, self._cell.names[0]).dtype
-        return self._spec().zeros(batch, dtype)
+        return self._spec().zeros(batch_axes(batch), dtype)
 
     def _arrays(self) -> dict[str, Array | None]:
         return {name: getattr(self, name) for name in self._cell.names}

@@ -19,11 +19,13 @@ from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._layers import imported
+from prnn_jax._layers.equinox.arrays import check_sequence, promoted
 from prnn_jax._layers.equinox.defined import layer_of
-from prnn_jax._layers.equinox.layer import Layer, check_sequence, promoted
+from prnn_jax._layers.equinox.layer import Layer
 from prnn_jax._layers.equinox.linear import LinearLayer
 from prnn_jax._layers.equinox.options import StackOptions
 from prnn_jax._layers.equinox.training import Training
+from prnn_jax._layers.keywords import in_its_own_name
 from prnn_jax._ops import layer_stack, stack_parts
 from prnn_jax.convert import Imported
 
@@ -82,6 +84,7 @@ class Stack(eqx.Module):
     # The layers' classes, by cell; prnn_jax.equinox has them.
     _layers: ClassVar[dict[str, type[Layer | LinearLayer]]] = {}
 
+    @functools.partial(in_its_own_name, refuses=("reverse", "zoneout_rate"))
     def __init__(
         self,
         layer: OneCell,
@@ -230,6 +233,7 @@ class Stack(eqx.Module):
         )
         return self.first.params, *each
 
+    @in_its_own_name
     def __call__(
         self,
         xs: Array,

@@ -39,6 +39,20 @@ class LayerCallOptions(CallOptions, total=False):
     keep_order: bool | None
 
 
+def one_step(name: str, input_shape: Any) -> tuple[int, ...]:
+    """The shape of one time step of an input.
+
+    Raises:
+      ValueError: it is none; in the words of layer `name`.
+    """
+    is_shape = isinstance(input_shape, (tuple, list)) and len(input_shape) >= 1
+    check(
+        is_shape,
+        f"{name}: input_shape must be [*batch, in_features], got {input_shape!r}.",
+    )
+    return tuple(input_shape)
+
+
 @dataclass(frozen=True)
 class Form:
     """What a layer's carries look like.

@@ -37,6 +37,8 @@ from prnn_jax._layers.flax import shared
 from prnn_jax._layers.flax.carry import Carry, LayerCallOptions
 from prnn_jax._layers.flax.kinds import Kind
 from prnn_jax._layers.flax.shared import Initializer
+from prnn_jax._layers.flax.variables import check_initializers, params_of
+from prnn_jax._layers.keywords import InTheirOwnName, in_its_own_name
 from prnn_jax._layers.made import made_class
 from prnn_jax._ops.define import DefinedCell, check_defined
 from prnn_jax.convert import Imported, _layouts
@@ -63,7 +65,7 @@ class _CallOptions(LayerCallOptions, total=False):
     init_key: Array | None
 
 
-class Layer(nn.Module):
+class Layer(InTheirOwnName, nn.Module):
     """All that the layers share; a layer is a kind of cell and its options."""
 
     features: int
@@ -117,6 +119,7 @@ class Layer(nn.Module):
     ) -> Any: ...
 
     @nn.compact
+    @in_its_own_name
     def __call__(
         self,
         inputs: ArrayLike,
@@ -201,7 +204,7 @@ class Layer(nn.Module):
     @classmethod
     def from_params(
         cls, params: Params | Imported, **options: Any
-    ) -> tuple[Self, dict]:
+    ) -> tuple[Self, dict[str, Any]]:
         """A layer for these parameters, such as `prnn_jax.convert` gives, and they.
 
             layer, variables = LSTM.from_params(params)
@@ -267,7 +270,7 @@ class Layer(nn.Module):
         Args:
           variables: of the layer, as `init` gives them.
         """
-        arrays = variables["params"]
+        arrays = params_of(type(self).__name__, variables, "w_ih")
         names = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes", "w_hr"
         return self._options().typed(_layouts.join_biases(*map(arrays.get, names)))
 
@@ -290,6 +293,8 @@ class Layer(nn.Module):
         """The parameters, each by `make(name, draw)`, where draw is of a key."""
         options, gates = self._options(), self._kind.cell.gates
         own = own_numbers(options.name, self._kind.cell, self.peepholes)
+        names = "kernel_init", "recurrent_kernel_init", "bias_init"
+        check_initializers(options.name, **{n: getattr(self, n) for n in names})
 
         def param(name: str, init: Initializer, rows: tuple[int, ...], gates: int):
             return make(name, lambda key: options.draw(init, key, rows, gates))
@@ -357,14 +362,14 @@ def layer_of(cell: DefinedCell) -> type[Layer]:
         y = Light(256, bidirectional=True).apply(variables, x)
 
     Args:
-      cell: what `prnn_jax.define_cell` has made.
+      cell: what `prnn_jax.define_cell` or `normed` has made.
 
     Returns:
-      A class like `LSTM`, with its attributes but activations, proj_size and a lean
-      reserve; the same for the same cell. A carry has the states in the order of the
-      step. Numbers that each unit has for itself are the parameter `peepholes`
-      `[per_unit*features]`, which begin with zero. `Stack` takes the class, or the cell
-      itself.
+      A class like `LSTM`, with its attributes but activations, proj_size and, unless
+      the cell is of `normed`, a lean reserve; the same for the same cell. A carry has
+      the states in the order of the step. Numbers that each unit has for itself are the
+      parameter `peepholes` `[per_unit*features]`, which begin with zero. `Stack` takes
+      the class, or the cell itself.
 
     Raises:
       ValueError: it is no such cell.

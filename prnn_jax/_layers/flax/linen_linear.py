@@ -12,14 +12,16 @@ from prnn_jax._call.options import Implementation, Merge, Precision
 from prnn_jax._cells.activations import GivenActivation
 from prnn_jax._given import checks
 from prnn_jax._layers.flax import shared_linear
-from prnn_jax._layers.flax.carry import Carry, ControlOptions
+from prnn_jax._layers.flax.carry import Carry, ControlOptions, one_step
 from prnn_jax._layers.flax.linen_layer import make_hashable
+from prnn_jax._layers.flax.variables import params_of
+from prnn_jax._layers.keywords import InTheirOwnName, in_its_own_name
 from prnn_jax._layers.linear import Given, alike
 from prnn_jax._linear.qrnn import Pooling
 from prnn_jax._linear.table import CELLS, Initializer, LinearCell
 
 
-class LinearLayer(nn.Module):
+class LinearLayer(InTheirOwnName, nn.Module):
     """All that these layers share; a layer is a row of the table and its options."""
 
     features: int
@@ -45,6 +47,7 @@ class LinearLayer(nn.Module):
         super().__post_init__()
 
     @nn.compact
+    @in_its_own_name
     def __call__(
         self,
         inputs: ArrayLike,
@@ -95,7 +98,7 @@ class LinearLayer(nn.Module):
         return options.call(inputs, arrays, key, **controls)
 
     @classmethod
-    def from_params(cls, params: Any, **options: Any) -> tuple[Self, dict]:
+    def from_params(cls, params: Any, **options: Any) -> tuple[Self, dict[str, Any]]:
         """A layer for these parameters, such as `prnn_jax.init` gives, and they.
 
             layer, variables = MinGRU.from_params(params)
@@ -124,7 +127,7 @@ class LinearLayer(nn.Module):
         Args:
           variables: of the layer, as `init` gives them.
         """
-        arrays = variables["params"]
+        arrays = params_of(type(self).__name__, variables, self._cell.names[0])
         return self._cell.bind(arrays)
 
     @nn.nowrap
@@ -136,7 +139,8 @@ class LinearLayer(nn.Module):
           input_shape: of one time step, `[*batch, in_features]`.
         """
         del rng
-        return self._options(input_shape[-1]).initial_carry(input_shape)
+        shape = one_step(type(self).__name__, input_shape)
+        return self._options(shape[-1]).initial_carry(shape)
 
     @nn.nowrap
     def _draw(self, make: Callable, in_features: int) -> dict[str, Any]:

@@ -17,9 +17,11 @@ from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._layers import imported
 from prnn_jax._layers.flax import shared_stack
-from prnn_jax._layers.flax.carry import CallOptions, Carry
+from prnn_jax._layers.flax.carry import CallOptions, Carry, one_step
 from prnn_jax._layers.flax.linen_layer import Layer, layer_of, make_hashable
 from prnn_jax._layers.flax.linen_linear import LinearLayer
+from prnn_jax._layers.flax.variables import params_of
+from prnn_jax._layers.keywords import InTheirOwnName, in_its_own_name
 from prnn_jax._ops import stack_parts
 from prnn_jax.convert import Imported
 
@@ -27,7 +29,10 @@ _ELSEWHERE = (
     *("features", "keep_order", "carry_init", "name", "parent"),
     *("recurrent_dropout_rate", "zoneout_rate", "deterministic"),
 )
-
+_SIZES = (
+    "; a stack of Linen is not told the size of the input: "
+    "Stack(cell, features, num_layers)"
+)
 
 #: What may be stacked.
 OneCell = AnyCell | LinearCellName | type[Layer | LinearLayer]
@@ -56,7 +61,7 @@ class _Norm(nn.Module):
         )
 
 
-class Stack(nn.Module):
+class Stack(InTheirOwnName, nn.Module):
     r"""Layers of one kind, each on what the one before it gives: `prnn_jax.stack`.
 
         Stack("lstm", 512, num_layers=5, options={"bidirectional": True})
@@ -125,6 +130,7 @@ class Stack(nn.Module):
     ) -> Any: ...
 
     @nn.compact
+    @in_its_own_name
     def __call__(
         self,
         inputs: ArrayLike,
@@ -161,6 +167,7 @@ class Stack(nn.Module):
           ValueError: shapes, dtypes or options do not fit; says what was expected.
         """
         layer = self._layer()
+        rate = shared_stack.check_rate("dropout_rate", self.dropout_rate, _SIZES)
         checks.is_array("Stack", "inputs", inputs)
         width = (1, *jnp.shape(inputs))[-1]
         options = self._of_layers(
@@ -175,7 +182,6 @@ class Stack(nn.Module):
                 _Norm(layer.param_dtype, name=f"norms_{n}")(size)
                 for n, size in enumerate(sizes)
             ]
-        rate = shared_stack.check_rate("dropout_rate", self.dropout_rate)
         key = None
         if shared_stack.noise_of(options, rate):
             is_off = nn.merge_param("deterministic", self.deterministic, deterministic)
@@ -203,7 +209,7 @@ class Stack(nn.Module):
         cell: OneCell | Imported,
         layers: Sequence[Params | Mapping[str, Any]] | None = None,
         **attributes: Any,
-    ) -> tuple[Self, dict]:
+    ) -> tuple[Self, dict[str, Any]]:
         """A stack of layers with these parameters, and they as its variables.
 
             network = prnn_jax.convert.import_pytorch(module)
@@ -253,8 +259,9 @@ class Stack(nn.Module):
           variables: of the stack, as `init` gives them.
         """
         layer: Any = self._layer()
+        params = params_of("Stack", variables, f"layers_{self.num_layers - 1}")
         return tuple(
-            layer.to_params({"params": variables["params"][f"layers_{n}"]})
+            layer.to_params({"params": params[f"layers_{n}"]})
             for n in range(self.num_layers)
         )
 
@@ -269,7 +276,8 @@ class Stack(nn.Module):
           input_shape: of one time step, `[*batch, in_features]`.
         """
         del rng
-        options = self._of_layers(self._layer(), input_shape[-1])
+        in_features = one_step("Stack", input_shape)[-1]
+        options = self._of_layers(self._layer(), in_features)
         return shared_stack.initial_carry(options, input_shape, self.num_layers)
 
     @nn.nowrap

@@ -173,7 +173,7 @@ class Convertible:
         check(
             type(cell) in cls._cells,
             f"{name}: cell must be {_names(cls._cells)} (no subclass, which may "
-            f"compute something else), got {_name(type(cell))}.",
+            f"compute something else), got {_name(type(cell))}{_inside(cell)}.",
         )
         promote = getattr(cell, "promote_dtype", promote_dtype)
         check(
@@ -253,6 +253,15 @@ class LikeRNN(Convertible):
         settings = super()._settings_of(cell)
         settings["skip"] = 1.0 if cell.residual else 0.0
         return settings
+
+
+def _inside(cell: Any) -> str:
+    """What to do with what has cells in it."""
+    if isinstance(cell, nnx.RNN):
+        return "; pass its .cell"
+    if isinstance(cell, nnx.Bidirectional):
+        return "; pass a pair, (it.forward_rnn.cell, it.backward_rnn.cell)"
+    return ""
 
 
 def _param(cell: Any, path: str) -> nnx.Param:

@@ -41,6 +41,7 @@ from prnn_jax._layers.flax.nnx_shared import (
     stream_for,
 )
 from prnn_jax._layers.flax.shared import Initializer
+from prnn_jax._layers.keywords import in_its_own_name
 from prnn_jax._layers.made import made_class
 from prnn_jax._ops.define import DefinedCell, check_defined
 from prnn_jax.convert import Imported, _layouts
@@ -65,6 +66,7 @@ class Layer(nnx.Module):
         "recurrent_kernel_init": _zeros,
     }
 
+    @in_its_own_name
     def __init__(
         self,
         in_features: int,
@@ -223,6 +225,7 @@ class Layer(nnx.Module):
         **options: Unpack[_CallOptions],
     ) -> Any: ...
 
+    @in_its_own_name
     def __call__(
         self,
         inputs: ArrayLike,
@@ -368,14 +371,14 @@ def layer_of(cell: DefinedCell) -> type[Layer]:
         y = Light(80, 256, bidirectional=True, rngs=rngs)(x)
 
     Args:
-      cell: what `prnn_jax.define_cell` has made.
+      cell: what `prnn_jax.define_cell` or `normed` has made.
 
     Returns:
-      A class like `LSTM`, with its arguments but activations, proj_size and a lean
-      reserve; the same for the same cell. A carry has the states in the order of the
-      step. Numbers that each unit has for itself are its `peepholes`
-      `[per_unit*hidden_features]`, which begin with zero. `Stack` takes the class, or
-      the cell itself.
+      A class like `LSTM`, with its arguments but activations, proj_size and, unless
+      the cell is of `normed`, a lean reserve; the same for the same cell. A carry has
+      the states in the order of the step. Numbers that each unit has for itself are its
+      `peepholes` `[per_unit*hidden_features]`, which begin with zero. `Stack` takes the
+      class, or the cell itself.
 
     Raises:
       ValueError: it is no such cell.

@@ -19,6 +19,7 @@ from prnn_jax._layers.flax.nnx_shared import (
     rngs_with_params,
     stream_for,
 )
+from prnn_jax._layers.keywords import in_its_own_name
 from prnn_jax._layers.linear import Given, alike, own_of
 from prnn_jax._linear.qrnn import Pooling
 from prnn_jax._linear.table import CELLS, Initializer, LinearCell, OwnOptions
@@ -31,6 +32,7 @@ class LinearLayer(nnx.Module):
     #: Arguments with which nothing is drawn that takes long.
     _quick: ClassVar[dict[str, Any]] = {"kernel_init": jax.nn.initializers.zeros}
 
+    @in_its_own_name
     def __init__(
         self,
         in_features: int,
@@ -124,6 +126,7 @@ class LinearLayer(nnx.Module):
         refuse_params(self, name)
         super().__setattr__(name, value)
 
+    @in_its_own_name
     def __call__(
         self,
         inputs: ArrayLike,

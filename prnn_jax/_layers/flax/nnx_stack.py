@@ -1,5 +1,6 @@
 """Several layers for Flax NNX, one on top of the other."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, Self, Unpack, overload
 
@@ -24,6 +25,7 @@ from prnn_jax._layers.flax.nnx_shared import (
     rngs_with_params,
     stream_for,
 )
+from prnn_jax._layers.keywords import in_its_own_name
 from prnn_jax._ops import stack_parts
 from prnn_jax.convert import Imported
 
@@ -81,6 +83,7 @@ class Stack(nnx.Module):
     # The layers' classes, by cell; prnn_jax.nnx has them.
     _layers: ClassVar[dict[str, type[Layer | LinearLayer]]] = {}
 
+    @functools.partial(in_its_own_name, refuses=("reverse", "keep_order", "carry_init"))
     def __init__(
         self,
         cell: OneCell,
@@ -207,6 +210,7 @@ class Stack(nnx.Module):
         **options: Unpack[_CallOptions],
     ) -> Any: ...
 
+    @in_its_own_name
     def __call__(
         self,
         inputs: ArrayLike,

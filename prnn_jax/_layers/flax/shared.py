@@ -29,9 +29,14 @@ from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, typed
 from prnn_jax._layers.arrays import checked_proj_size
-from prnn_jax._layers.flax.carry import Carry, Form
+from prnn_jax._layers.flax.carry import Carry, Form, one_step
 from prnn_jax._layers.flax.kinds import Kind
-from prnn_jax._layers.flax.sequences import in_order_of_processing, promoted
+from prnn_jax._layers.flax.sequences import (
+    batch_of,
+    check_seq_lengths,
+    in_order_of_processing,
+    promoted,
+)
 
 Initializer = jax.nn.initializers.Initializer
 
@@ -266,7 +271,8 @@ class Options:
           input_shape: of one time step, `[*batch, in_features]`.
           key: makes one key after the other, for carry_init.
         """
-        shapes, init = self._shapes(input_shape[:-1]), self.carry_init
+        batch = one_step(self.name, input_shape)[:-1]
+        shapes, init = self._shapes(batch), self.carry_init
         if init is None or key is None:
             return self.carries.make(lambda s: jnp.zeros(shapes[s], self.param_dtype))
         return self.carries.make(lambda s: init(key(), shapes[s], self.param_dtype))
@@ -295,16 +301,8 @@ class Options:
         Raises:
           ValueError: inputs have too few axes or not as many features.
         """
-        checks.is_array(self.name, "inputs", inputs)
-        shape = jnp.shape(inputs)
-        axes = "time, *batch" if self.time_major else "*batch, time"
-        sizes = "" if in_features is None else f" with in_features={in_features}"
-        check(
-            len(shape) >= 2 and in_features in (None, shape[-1]),
-            f"{self.name}: inputs must be [{axes}, in_features]{sizes}, got "
-            f"{list(shape)}.",
-        )
-        return shape[1:-1] if self.time_major else shape[:-2]
+        of = self.name, inputs, in_features
+        return batch_of(*of, time_major=self.time_major)
 
     def run(
         self,
@@ -336,6 +334,7 @@ class Options:
         batch = self.batch(inputs)
         arrays = promoted((inputs, *params), self.dtype)
         x, params = arrays[0], self.typed(Params(*arrays[1:]))
+        check_seq_lengths(self.name, seq_lengths, x, time_major=self.time_major)
         check(
             reset_carry is None or resets is not None,
             f"{self.name}: reset_carry is given without resets; give resets, or leave "

@@ -10,10 +10,14 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
-from prnn_jax._given import checks
 from prnn_jax._given.checks import check
-from prnn_jax._layers.flax.carry import Carry
-from prnn_jax._layers.flax.sequences import in_order_of_processing, promoted
+from prnn_jax._layers.flax.carry import Carry, one_step
+from prnn_jax._layers.flax.sequences import (
+    batch_of,
+    check_seq_lengths,
+    in_order_of_processing,
+    promoted,
+)
 from prnn_jax._layers.linear import Spec
 
 
@@ -41,21 +45,14 @@ class Options(Spec):
     def batch(self, inputs: Any, in_features: int | None = None) -> tuple[int, ...]:
         """Sizes of the batch axes of inputs, checked."""
         wanted = self.input_size if in_features is None else in_features
-        checks.is_array(self.name, "inputs", inputs)
-        shape = jnp.shape(inputs)
-        axes = "time, *batch" if self.time_major else "*batch, time"
-        check(
-            len(shape) >= 2 and shape[-1] == wanted,
-            f"{self.name}: inputs must be [{axes}, in_features] with in_features="
-            f"{wanted}, got {list(shape)}.",
-        )
-        return shape[1:-1] if self.time_major else shape[:-2]
+        return batch_of(self.name, inputs, wanted, time_major=self.time_major)
 
     # ---- carries ---------------------------------------------------------------------
 
     def initial_carry(self, input_shape: tuple[int, ...]) -> Carry:
         """Zeros in param_dtype; of one time step, `[*batch, in_features]`."""
-        return self.carry_of(self.zeros(input_shape[:-1], self.param_dtype))
+        batch = one_step(self.name, input_shape)[:-1]
+        return self.carry_of(self.zeros(batch, self.param_dtype))
 
     def carry_of(self, state: Any) -> Carry:
         """A state as Flax has it: of two directions a pair."""
@@ -111,6 +108,7 @@ class Options(Spec):
         """
         name, batch = self.name, self.batch(inputs)
         x, *of_layer = promoted((inputs, *arrays.values()), self.dtype)
+        check_seq_lengths(name, seq_lengths, x, time_major=self.time_major)
         check(
             reset_carry is None or resets is not None,
             f"{name}: reset_carry is given without resets; give resets, or leave it "

@@ -13,8 +13,8 @@ from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._cells.table import Defined
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
-from prnn_jax._layers.flax.carry import Carry
-from prnn_jax._layers.flax.sequences import promoted
+from prnn_jax._layers.flax.carry import Carry, one_step
+from prnn_jax._layers.flax.sequences import check_seq_lengths, promoted
 from prnn_jax._layers.flax.shared import Options as WithProduct
 from prnn_jax._layers.flax.shared_linear import Options as WithoutProduct
 from prnn_jax._ops import layer_stack, stack_parts
@@ -43,14 +43,15 @@ def class_of(op: str, cell: Any, known: Mapping[str, Any], layer_of: Callable) -
     return known[name]
 
 
-def check_rate(name: str, rate: Any) -> float:
-    """A share from 0 to below 1.
+def check_rate(name: str, rate: Any, hint: str = "") -> float:
+    """A share from 0 to below 1; the hint is what to do where it looks like a size.
 
     Raises:
       ValueError: it is none.
     """
     rate = statics.number("Stack", name, rate)
-    check(0 <= rate < 1, f"Stack: {name} must be from 0 to below 1, got {rate}.")
+    hint = hint if isinstance(rate, int) else ""
+    check(0 <= rate < 1, f"Stack: {name} must be from 0 to below 1, got {rate}{hint}.")
     return rate
 
 
@@ -122,6 +123,7 @@ def run(
     leaves, structure = jax.tree.flatten((inputs, list(layers), list(norms)))
     arrays = promoted(tuple(leaves), options.dtype)
     x, layers, norms = jax.tree.unflatten(structure, arrays)
+    check_seq_lengths("Stack", seq_lengths, x, time_major=options.time_major)
 
     def states_of(name: str, carries: Any) -> list | None:
         if carries is None:
@@ -172,7 +174,7 @@ def noise_of(options: Options, dropout_rate: float) -> Noise:
 
 def initial_carry(options: Options, input_shape: tuple[int, ...], count: int) -> Any:
     """Zeros for each layer, in param_dtype."""
-    *batch, in_features = input_shape
+    *batch, in_features = one_step("Stack", input_shape)
     sizes = widths(options, in_features, count)
     return tuple(options.resized(n).initial_carry((*batch, n)) for n in sizes)
 
