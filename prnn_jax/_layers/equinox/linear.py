@@ -43,7 +43,6 @@ class LinearLayer(eqx.Module):
 
     _cell: ClassVar[LinearCell]
 
-    @in_its_own_name
     def __init__(
         self,
         input_size: int,

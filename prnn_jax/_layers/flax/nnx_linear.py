@@ -32,7 +32,6 @@ class LinearLayer(nnx.Module):
     #: Arguments with which nothing is drawn that takes long.
     _quick: ClassVar[dict[str, Any]] = {"kernel_init": jax.nn.initializers.zeros}
 
-    @in_its_own_name
     def __init__(
         self,
         in_features: int,
