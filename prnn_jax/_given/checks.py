@@ -75,7 +75,8 @@ def is_array(op: str, name: str, value) -> None:
     kind = type(value).__name__
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         hint = "" if value is None else _REMEDIES.get(kind, "; wrap it in jnp.asarray")
-        if isinstance(value, (tuple, list)) and any(hasattr(v, "shape") for v in value):
+        several = value if kind in ("tuple", "list") and value is not None else ()
+        if any(hasattr(one, "shape") for one in several):
             kind, hint = f"{kind} of arrays", "; give one array"
         raise ValueError(f"{op}: {name} must be an array, got {kind}{hint}.")
     check(
