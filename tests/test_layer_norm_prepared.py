@@ -85,8 +85,8 @@ def test_8_bits_as_the_scan_of_rounded_weights(name, sizes, dtype):
         exact = jax.tree.map(np.asarray, scan(*wide))
     leaves = map(jax.tree.leaves, (ours, of_scan, exact))
     for value, other, wanted in zip(*leaves, strict=True):
-        # Divided by a row's σ, which is a half and less here.
-        allowed = 2 * error_of(other, wanted) + 4 * INPUT_ERROR
+        # Each step divides it by a row's σ; 2.2 of it is the most that is left over.
+        allowed = 2 * error_of(other, wanted) + 3 * INPUT_ERROR
         assert error_of(value, wanted) <= allowed
 
 

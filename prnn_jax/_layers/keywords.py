@@ -86,9 +86,10 @@ class InTheirOwnName:
 def suggestion(unknown: str, known: list[str]) -> str:
     """What may be meant by a keyword that a layer has not; or empty."""
     for name in _ALSO.get(unknown, ()):
+        if name in known and unknown == "batch_first":
+            return f"; batch axes come first but with {name}=True"
         if name in known:
-            what = "batch axes come first but with " if unknown == "batch_first" else ""
-            return f"; {what}{name}{' is its name here' if not what else '=True'}"
+            return f"; {name} is its name here"
     if "options" in known:  # of a module that has a layer's as one
         return f"; options={{{unknown!r}: ...}} is for what only layers have"
     if unknown in _ELSEWHERE:
