@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from examples.speech import (
     layouts,
     settings,
     splits,
+    subwords,
     text,
 )
 from examples.speech import train as training
@@ -26,6 +28,7 @@ from examples.speech.config import (
     DataConfig,
     DecodeConfig,
     FeatureConfig,
+    ModelConfig,
     RunConfig,
 )
 from examples.speech.errors import SpeechError
@@ -164,8 +167,48 @@ def test_recordings_with_less_than_the_features_are_of(tmp_path, capsys):
         assert ("high_hz" in shown) == bool(says)
 
 
-def test_texts_are_normalised():
-    assert text.normalise("  Déjà-vu,  DON’T! ") == "deja vu don't"
+@pytest.mark.parametrize(
+    ("written", "characters", "expected"),
+    [
+        ("  Déjà-vu,  DON’T! ", "", "deja vu don't"),
+        ("‘Hello’, ‘don’t go’, the dogs’ don´t", "", "hello don't go the dogs' don't"),
+        ("Мой чай. Ё́лка", "ёй", "мой чай ёлка"),
+        ("Мой чай", "", "мои чаи"),
+        ("u\u0308ber", "ü", "über"),
+        ("über", "u\u0308", "u\u0308ber"),
+        ("हिन्दी", "", "हिन्दी"),
+        ("がっこう ガ", "", "がっこう ガ"),
+        ("한국", "", "한국"),
+        ("ไม่", "", "ไม่"),
+        ("co\u00adoperate \ufeffa\u200bb", "", "cooperate a b"),
+        ("می\u200cخواهم", "\u200c", "می\u200cخواهم"),
+        ("می\u200cخواهم", "", "میخواهم"),
+    ],
+)
+def test_texts_are_normalised(written, characters, expected):
+    for form in ("NFC", "NFD"):
+        of_form = unicodedata.normalize(form, written)
+        assert text.normalise(of_form, characters) == expected
+
+
+@pytest.mark.parametrize("vocabulary", ["characters", "bpe"])
+def test_letters_of_an_alphabet_with_accents_stay(vocabulary, tmp_path):
+    alphabet = " абвгдеёжзийклмнопрстуфхцчшщъыьэюя"
+    soundfile.write(tmp_path / "a.wav", noise(1.0), 8000)
+    said = unicodedata.normalize("NFD", "Мой чай") + "\n"
+    (tmp_path / "a.txt").write_text(said)
+    data = DataConfig(cache=tmp_path / "cache", train=tmp_path)
+    options = ModelConfig(
+        characters=alphabet, vocabulary=vocabulary, vocabulary_size=12
+    )
+    labels = text.Alphabet(alphabet)
+    if vocabulary == "bpe":
+        pytest.importorskip("sentencepiece")
+        texts = subwords.texts_of(RunConfig(data=data, model=options))
+        labels = subwords.train(texts, options)
+        assert labels.characters == "".join(sorted(alphabet))
+    ((utterance,), _) = dataset.load(tmp_path, data, FeatureConfig(), labels)
+    assert utterance.text == labels.decode(utterance.labels) == "мой чай"
 
 
 def test_resampling_keeps_a_tone(tmp_path):
@@ -211,7 +254,7 @@ def test_an_unknown_setting_names_the_nearest(tmp_path, capsys):
         (["--features.high-hz", "5000"], "at most half the sample rate"),
         (["--model.layers", "0"], "model.layers above 0, got 0"),
         (["--model.characters", "aab"], "model.characters, each once"),
-        (["--model.characters", "abÄ."], "these never come, got 'Ä.'"),
+        (["--model.characters", "abÄ.é"], "these never come, got 'Ä.'"),
         (["--train.batch-size", "0"], "train.batch_size above 0, got 0"),
         (["--train.learning-rate", "-1"], "train.learning_rate of 0 or more, got -1"),
         (["--train.clip-norm", "0"], "train.clip_norm above 0, got 0"),

@@ -101,7 +101,8 @@ class ModelConfig:
     """Of the layer in which a transducer joins what it has heard and written."""
     dropout: float = 0.2
     characters: str = " 'abcdefghijklmnopqrstuvwxyz"
-    """What can be written; texts with others are skipped."""
+    """What can be written; accents that are not here are left out of texts, and texts
+    with other characters are skipped."""
     vocabulary: Literal["characters", "bpe", "unigram"] = "characters"
     """What a label is: one of these, or a subword by SentencePiece."""
     vocabulary_size: int = 256
@@ -129,11 +130,12 @@ class ModelConfig:
             "model.characters, each once",
             self.characters,
         )
-        never = [c for c in self.characters if c != " " and text.normalise(c) != c]
+        letters = self.characters.replace(" ", "")
+        never = [c for c in letters if text.normalise(c, letters) != c]
         _expect(
             not never,
-            "model.characters as texts have them: lower case, no accents, no "
-            "punctuation but '; these never come",
+            "model.characters as texts have them: lower case, no punctuation but ', "
+            "letters as Unicode's NFKC has them; these never come",
             "".join(never),
         )
         size = self.vocabulary_size

@@ -98,13 +98,14 @@ def _at_speed(
     frames = _mapped(folder / "features.f32").reshape(shape)
     entries = json.loads((folder / "clips.json").read_text())
     utterances, skipped, start = [], [], 0
+    characters = vocabulary.characters
     for clip, entry in zip(clips, entries, strict=True):
         if "skipped" in entry:
             skipped.append(Skipped(clip, entry["skipped"]))
             continue
         of_clip = frames[start : start + entry["frames"]]
         start += entry["frames"]
-        written = text.normalise(clip.text or "")
+        written = text.normalise(clip.text or "", characters)
         try:
             labels = vocabulary.encode(written)
         except ValueError as error:

@@ -30,9 +30,16 @@ class Subwords:
     """A vocabulary of subwords.
 
     model: as a file of SentencePiece has it.
+    others: characters that texts may have, besides those of its subwords.
     """
 
     model: bytes = field(repr=False)
+    others: str = ""
+
+    @property
+    def characters(self) -> str:
+        """What texts may be made of, though a subword of it may be missing."""
+        return "".join(sorted({*self.others, *"".join(self.pieces)}))
 
     @property
     def pieces(self) -> tuple[str, ...]:
@@ -93,7 +100,7 @@ def _read(model: bytes) -> _Read:
 def read(file: Path, options: ModelConfig) -> Subwords:
     """A file of SentencePiece, which must have as many labels as the settings say."""
     try:
-        found = Subwords(file.read_bytes())
+        found = Subwords(file.read_bytes(), options.characters)
     except OSError as error:
         raise SpeechError(
             f"{file}: the vocabulary cannot be read: {error.strerror}; a run keeps the "
@@ -116,8 +123,10 @@ def read(file: Path, options: ModelConfig) -> Subwords:
 def texts_of(config: RunConfig) -> list[str]:
     """The training texts that model.characters can write."""
     clips = find_clips(config.data.train)
-    texts = (text.normalise(clip.text) for clip in clips if clip.text is not None)
-    return [t for t in texts if t and set(t) <= {" ", *config.model.characters}]
+    written = (clip.text for clip in clips if clip.text is not None)
+    characters = config.model.characters
+    texts = (text.normalise(each, characters) for each in written)
+    return [t for t in texts if t and set(t) <= {" ", *characters}]
 
 
 def train(texts: Sequence[str], options: ModelConfig) -> Subwords:
@@ -146,7 +155,7 @@ def train(texts: Sequence[str], options: ModelConfig) -> Subwords:
         )
     except RuntimeError as error:
         raise SpeechError(_in_our_words(str(error), options)) from None
-    return Subwords(model.getvalue())
+    return Subwords(model.getvalue(), options.characters)
 
 
 def shown(pieces: Iterable[str]) -> list[str]:

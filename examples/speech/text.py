@@ -1,8 +1,10 @@
 """Texts as they are compared, and as labels. Label 0 is the blank of CTC."""
 
+import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -12,24 +14,57 @@ from .errors import SpeechError
 BLANK = 0
 
 
-def normalise(text: str) -> str:
-    """Lower case without accents and punctuation, one space between words.
+def normalise(text: str, characters: str = "") -> str:
+    """Lower case without punctuation, one space between words.
 
-    Letters that are no others with an accent (æ, ø), and digits, stay: nobody can say
-    how they were spoken. ß is ss.
+    Accents and what formats a text stay where `characters` have them, such as й or é,
+    and are left out where they have not. What makes another letter of one, as が and
+    Hindi's marks do, stays in any case. So do letters that are no others with an accent
+    (æ, ø), and digits: nobody can say how they were spoken. ß is ss.
     """
-    text = unicodedata.normalize("NFKD", text.replace("’", "'")).casefold()
-    text = "".join(c for c in text if not unicodedata.combining(c))
-    kept = (c if c == "'" or not _is_mark(c) else " " for c in text)
-    return " ".join("".join(kept).split())
+    text = _QUOTED.sub(r" \1 ", text).translate(_APOSTROPHES)
+    text = unicodedata.normalize("NFKD", text).casefold()
+    text = unicodedata.normalize("NFC", text)
+    return " ".join("".join(_kept(c, characters) for c in text).split())
 
 
-def _is_mark(character: str) -> bool:
-    return unicodedata.category(character)[0] in "PSZC"  # punctuation, symbol, ...
+# An apostrophe within or behind a word is the same character as the end of a quotation.
+_QUOTED = re.compile(r"‘(.*?)’(?!\w)")
+_APOSTROPHES = str.maketrans("’ʼ´", "'''")
+_SPACE_OF_NO_WIDTH = "\u200b"
+
+
+@lru_cache(4096)
+def _kept(character: str, characters: str) -> str:
+    kind = unicodedata.category(character)
+    if kind == "Cf" and character != _SPACE_OF_NO_WIDTH:  # soft hyphens, joiners, ...
+        return character if character in characters else ""
+    if kind[0] in "PSZC" and character != "'":  # punctuation, symbol, ...
+        return " "
+    if character in characters:
+        return character
+    parts = [
+        part
+        for part in unicodedata.normalize("NFD", character)
+        if part in characters or not _is_accent(part)
+    ]
+    whole = all(part in characters for part in parts)
+    return "".join(parts) if whole else unicodedata.normalize("NFC", "".join(parts))
+
+
+def _is_accent(character: str) -> bool:
+    """Not what Indic scripts, kana and Thai have for sounds of their own."""
+    combining = unicodedata.combining(character)
+    return combining > 0 and not (7 <= combining <= 9 or 100 <= combining < 200)
 
 
 class Vocabulary(Protocol):
     """What can be written, label by label: `Alphabet`, or `subwords.Subwords`."""
+
+    @property
+    def characters(self) -> str:
+        """What texts may be made of."""
+        ...
 
     @property
     def pieces(self) -> tuple[str, ...]:
