@@ -101,6 +101,40 @@ def test_a_recording_too_loud_for_any_feature(tmp_path):
         list(stream.from_file(tmp_path / "loud.wav", 8000, 160))
 
 
+def test_an_mp3_is_read_to_its_end(tmp_path):
+    """Also one that does not say how long it is, and begins with small frames."""
+    samples = np.concatenate([np.zeros(80000, np.float32), noise(6.0)])
+    file, told = tmp_path / "cut.mp3", tmp_path / "told.mp3"
+    soundfile.write(told, samples, 8000, bitrate_mode="VARIABLE")
+    encoded = told.read_bytes()
+    name = encoded.index(b"Xing")
+    file.write_bytes(encoded[:name] + bytes(120) + encoded[name + 120 :])
+    assert soundfile.info(file).frames != len(samples)
+    whole = audio.read(file, 8000)
+    assert len(samples) <= len(whole) < len(samples) + 4000
+    pieces = np.concatenate(list(stream.from_file(file, 8000, 40)))
+    np.testing.assert_array_equal(pieces, whole)
+    pieces = np.concatenate(list(stream.from_file(told, 8000, 40)))
+    np.testing.assert_array_equal(pieces, audio.read(told, 8000))
+    file.write_bytes(encoded[: len(encoded) // 2])
+    for act in (audio.read, lambda *given: list(stream.from_file(*given, 160))):
+        with pytest.raises((ValueError, SpeechError), match=r"cannot be read|ends after"):
+            act(file, 8000)
+
+
+def test_a_flac_that_came_through_a_pipe_does_not_say_its_length(tmp_path):
+    file = tmp_path / "piped.flac"
+    soundfile.write(file, SECOND, 8000)
+    samples = audio.read(file, 8000)
+    content = bytearray(file.read_bytes())
+    content[21] &= 0xF0  # of STREAMINFO, 36 bits for the number of samples
+    content[22:26] = bytes(4)
+    file.write_bytes(content)
+    np.testing.assert_array_equal(audio.read(file, 8000), samples)
+    pieces = np.concatenate(list(stream.from_file(file, 8000, 160)))
+    np.testing.assert_array_equal(pieces, samples)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

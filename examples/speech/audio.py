@@ -1,6 +1,10 @@
 """Recordings of any format and rate that soundfile and soxr know, as one channel."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import soundfile
@@ -10,6 +14,8 @@ import soxr
 UNREADABLE = OSError, soundfile.SoundFileError, TypeError
 #: Whole numbers of 32 bits written as floats are below; the energy of more has no end.
 _LOUDEST = 1e10
+#: More samples than a recording has: what libsndfile says where a file does not.
+_UNKNOWN = 2**48
 
 
 def check_file(file: Path) -> None:
@@ -38,13 +44,68 @@ def read(file: Path, sample_rate: int) -> np.ndarray:
     A file is decoded from its start, not sought in: an Opus decoder needs some packets
     to settle after a seek.
     """
+    with opened(file) as sound:
+        samples = np.concatenate([np.zeros(0, np.float32), *blocks(sound, 2**16)])
+        return resample(samples, sound.samplerate, sample_rate)
+
+
+class _Forward(soundfile.SoundFile):
+    """Read from its start to its end.
+
+    soundfile seeks to where it is after each read, which not every FLAC can, and after
+    which an MP3 goes on with other samples.
+    """
+
+    def seekable(self) -> bool:
+        return False
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[soundfile.SoundFile]:
+    """A recording, for `blocks`; ValueError says what ails it."""
     check_file(file)
     try:
-        samples, rate = soundfile.read(file, dtype="float32", always_2d=True)
+        with _Forward(os.fsencode(file)) as sound:
+            if sound.format != "MP3":
+                yield sound
+                return
+        # Where an MP3 does not say its length, libsndfile guesses it by the first frame,
+        # and reads no further; of what comes through a pipe it does not.
+        with _Forward(_piped(file)) as sound:
+            yield sound
     except UNREADABLE as error:
-        raise ValueError(f"cannot be read: {error}") from None
-    check(samples)
-    return resample(samples.mean(1), rate, sample_rate)
+        said = getattr(error, "error_string", error)  # without the name once more
+        raise ValueError(f"cannot be read: {said}") from None
+
+
+def blocks(sound: soundfile.SoundFile, size: int) -> Iterator[np.ndarray]:
+    """All samples, float32, mean of the channels, so many at a time."""
+    count, rate = 0, sound.samplerate
+    while len(block := sound.read(size, dtype="float32", always_2d=True)):
+        check(block)
+        count += len(block)
+        yield block.mean(1)
+    if count < sound.frames < _UNKNOWN:
+        raise ValueError(
+            f"ends after {count / rate:.2f} s of the {sound.frames / rate:.2f} s that "
+            "it should have: it is cut off, or damaged"
+        )
+
+
+def _piped(file: Path) -> int:
+    """A pipe that the file comes out of."""
+    out, into = os.pipe()
+
+    def feed():
+        try:
+            with file.open("rb") as source, os.fdopen(into, "wb") as pipe:
+                while block := source.read(2**16):
+                    pipe.write(block)
+        except OSError:  # nobody wants the rest
+            return
+
+    Thread(target=feed, daemon=True).start()
+    return out
 
 
 def resample(samples: np.ndarray, rate: float, to: float) -> np.ndarray:

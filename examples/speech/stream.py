@@ -12,7 +12,6 @@ from typing import Any, BinaryIO, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import soundfile
 import soxr
 from flax import nnx
 
@@ -195,16 +194,12 @@ def samples_for(frames: int, config: FeatureConfig) -> int:
 def from_file(file: Path, sample_rate: int, chunk_ms: int) -> Iterator[np.ndarray]:
     """A recording of any format and rate in pieces of a chunk's length."""
     try:
-        audio.check_file(file)
-        with soundfile.SoundFile(file) as sound:
+        with audio.opened(file) as sound:
             resampler = soxr.ResampleStream(sound.samplerate, sample_rate, 1)
             size = max(1, sound.samplerate * chunk_ms // 1000)
-            for block in sound.blocks(size, dtype="float32", always_2d=True):
-                audio.check(block)
-                yield resampler.resample_chunk(block.mean(1))
+            for block in audio.blocks(sound, size):
+                yield resampler.resample_chunk(block)
             yield resampler.resample_chunk(np.zeros(0, np.float32), last=True)
-    except audio.UNREADABLE as error:
-        raise SpeechError(f"{file}: cannot be read: {error}") from None
     except ValueError as error:
         raise SpeechError(f"{file}: {error}") from None
 
