@@ -107,7 +107,7 @@ def test_what_cannot_be_used_is_skipped_with_its_reason(tmp_path):
         ("wrong.txt", "one", "expected a manifest"),
         ("empty.jsonl", "", "no recordings with texts"),
         ("cut.jsonl", '{"text": "one"}\n{"text": "tw', "line 1: expected an object"),
-        ("list.jsonl", "[1, 2]", "line 1: expected an object"),
+        ("list.jsonl", "[1, 2]", "line 1: expected an object.*`jq -c .\\[\\]` makes"),
         ("latin.jsonl", b"\xe9", "expected text in UTF-8"),
         ("no_columns.tsv", "path\tage\n", "no column sentence"),
         ("no_path.tsv", "path\tsentence\n\tone\n", "no recordings with texts"),

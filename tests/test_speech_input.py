@@ -1,6 +1,10 @@
 """What people give the speech example that is not quite what it expects."""
 
+import io
 import json
+import os
+import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,15 +62,61 @@ def test_a_folder_pairs_each_recording_with_its_own_text(tmp_path):
         "br[1].wav": "three",
         "old.aif": "four",
         "page.oga": "five",
+        "raw.raw": "six",
         "rec.1.wav": "two two",
         "rec.wav": "one",
         "silent.wav": None,
     }
     data = DataConfig(cache=tmp_path / "cache")
     loaded = dataset.load(tmp_path, data, FeatureConfig(), ALPHABET)
-    assert [(c.audio.name, why) for c, why in loaded.skipped] == [
-        ("silent.wav", "has no text")
-    ]
+    (silent, no_text), (raw, unread) = loaded.skipped
+    assert (silent.audio.name, no_text) == ("silent.wav", "has no text")
+    assert raw.audio.name == "raw.raw"
+    assert unread.startswith("cannot be read: ")
+
+
+def test_a_folder_behind_a_link_and_what_is_no_recording(tmp_path):
+    source, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
+    for folder in (source, elsewhere):
+        folder.mkdir()
+    (elsewhere / "b.wav").touch()
+    (elsewhere / "b.txt").write_text("two")
+    (elsewhere / "round").symlink_to(source)
+    (source / "link").symlink_to(elsewhere)
+    for name, content in {"a.wav": "", "a.txt": "one", "a.json": "{}"}.items():
+        (source / name).write_text(content)
+    for name, content in {"c.m4a": "", "c.txt": "three", "README.txt": "four"}.items():
+        (source / name).write_text(content)
+    found = [(c.audio.name, c.text) for c in corpora.find_clips(source)]
+    assert found == [("a.wav", "one"), ("c.m4a", "three"), ("b.wav", "two")]
+    (elsewhere / "2-1.trans.txt").write_text("b TWO\nd FOUR\n")
+    found = [(c.audio.name, c.text) for c in corpora.find_clips(source)]
+    assert found == [("b.wav", "TWO"), ("d.flac", "FOUR"), ("a.wav", None)]
+
+
+def test_a_name_that_is_not_of_utf_8(tmp_path, capsys):
+    file = tmp_path / os.fsdecode(b"caf\xe9.wav")
+    soundfile.write(os.fsencode(file), SECOND, 8000)
+    file.with_suffix(".txt").write_text("one")
+    data = DataConfig(cache=tmp_path / "cache", test=tmp_path)
+    config = RunConfig(data=data)
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[attr-defined]
+    ((utterance,), _) = splits.load_split(config, "test", reports.Report(), tmp_path)
+    assert utterance.text == "one"
+    file.with_suffix(".txt").write_text("1")
+    with pytest.raises(SpeechError, match="nothing is left"):
+        splits.load_split(config, "test", reports.Report(), tmp_path)
+    assert r"caf\udce9.wav: no label for '1'" in capsys.readouterr().out
+    assert b"caf\xe9.wav\tno label" in (tmp_path / "skipped-test.txt").read_bytes()
+    settings_of_it = replace(config, data=replace(data, test=file))
+    with pytest.raises(SpeechError, match="expected settings in UTF-8, got test = "):
+        settings.save(settings_of_it, tmp_path / "config.toml")
+
+
+def test_files_in_place_of_raw_samples():
+    pipe = io.BytesIO(b"RIFF" + bytes(400))
+    with pytest.raises(SpeechError, match=r"expected raw samples.*-ar 16000 -"):
+        list(stream.from_pipe(pipe, 16000, 20))
 
 
 @pytest.mark.parametrize("kind", ["common voice", "librispeech"])
@@ -74,7 +124,7 @@ def test_a_sentence_with_another_end_of_line_in_it(kind, tmp_path):
     said = "one\u2028two\x85three"
     if kind == "common voice":
         source = tmp_path / "train.tsv"
-        text = f"path\tsentence\na.mp3\t{said}\n\tlost\nb.mp3\tfour\n"
+        text = f"path\tsentence\na.mp3\t{said}\n\tlost\nb\tfour\n"
         wanted = [("a.mp3", said), ("clips", None), ("b.mp3", "four")]
     else:
         source = tmp_path / "1-2.trans.txt"
@@ -118,7 +168,7 @@ def test_an_mp3_is_read_to_its_end(tmp_path):
     np.testing.assert_array_equal(pieces, audio.read(told, 8000))
     file.write_bytes(encoded[: len(encoded) // 2])
     for act in (audio.read, lambda *given: list(stream.from_file(*given, 160))):
-        with pytest.raises((ValueError, SpeechError), match=r"cannot be read|ends after"):
+        with pytest.raises((ValueError, SpeechError), match=r"cannot be|ends after"):
             act(file, 8000)
 
 

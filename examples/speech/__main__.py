@@ -1,5 +1,6 @@
 """Command line: `python -m examples.speech COMMAND`, with --help for each."""
 
+import io
 import sys
 from collections.abc import Sequence
 
@@ -31,6 +32,8 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command that the arguments name."""
     given = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):  # it may know fewer letters
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
@@ -43,8 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:  # of a full disk, for one
         named = error.filename and error.strerror
         sys.exit(f"error: {error.filename}: {named}" if named else f"error: {error}")
+    except MemoryError as error:
+        sys.exit(f"error: there is not enough memory: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted; the same command goes on after the last checkpoint")
+        goes_on = list(given[:1]) in (["train"], ["demo"])
+        after = "; the same command goes on after the last checkpoint"
+        sys.exit("interrupted" + after * goes_on)
 
 
 if __name__ == "__main__":

@@ -69,8 +69,8 @@ def opened(file: Path) -> Iterator[soundfile.SoundFile]:
             if sound.format != "MP3":
                 yield sound
                 return
-        # Where an MP3 does not say its length, libsndfile guesses it by the first frame,
-        # and reads no further; of what comes through a pipe it does not.
+        # Of an MP3 that does not say its length, libsndfile guesses it from the first
+        # frame, and reads no further; of what comes through a pipe it does not.
         with _Forward(_piped(file)) as sound:
             yield sound
     except UNREADABLE as error:

@@ -2,7 +2,8 @@
 
 import csv
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,13 +43,15 @@ def find_clips(source: Path) -> list[Clip]:
       a folder in which there are *.trans.txt: LibriSpeech, or a split of it;
       another folder: recordings, with the text of each in a .txt of the same name.
 
-    Clips without a text are among them, to be left out and counted.
+    Clips without a text are among them, and what is no recording: to be left out, and
+    counted.
     """
     if not source.exists():
         raise SpeechError(f"{source}: there is no such file or folder")
     if source.is_dir():
-        lists = sorted(source.rglob("*.trans.txt"))
-        clips = list(_librispeech(lists) if lists else _folder(source))
+        within = _files(source)
+        lists = [file for file in within if file.name.endswith(".trans.txt")]
+        clips = list(_librispeech(lists, within) if lists else _folder(within))
     elif source.suffix.lower() in (".jsonl", ".json"):
         clips = list(_manifest(source))
     elif source.suffix.lower() == ".tsv":
@@ -59,8 +62,37 @@ def find_clips(source: Path) -> list[Clip]:
             "a folder of recordings"
         )
     if all(clip.text is None for clip in clips):
-        raise SpeechError(f"{source}: there are no recordings with texts in it")
+        message = f"{source}: there are no recordings with texts in it"
+        if source.is_dir():
+            message += (
+                "; expected a .txt beside each, or LibriSpeech's *.trans.txt: of other "
+                "lists (metadata.csv, wav.scp) make a manifest"
+            )
+        raise SpeechError(message)
     return clips
+
+
+def _files(folder: Path) -> list[Path]:
+    """All that lie in a folder, sorted; behind links, too, each folder once."""
+    found, seen = [], set()
+
+    def refuse(error: OSError):
+        raise error
+
+    for name, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        folders.sort()
+        if (where := os.path.realpath(name)) in seen:
+            folders.clear()
+            continue
+        seen.add(where)
+        found += [Path(name, file) for file in files]
+    return sorted(found)
+
+
+def _is_recording(file: Path) -> bool:
+    # Raw samples do not say at which rate.
+    formats = {f".{name.lower()}" for name in soundfile.available_formats()} - {".raw"}
+    return file.suffix.lower() in formats | {".opus", ".aif", ".oga"}
 
 
 def _manifest(source: Path) -> Iterator[Clip]:
@@ -84,10 +116,13 @@ def _manifest(source: Path) -> Iterator[Clip]:
                 duration=None if duration is None else _seconds(duration),
             )
         except _NOT_A_CLIP as error:
-            raise SpeechError(
+            message = (
                 f"{source}, line {number}: expected an object of JSON with "
                 f"audio_filepath and text; {type(error).__name__}: {error}"
-            ) from None
+            )
+            if line.startswith("["):
+                message += "; of one list, `jq -c .[]` makes lines"
+            raise SpeechError(message) from None
 
 
 def _seconds(value: object) -> float:
@@ -98,12 +133,17 @@ def _seconds(value: object) -> float:
     return seconds
 
 
-def _librispeech(lists: list[Path]) -> Iterator[Clip]:
+def _librispeech(lists: Sequence[Path], within: Sequence[Path]) -> Iterator[Clip]:
+    recordings = {str(f.with_suffix("")): f for f in within if _is_recording(f)}
     for file in lists:
         for line in _read(file).split("\n"):
             name, _, text = line.partition(" ")
             if name:
-                yield Clip(file.parent / f"{name}.flac", text, name.split("-")[0])
+                base = str(file.parent / name)
+                audio = recordings.pop(base, Path(f"{base}.flac"))
+                yield Clip(audio, text, name.split("-")[0])
+    for audio in recordings.values():  # in no list
+        yield Clip(audio, None, audio.name.split("-")[0])
 
 
 def _common_voice(source: Path) -> Iterator[Clip]:
@@ -112,19 +152,23 @@ def _common_voice(source: Path) -> Iterator[Clip]:
     if missing := {"path", "sentence"} - set(rows.fieldnames or ()):
         raise SpeechError(f"{source}: has no column {', '.join(sorted(missing))}")
     for row in rows:
-        audio = source.parent / "clips" / (row["path"] or "")
+        name = row["path"] or ""
+        if name and not Path(name).suffix:  # as in releases of 2019
+            name += ".mp3"
+        audio = source.parent / "clips" / name
         speaker = row.get("client_id") or "unknown"
         yield Clip(audio, row["sentence"] if row["path"] else None, speaker)
 
 
-def _folder(source: Path) -> Iterator[Clip]:
-    # Raw samples do not say at which rate.
-    formats = {f".{name.lower()}" for name in soundfile.available_formats()} - {".raw"}
-    for audio in sorted(source.rglob("*")):
-        if audio.suffix.lower() in formats | {".opus", ".aif", ".oga"}:
-            text = audio.with_suffix(".txt")
-            written = _read(text) if text.is_file() else None
-            yield Clip(audio, written, audio.parent.name)
+def _folder(within: Sequence[Path]) -> Iterator[Clip]:
+    recordings = [file for file in within if _is_recording(file)]
+    texts = {file for file in within if file.suffix == ".txt"}
+    spoken = {file.with_suffix(".txt") for file in recordings}
+    # A text beside a file of another format, such as .m4a, is not to vanish.
+    others = {f for f in within if f.with_suffix(".txt") in texts - spoken} - texts
+    for audio in sorted({*recordings, *others}):
+        text = audio.with_suffix(".txt")
+        yield Clip(audio, _read(text) if text in texts else None, audio.parent.name)
 
 
 def _read(file: Path) -> str:

@@ -219,7 +219,7 @@ def _fingerprint(
             stat = None
         times = [(clip.offset, clip.duration) for clip in of_file]
         state = stat and (stat.st_size, stat.st_mtime_ns)
-        digest.update(f"{file.absolute()} {state} {times}\n".encode())
+        digest.update(os.fsencode(f"{file.absolute()} {state} {times}\n"))
     return digest.hexdigest()[:16]
 
 

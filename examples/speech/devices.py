@@ -36,6 +36,10 @@ class Cluster:
                 f"expected --process from 0 to below --processes, got {self.process} "
                 f"and {self.processes}"
             )
+        if not self.coordinator.rpartition(":")[2].isdecimal():
+            raise SpeechError(
+                f"expected HOST:PORT for --coordinator, got {self.coordinator!r}"
+            )
         try:
             jax.distributed.initialize(self.coordinator, self.processes, self.process)
         except RuntimeError as error:

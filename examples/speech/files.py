@@ -7,6 +7,6 @@ def write(file: Path, content: str | bytes) -> None:
     """Writes it under another name, and renames it when all of it is there."""
     unfinished = file.with_name(f"{file.name}.tmp")
     if isinstance(content, str):
-        content = content.encode()
+        content = content.encode(errors="surrogateescape")  # as names of files have it
     unfinished.write_bytes(content)
     unfinished.replace(file)

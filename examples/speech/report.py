@@ -1,5 +1,6 @@
 """What the commands show: lines, tables, and a picture of what the network hears."""
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -46,7 +47,7 @@ class Report:
 
     def bandwidth(self, file: Path, features: FeatureConfig) -> None:
         """Says so if a recording has nothing of what the highest features are of."""
-        rate = soundfile.info(file).samplerate
+        rate = soundfile.info(os.fsencode(file)).samplerate
         if rate < 2 * features.high_hz:
             self.say(
                 f"{file} has {rate} Hz, which is nothing above {rate / 2:g} Hz; the "

@@ -25,6 +25,10 @@ def training_in(run: Path, config: RunConfig) -> Iterator[None]:
     """Keeps the folder for this process and this configuration."""
     if run.exists() and not run.is_dir():
         raise SpeechError(f"{run}: is a file; expected a folder for --run")
+    try:
+        str(run).encode()
+    except UnicodeEncodeError:
+        raise SpeechError(f"{run}: expected a name in UTF-8 for --run") from None
     run.mkdir(parents=True, exist_ok=True)
     with (run / "lock").open("w") as lock:  # the system frees it, however we end
         try:

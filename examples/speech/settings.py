@@ -35,7 +35,13 @@ def save(config: RunConfig, file: Path) -> None:
             if value is not None
         ]
         sections.append("\n".join([f"[{section}]", *lines]))
-    files.write(file, "\n\n".join(sections) + "\n")
+    content = "\n\n".join(sections) + "\n"
+    try:
+        content.encode()
+    except UnicodeEncodeError as error:
+        line = content[: error.end].splitlines()[-1]
+        raise SpeechError(f"expected settings in UTF-8, got {line}") from None
+    files.write(file, content)
 
 
 def _written(value: Any) -> str:

@@ -205,7 +205,27 @@ def from_file(file: Path, sample_rate: int, chunk_ms: int) -> Iterator[np.ndarra
 
 
 def from_pipe(pipe: BinaryIO, sample_rate: int, chunk_ms: int) -> Iterator[np.ndarray]:
-    """Raw samples, 16 bits, little-endian, of one channel, at the model's rate."""
+    """Raw samples, 16 bits, little-endian, of one channel, at the model's rate.
+
+    Ctrl-C ends them.
+    """
     size = 2 * (sample_rate * chunk_ms // 1000)
-    while block := pipe.read(size):
-        yield np.frombuffer(block[: len(block) // 2 * 2], "<i2") / np.float32(32768)
+    try:
+        block = pipe.read(size)
+        if block.startswith(_FILES):
+            raise SpeechError(
+                f"-: expected raw samples, got a file that begins with {block[:4]!r}: "
+                f"`ffmpeg -i FILE -f s16le -ac 1 -ar {sample_rate} -` makes them of it"
+            )
+        while block:
+            yield np.frombuffer(block[: len(block) // 2 * 2], "<i2") / np.float32(32768)
+            block = pipe.read(size)
+    except KeyboardInterrupt:
+        return
+
+
+#: What files begin with that people send through a pipe.
+_FILES = (
+    *(b"RIFF", b"RF64", b"FORM", b".snd"),  # WAV, AIFF, AU
+    *(b"fLaC", b"OggS", b"ID3", b"\x1aE\xdf\xa3"),  # the last of WebM
+)
