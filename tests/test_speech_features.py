@@ -59,6 +59,12 @@ def test_a_tone_is_loudest_in_its_mel_bin():
     assert (features.log_mel(tone, FEATURES).argmax(1) == nearest).all()
 
 
+def test_a_hop_is_as_long_as_its_samples():
+    config = FeatureConfig(sample_rate=22050, fft_size=1024)
+    frames = len(features.log_mel(np.zeros(22050 * 60, np.float32), config))
+    assert frames * config.hop_seconds == pytest.approx(60, abs=0.02)
+
+
 def test_normalise():
     raw = np.random.default_rng(0).normal(-10, 3, (2, 500, 40)).astype(np.float32)
     normalise = Normalise(40)

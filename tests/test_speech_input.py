@@ -279,6 +279,12 @@ def test_a_corpus_is_not_spoken_without_espeak(tmp_path, monkeypatch):
     assert not (tmp_path / "corpus").exists()
 
 
+@pytest.mark.parametrize(("name", "value"), [("train", -1), ("seed", -1)])
+def test_a_corpus_of_less_than_nothing(name, value):
+    with pytest.raises(SpeechError, match=f"expected --{name} of 0 or more, got -1"):
+        synth.SynthConfig(**{name: value})
+
+
 def test_a_picture_of_no_format(tmp_path):
     reports.check_picture(tmp_path / "a.PNG")
     for name in ("a.xyz", "a"):

@@ -334,10 +334,11 @@ def test_an_exported_program_needs_nothing_of_this(run, tmp_path):
     assert "custom_call @prnn" not in exported.mlir_module()
     recognise = exported.call
     samples = noise(1.0)
-    logits, lengths = jax.jit(recognise)(samples[None], np.array([8000], np.int32))
+    two, counts = np.stack([samples, samples]), np.array([8000, 0], np.int32)
+    logits, lengths = jax.jit(recognise)(two, counts)
     features = dataset.log_mel(samples, config.features)
     expected = recogniser(features[None], np.array([len(features)]))
-    assert lengths.tolist() == [49]
+    assert lengths.tolist() == [49, 0]
     # The FFTs of NumPy and XLA round differently, and a logarithm follows.
     np.testing.assert_allclose(logits[0], expected[0], atol=1e-2)
 

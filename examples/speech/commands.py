@@ -109,7 +109,7 @@ def train(
         frames = sum(len(utterance.features) for utterance in utterances)
         report.say(
             f"training on {len(utterances)} utterances, "
-            f"{frames * config.features.hop_ms / 60e3:.0f} minutes, padded to "
+            f"{frames * config.features.hop_seconds / 60:.0f} minutes, padded to "
             f"{', '.join(map(str, shapes.frames))} frames"
         )
         with TrainingProgress(report, run / runs.METRICS, board) as progress:
@@ -184,7 +184,7 @@ def transcribe(
     if int8:
         recogniser = rounded(config.model, recogniser)
     way = search.of(config, run) or evaluation.greedy(config, recogniser.vocabulary)
-    frame_seconds = FRAME_STRIDE * config.features.hop_ms / 1000
+    frame_seconds = FRAME_STRIDE * config.features.hop_seconds
     unread = 0
     for file in files:
         try:
@@ -359,7 +359,7 @@ def memory(
             f"expected --batch-size of 2 at least and --frames of 1, got {batch_size} "
             f"and {frames}"
         )
-    seconds = frames * config.features.hop_ms / 1000
+    seconds = frames * config.features.hop_seconds
     print(f"loss and gradient need for each utterance of {seconds:g} s:")
     for name, size in gradient_bytes(config, batch_size, frames).items():
         print(f"  {size / 2**20:8.2f} MiB by {name}")

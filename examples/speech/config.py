@@ -74,6 +74,11 @@ class FeatureConfig:
         """Samples from one frame to the next."""
         return self.sample_rate * self.hop_ms // 1000
 
+    @property
+    def hop_seconds(self) -> float:
+        """As long as those samples are: at 22050 Hz that is not quite `hop_ms`."""
+        return self.hop / self.sample_rate
+
 
 @dataclass(frozen=True)
 class ModelConfig:

@@ -40,7 +40,7 @@ def write(config: RunConfig, recogniser: Recogniser, folder: Path) -> Path:
 
     def recognise(samples, lengths):
         features = _log_mel(samples, config.features)
-        frames = frame_count(lengths, config.features)
+        frames = jnp.maximum(frame_count(lengths, config.features), 0)
         model = nnx.merge(graph, weights)
         output, frames = model(features, frames), output_frames(frames)
         if model.transducer is not None:
@@ -61,7 +61,7 @@ def write(config: RunConfig, recogniser: Recogniser, folder: Path) -> Path:
         "sample_rate": config.features.sample_rate,
         # The text of each label from 1 on; 0 is blank.
         "pieces": recogniser.vocabulary.pieces,
-        "frame_seconds": FRAME_STRIDE * config.features.hop_ms / 1000,
+        "frame_seconds": FRAME_STRIDE * config.features.hop_seconds,
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
     if isinstance(recogniser.vocabulary, Subwords):

@@ -112,7 +112,7 @@ def plot_posteriors(
     posteriors = exponentials / exponentials.sum(-1, keepdims=True)
     seen = np.flatnonzero(posteriors.max(0) > 0.1)
     names = ["blank", *shown(vocabulary.pieces)]
-    frame_seconds = config.features.hop_ms / 1000
+    frame_seconds = config.features.hop_seconds
     seconds = len(utterance.features) * frame_seconds
     output_seconds = FRAME_STRIDE * frame_seconds * len(logits)
 

@@ -74,6 +74,11 @@ class SynthConfig:
     """opus: a manifest, and one small file for all utterances of a voice."""
     seed: int = 0
 
+    def __post_init__(self):
+        for name in ("train", "dev", "test", "seed"):
+            if (value := getattr(self, name)) < 0:
+                raise SpeechError(f"expected --{name} of 0 or more, got {value}")
+
 
 @dataclass(frozen=True)
 class _Spoken:
@@ -87,8 +92,10 @@ def synthesise(folder: Path, config: SynthConfig, workers: int) -> None:
     """Writes all splits into a folder.
 
     Raises:
-      SpeechError: there is no espeak-ng, or no scipy.
+      SpeechError: there is no espeak-ng, or no scipy, or there are no workers.
     """
+    if workers < 1:
+        raise SpeechError(f"expected --workers above 0, got {workers}")
     _require_tools()
     taken: set[str] = set()
     for number, (split, names) in enumerate(_VOICES.items()):
@@ -124,10 +131,11 @@ def _write_opus(
     """Writes {split}.jsonl, and {split}/{voice}.ogg with all clips of a voice."""
     (folder / split).mkdir(parents=True, exist_ok=True)
     by_voice = {voice: [u for u in spoken if u.voice == voice] for voice in voices}
-    files = [folder / split / f"{voice}.ogg" for voice in voices]
+    by_voice = {voice: said for voice, said in by_voice.items() if said}
+    files = [folder / split / f"{voice}.ogg" for voice in by_voice]
     entries = list(pool.map(_record, files, by_voice.values()))
     lines = [json.dumps(entry) for voice in entries for entry in voice]
-    (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / f"{split}.jsonl").write_text("".join(f"{line}\n" for line in lines))
 
 
 def _recording(utterance: _Spoken) -> Recording:
