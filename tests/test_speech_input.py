@@ -17,10 +17,12 @@ from examples.speech import (
     dataset,
     layouts,
     ngram,
+    runs,
     settings,
     splits,
     stream,
     synth,
+    ways,
 )
 from examples.speech import (
     report as reports,
@@ -299,3 +301,51 @@ def test_a_language_model_that_ends_early(tmp_path):
     (tmp_path / "lm.arpa").write_text(text[: text.index("\\1-grams:")])
     with pytest.raises(SpeechError, match=r"lm.arpa: ends before the words of its \\1"):
         LanguageModel(tmp_path / "lm.arpa", ALPHABET)
+
+
+def test_a_run_goes_on_with_the_utterances_that_it_was_begun_with(tmp_path):
+    source = layouts.manifest(tmp_path, "train", recordings())
+    data = DataConfig(cache=tmp_path / "cache")
+    utterances, _ = dataset.load(source, data, FeatureConfig(), ALPHABET)
+    checkpoints = tmp_path / "checkpoints"
+    (checkpoints / "7.orbax-checkpoint-tmp").mkdir(parents=True)
+    runs.expect_corpus(tmp_path, utterances[1:])
+    runs.expect_corpus(tmp_path, utterances)  # nothing was learnt of the others
+    (checkpoints / "7").mkdir()
+    runs.expect_corpus(tmp_path, utterances)
+    for others in (utterances[1:], utterances[::-1]):
+        with pytest.raises(SpeechError, match=f"with 5 other.* are {len(others)}: to"):
+            runs.expect_corpus(tmp_path, others)
+
+
+def test_a_recording_is_read_once_for_its_clips_in_any_order(tmp_path, monkeypatch):
+    for name in "ab":
+        soundfile.write(tmp_path / f"{name}.wav", noise(2.0 + (name == "a")), 8000)
+    entries = [
+        {"audio_filepath": f"{name}.wav", "offset": at, "duration": 0.4, "text": text}
+        for name, at, text in [("a", 1.2, "one"), ("b", 0, "two"), ("a", 0, "three")]
+    ] + [{"audio_filepath": "none.wav", "text": "x"}]
+    read = []
+    monkeypatch.setattr(
+        audio, "read", lambda f, rate, of=audio.read: read.append(f.name) or of(f, rate)
+    )
+    found = []
+    for some in (entries, entries[:3], *([entry] for entry in entries[:3])):
+        manifest = tmp_path / "all.jsonl"
+        manifest.write_text("\n".join(map(json.dumps, some)))
+        data = DataConfig(cache=tmp_path / "cache")
+        found.append(dataset.load(manifest, data, FeatureConfig(), ALPHABET))
+    assert sorted(read[:3]) == ["a.wav", "b.wav", "none.wav"]
+    for utterances, _ in found[:2]:
+        assert [u.text for u in utterances] == ["one", "two", "three"]
+        for utterance, ((alone,), _) in zip(utterances, found[2:], strict=True):
+            np.testing.assert_array_equal(utterance.features, alone.features)
+    assert len(found[0].skipped) == 1
+
+
+def test_words_of_a_language_model_that_cannot_be_written(tmp_path, capsys):
+    pytest.importorskip("flashlight")
+    ngram.write_arpa(["one 2 Two two"], 2, tmp_path / "lm.arpa")
+    config = RunConfig(decode=DecodeConfig(arpa=tmp_path / "lm.arpa"))
+    ways.Search(beam=True).of(config, tmp_path)
+    assert "2 of 4 words are not of model.characters" in capsys.readouterr().err

@@ -102,6 +102,7 @@ def train(
         utterances = load_split(
             config, "train", report, run, select=select, speeds=speeds
         ).utterances
+        runs.expect_corpus(run, utterances)
         dev = load_split(config, "dev", report, run).utterances
         texts, order = (u.text for u in utterances), config.decode.order
         ngram.write_arpa(texts, order, run / LANGUAGE_MODEL)

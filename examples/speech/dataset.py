@@ -91,20 +91,25 @@ def _at_speed(
     vocabulary: text.Vocabulary,
     speed: float,
 ) -> Dataset:
-    folder = data.cache / _fingerprint(clips, data, features, speed)
+    groups = _by_file(clips)
+    folder = data.cache / _fingerprint(groups, data, features, speed)
     if not folder.exists():
-        _make(clips, data, features, speed, folder)
+        _make(groups, data, features, speed, folder)
     shape = (-1, features.mel_bins)
     frames = _mapped(folder / "features.f32").reshape(shape)
     entries = json.loads((folder / "clips.json").read_text())
-    utterances, skipped, start = [], [], 0
+    made, start = {}, 0
+    for clip, entry in zip(itertools.chain(*groups), entries, strict=True):
+        made[id(clip)] = start, entry
+        start += entry.get("frames", 0)
+    utterances, skipped = [], []
     characters = vocabulary.characters
-    for clip, entry in zip(clips, entries, strict=True):
+    for clip in clips:
+        start, entry = made[id(clip)]
         if "skipped" in entry:
             skipped.append(Skipped(clip, entry["skipped"]))
             continue
         of_clip = frames[start : start + entry["frames"]]
-        start += entry["frames"]
         written = text.normalise(clip.text or "", characters)
         try:
             labels = vocabulary.encode(written)
@@ -125,8 +130,16 @@ def fits(labels: np.ndarray, output_frames: int) -> bool:
     return len(labels) > 0 and len(labels) + repeats <= output_frames
 
 
+def _by_file(clips: Sequence[Clip]) -> list[list[Clip]]:
+    """Those of one recording together, so that it is read once, in any order."""
+    groups: dict[Path, list[Clip]] = {}
+    for clip in clips:
+        groups.setdefault(clip.audio, []).append(clip)
+    return list(groups.values())
+
+
 def _make(
-    clips: Sequence[Clip],
+    groups: Sequence[Sequence[Clip]],
     data: DataConfig,
     features: FeatureConfig,
     speed: float,
@@ -142,7 +155,7 @@ def _make(
         making = Path(name) / "made"
         making.mkdir()
         with (making / "features.f32").open("wb") as file:
-            for made in _features(clips, data, features, speed):
+            for made in _features(groups, data, features, speed):
                 if isinstance(made, str):
                     entries.append({"skipped": made})
                 else:
@@ -157,11 +170,14 @@ def _make(
 
 
 def _features(
-    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig, speed: float
+    groups: Sequence[Sequence[Clip]],
+    data: DataConfig,
+    features: FeatureConfig,
+    speed: float,
 ) -> Iterator[np.ndarray | str]:
-    """Features of each clip, or what is wrong with it."""
+    """Features of each clip, or what is wrong with it; those of one file together."""
 
-    def of_file(group: list[Clip]) -> list[np.ndarray | str]:
+    def of_file(group: Sequence[Clip]) -> list[np.ndarray | str]:
         try:
             recording = audio.read(group[0].audio, features.sample_rate)
         except ValueError as error:
@@ -170,8 +186,7 @@ def _features(
 
     # Decoding and FFTs run outside of Python's lock.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        groups = itertools.groupby(clips, key=lambda clip: clip.audio)
-        files = (list(group) for _, group in groups)
+        files = iter(groups)
         while block := list(itertools.islice(files, 64)):
             for made in pool.map(of_file, block):
                 yield from made
@@ -205,19 +220,23 @@ def _features_of(
 
 
 def _fingerprint(
-    clips: Sequence[Clip], data: DataConfig, features: FeatureConfig, speed: float
+    groups: Sequence[Sequence[Clip]],
+    data: DataConfig,
+    features: FeatureConfig,
+    speed: float,
 ) -> str:
     """Changes with anything that the features depend on."""
     options = f"{features} {data.min_seconds} {data.max_seconds}"
     if speed != 1:
         options += f" {speed}"
     digest = hashlib.sha256(options.encode())
-    for file, of_file in itertools.groupby(clips, key=lambda clip: clip.audio):
+    for group in groups:
+        file = group[0].audio
         try:
             stat = file.stat()
         except (OSError, ValueError):  # not there, or a name that none can have
             stat = None
-        times = [(clip.offset, clip.duration) for clip in of_file]
+        times = [(clip.offset, clip.duration) for clip in group]
         state = stat and (stat.st_size, stat.st_mtime_ns)
         digest.update(os.fsencode(f"{file.absolute()} {state} {times}\n"))
     return digest.hexdigest()[:16]

@@ -20,6 +20,7 @@ class LanguageModel:
       vocabulary: what can be written.
       order: words of the longest n-gram.
       words: those that can be written; a word's number is its place.
+      unwritten: the others, which no search finds.
       spelled: their labels.
       kenlm: flashlight's `LM`; its scores are logarithms to the base 10.
       space: the label between words; None where the first label of a word has it.
@@ -51,6 +52,7 @@ class LanguageModel:
         spelled = [(word, _spelled(word, vocabulary)) for word in words]
         self.spelled = {word: labels for word, labels in spelled if labels}
         self.words = list(self.spelled)
+        self.unwritten = [word for word, labels in spelled if not labels]
         if self.space is None and not self._begins_words():
             raise SpeechError(
                 "beam search needs subwords of which the first of each word, and no "

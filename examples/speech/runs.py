@@ -1,7 +1,9 @@
 """The folder of a run: one configuration, one process that trains."""
 
 import fcntl
-from collections.abc import Iterator
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from flax import nnx
 
 from . import checkpoint, files, programs, settings, subwords
 from .config import RunConfig
+from .dataset import Utterance
 from .errors import SpeechError
 from .model import Recogniser
 from .report import Report
@@ -18,6 +21,7 @@ from .train import TrainState
 
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
+CORPUS = "corpus.json"
 
 
 @contextmanager
@@ -38,7 +42,7 @@ def training_in(run: Path, config: RunConfig) -> Iterator[None]:
                 f"{run}: another process trains there; give --run another folder"
             ) from None
         file = run / CONFIG
-        if not any((run / "checkpoints").glob("[0-9]*")):
+        if not _has_checkpoints(run):
             # Of settings with which nothing was learnt there is nothing to keep.
             (run / VOCABULARY).unlink(missing_ok=True)
             settings.save(config, file)
@@ -48,6 +52,32 @@ def training_in(run: Path, config: RunConfig) -> Iterator[None]:
                 f"the same to go on (--config {file}), or --run another folder"
             )
         yield
+
+
+def expect_corpus(run: Path, utterances: Sequence[Utterance]) -> None:
+    """Refuses to go on with other utterances than a run was begun with.
+
+    Steps and epochs are counted by these: the training would be another one.
+    """
+    digest = hashlib.sha256()
+    for utterance in utterances:
+        digest.update(f"{utterance.lengths} {utterance.text}\n".encode())
+    now = {"utterances": len(utterances), "sha256": digest.hexdigest()}
+    file = run / CORPUS
+    if not file.exists() or not _has_checkpoints(run):
+        files.write(file, json.dumps(now) + "\n")
+        return
+    if (then := json.loads(file.read_text())) != now:
+        raise SpeechError(
+            f"{run}: was begun with {then['utterances']} other training utterances, "
+            f"and now there are {len(utterances)}: to go on, put data.train back as it "
+            "was; to train with these, give --run another folder"
+        )
+
+
+def _has_checkpoints(run: Path) -> bool:
+    """Complete ones: orbax gives what it is writing a longer name."""
+    return any(f.name.isdecimal() for f in (run / "checkpoints").glob("*"))
 
 
 def make_vocabulary(run: Path, config: RunConfig, report: Report) -> Vocabulary:

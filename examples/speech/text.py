@@ -117,4 +117,5 @@ class Alphabet:
 
     def decode(self, labels: Iterable[int], *, goes_on: bool = False) -> str:
         """The characters of labels that are not blank."""
-        return "".join(self.characters[label - 1] for label in labels)
+        joined = "".join(self.characters[label - 1] for label in labels)
+        return joined if goes_on else joined.removeprefix(" ")

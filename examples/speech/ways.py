@@ -1,5 +1,6 @@
 """The command line's choice of how to decode."""
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,7 +41,14 @@ class Search:
         is_transducer = config.model.kind == "transducer"
         if is_transducer and not given and options.arpa is None:
             return Way(spell, Beam(options.symbols, options.beam))
-        model = LanguageModel(options.arpa or run / LANGUAGE_MODEL, labels)
+        arpa = options.arpa or run / LANGUAGE_MODEL
+        model = LanguageModel(arpa, labels)
+        if some := model.unwritten:
+            print(
+                f"{arpa}: {len(some)} of {len(some) + len(model.words)} words "
+                f"are not of model.characters and will not be found: {some[0]}, ...",
+                file=sys.stderr,
+            )
         if is_transducer:
             fusion = Fusion(options, model)
             return Way(spell, Beam(options.symbols, options.beam, fusion))
