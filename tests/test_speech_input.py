@@ -13,6 +13,7 @@ from speech_support import ALPHABET, noise, recordings
 
 from examples.speech import (
     audio,
+    checkpoint,
     corpora,
     dataset,
     layouts,
@@ -349,3 +350,20 @@ def test_words_of_a_language_model_that_cannot_be_written(tmp_path, capsys):
     config = RunConfig(decode=DecodeConfig(arpa=tmp_path / "lm.arpa"))
     ways.Search(beam=True).of(config, tmp_path)
     assert "2 of 4 words are not of model.characters" in capsys.readouterr().err
+
+
+def test_what_is_left_out_is_said_where_it_cannot_be_listed(tmp_path, capsys):
+    clip = corpora.Clip(tmp_path / "a.wav", "one")
+    skipped = [dataset.Skipped(clip, "has no text")]
+    reports.Report().skipped(tmp_path, skipped, tmp_path / "none" / "all.txt")
+    shown = capsys.readouterr().out
+    assert "1 left out, which cannot be listed in" in shown
+    assert "a.wav: has no text" in shown
+
+
+def test_checkpoints_that_a_killed_process_has_left_go(tmp_path):
+    left = tmp_path / "checkpoints" / "7.orbax-checkpoint-tmp"
+    left.mkdir(parents=True)
+    with checkpoint.opened(tmp_path) as checkpoints:
+        assert not left.exists()
+        assert checkpoints.last is None

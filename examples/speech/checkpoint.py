@@ -5,6 +5,7 @@ a process may be killed at any time.
 """
 
 import math
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,12 @@ class Checkpoints:
     def __init__(self, run: Path, *, read_only: bool = False):
         self._run = run
         logging.set_verbosity(logging.ERROR)  # orbax tells of every file
+        folder = (run / "checkpoints").absolute()
+        if not read_only and jax.process_index() == 0:
+            # What a process left that was killed. orbax would do so in a thread, which
+            # complains where the process ends before it.
+            for unfinished in folder.glob("*.orbax-checkpoint-tmp*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
         last_and_best = preservation_policy.AnyPreservationPolicy(
             [
                 preservation_policy.LatestN(1),
@@ -36,14 +43,12 @@ class Checkpoints:
             ]
         )
         self._manager = ocp.CheckpointManager(
-            (run / "checkpoints").absolute(),
+            folder,
             item_handlers=ocp.StandardCheckpointHandler(),
             options=ocp.CheckpointManagerOptions(
                 best_fn=_rank,
                 best_mode="min",
                 create=not read_only,
-                # What a process left that was killed; or what one is writing now.
-                cleanup_tmp_directories=not read_only,
                 preservation_policy=None if read_only else last_and_best,
                 read_only=read_only,
             ),

@@ -159,8 +159,11 @@ def evaluate(
         shown = max(utterances[:5], key=lambda u: len(u.features))  # not too short
         (logits,) = evaluation.outputs(recogniser, [shown], shapes, 1)
         picture, labels = run / "posteriors.png", recogniser.vocabulary
-        if len(logits):
-            plot_posteriors(picture, shown, logits, config, labels)
+        try:
+            if len(logits):
+                plot_posteriors(picture, shown, logits, config, labels)
+        except OSError as error:
+            report.say(f"{picture}: no picture of it: {error.strerror}")
 
 
 def transcribe(
