@@ -176,6 +176,15 @@ def test_settings_with_which_nothing_was_learnt_may_change(config_file, tmp_path
         assert settings.load(tmp_path / runs.CONFIG) == config
 
 
+def test_a_run_begins_with_the_weights_of_another(config_file, run, tmp_path, capsys):
+    arguments = ["train", "--config", str(config_file), "--run", str(tmp_path)]
+    arguments += ["--train.begin-with", str(run), "--train.epochs", "1"]
+    main([*arguments, "--train.learning-rate", "0"])
+    assert f"beginning with the weights of {run}\n" in capsys.readouterr().out
+    of_both = [nnx.state(runs.load(each)[1]) for each in (run, tmp_path)]
+    jax.tree.map(np.testing.assert_array_equal, *of_both)
+
+
 def test_names_that_cannot_be_what_they_are_for(config_file, run, tmp_path):
     (tmp_path / "file").write_text("")
     file = str(tmp_path / "file")

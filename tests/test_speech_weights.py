@@ -1,4 +1,6 @@
-"""Recurrent weights of 8 bits in the speech example: what a stream and a test see."""
+"""Weights in the speech example: of 8 bits, and those that another run has trained."""
+
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -8,7 +10,9 @@ from speech_support import streamed
 
 from examples.speech import stream
 from examples.speech.config import ModelConfig, RunConfig
+from examples.speech.errors import SpeechError
 from examples.speech.model import Recogniser
+from examples.speech.start import begin_with
 from examples.speech.weights import rounded
 
 
@@ -44,3 +48,34 @@ def test_rounding_leaves_the_network_itself_alone(cell, direction):
     (ours, theirs) = (each.recurrent.layers[0].w_hh[...] for each in (copy, recogniser))
     assert 0 < np.abs(ours - theirs).max() <= np.abs(theirs).max() / 254 * 1.01
     assert len(np.unique(ours[..., 0])) <= 255 * (1 + (direction == "both"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "anew"),
+    [
+        ({"dropout": 0.0}, []),
+        ({"characters": " абв"}, ["out"]),
+        ({"characters": "abcdefghijklmnopqrstuvwxyz' "}, ["out"]),  # as many
+        ({"kind": "transducer"}, ["out", "transducer"]),
+    ],
+)
+def test_weights_of_a_run_for_other_labels(changed, anew, small):
+    earlier, trained = small
+    trained.normalise.mean[...] = np.arange(40.0)
+    config = replace(earlier, model=replace(earlier.model, **changed))
+    begun = Recogniser(config.model, config.features, nnx.Rngs(1))
+    before = jax.tree.map(np.array, nnx.state(begun.out))
+    assert begin_with(config, begun, earlier, trained) == anew
+    for name in ("normalise", "front_end", "recurrent", "lookahead", "norm"):
+        states = (nnx.state(getattr(each, name)) for each in (begun, trained))
+        jax.tree.map(np.testing.assert_array_equal, *states)
+    expected = before if anew else nnx.state(trained.out)
+    jax.tree.map(np.testing.assert_array_equal, nnx.state(begun.out), expected)
+
+
+def test_weights_of_another_network(small):
+    earlier, trained = small
+    config = replace(earlier, model=replace(earlier.model, layers=3))
+    begun = Recogniser(config.model, config.features, nnx.Rngs(1))
+    with pytest.raises(SpeechError, match=r"network \(model.layers: 2 and 3\): give"):
+        begin_with(config, begun, earlier, trained)

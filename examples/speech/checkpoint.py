@@ -29,7 +29,8 @@ class Checkpoints:
 
     def __init__(self, run: Path, *, read_only: bool = False):
         self._run = run
-        logging.set_verbosity(logging.ERROR)  # orbax tells of every file
+        # orbax tells of every file, and of errors that the next call raises.
+        logging.set_verbosity(logging.FATAL)
         folder = (run / "checkpoints").absolute()
         if not read_only and jax.process_index() == 0:
             # What a process left that was killed. orbax would do so in a thread, which

@@ -39,6 +39,7 @@ from .model import FRAME_STRIDE
 from .progress import TrainingProgress
 from .report import Report, check_picture, plot_posteriors, plot_stream
 from .splits import load_split, middle_batch, of_file
+from .start import begin
 from .tensorboard import TensorBoard
 from .timing import time_steps
 from .ways import LANGUAGE_MODEL, Search
@@ -115,7 +116,14 @@ def train(
         )
         with TrainingProgress(report, run / runs.METRICS, board) as progress:
             training.train(
-                config, utterances, dev, shapes, checkpoints, progress, vocabulary
+                config,
+                utterances,
+                dev,
+                shapes,
+                checkpoints,
+                progress,
+                vocabulary,
+                partial(begin, config, report),
             )
         progress.plot(run / "learning.png")
 

@@ -207,6 +207,8 @@ class TrainConfig:
     """Padded lengths; each is compiled once."""
     save_every: int = 100
     """Steps from checkpoint to checkpoint; there is one after each epoch, too."""
+    begin_with: Path | None = None
+    """A run whose best weights this one begins with, for other speech or letters."""
     patience: int = 0
     """Stop after so many epochs without a better one; 0: never."""
     seed: int = 0

@@ -20,6 +20,7 @@ import numpy as np
 from . import audio, text
 from .config import DataConfig, FeatureConfig
 from .corpora import Clip, find_clips
+from .errors import SpeechError
 from .features import log_mel
 
 
@@ -154,14 +155,20 @@ def _make(
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="making-") as name:
         making = Path(name) / "made"
         making.mkdir()
-        with (making / "features.f32").open("wb") as file:
-            for made in _features(groups, data, features, speed):
-                if isinstance(made, str):
-                    entries.append({"skipped": made})
-                else:
-                    file.write(made.astype(np.float32).tobytes())
-                    entries.append({"frames": len(made)})
-        (making / "clips.json").write_text(json.dumps(entries))
+        try:
+            with (making / "features.f32").open("wb") as file:
+                for made in _features(groups, data, features, speed):
+                    if isinstance(made, str):
+                        entries.append({"skipped": made})
+                    else:
+                        file.write(made.astype(np.float32).tobytes())
+                        entries.append({"frames": len(made)})
+            (making / "clips.json").write_text(json.dumps(entries))
+        except OSError as error:
+            raise SpeechError(
+                f"{data.cache}: the features could not be written: {error.strerror}; "
+                "make room, or let data.cache be another folder"
+            ) from None
         try:
             making.rename(folder)
         except OSError:

@@ -164,10 +164,12 @@ def train(
     checkpoints: Checkpoints,
     progress: Progress,
     vocabulary: Vocabulary | None = None,
+    begin: Callable[[Recogniser], object] = lambda recogniser: None,
 ) -> Recogniser:
     """Trains a recogniser, from the last checkpoint on; returns the best one.
 
     vocabulary: what the labels are; the characters of the settings, if not given.
+    begin: gives one of which there is no checkpoint the weights to begin with.
     """
     options, devices = config.train, Devices(config.train.devices)
     recogniser = Recogniser(
@@ -175,6 +177,8 @@ def train(
     )
     some = utterances[:: max(1, len(utterances) // 2000)]  # of all speakers
     recogniser.normalise.measure([u.features for u in some])
+    if not checkpoints.last:
+        begin(recogniser)
     plan = _plan(config, utterances, shapes, epoch=1)
     steps = len(plan)
     if options.accumulate > options.epochs * steps:
