@@ -131,7 +131,7 @@ def test_a_sentence_with_another_end_of_line_in_it(kind, tmp_path):
         wanted = [("a.mp3", said), ("clips", None), ("b.mp3", "four")]
     else:
         source = tmp_path / "1-2.trans.txt"
-        text = f"1-2-0 {said}\n1-2-1 four\n"
+        text = f"1-2-0 {said}\n\r\n1-2-1 four\r\n"
         wanted = [("1-2-0.flac", said), ("1-2-1.flac", "four")]
     source.write_bytes(text.encode())
     clips = corpora.find_clips(source if source.suffix == ".tsv" else tmp_path)

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -139,7 +140,7 @@ def test_a_full_disk_while_features_are_made(config_file, tmp_path):
     data = DataConfig(cache=tmp_path)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
     try:
-        with pytest.raises(OSError, match="too large"):
+        with pytest.raises(SpeechError, match="written: File too large; make room"):
             dataset.load(source, data, FeatureConfig(), ALPHABET)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -182,7 +183,8 @@ def test_a_run_begins_with_the_weights_of_another(config_file, run, tmp_path, ca
     main([*arguments, "--train.learning-rate", "0"])
     assert f"beginning with the weights of {run}\n" in capsys.readouterr().out
     of_both = [nnx.state(runs.load(each)[1]) for each in (run, tmp_path)]
-    jax.tree.map(np.testing.assert_array_equal, *of_both)
+    close = partial(np.testing.assert_allclose, rtol=1e-5)  # averages of equal ones
+    jax.tree.map(close, *of_both)
 
 
 def test_names_that_cannot_be_what_they_are_for(config_file, run, tmp_path):

@@ -137,7 +137,7 @@ def _librispeech(lists: Sequence[Path], within: Sequence[Path]) -> Iterator[Clip
     recordings = {str(f.with_suffix("")): f for f in within if _is_recording(f)}
     for file in lists:
         for line in _read(file).split("\n"):
-            name, _, text = line.partition(" ")
+            name, _, text = line.strip().partition(" ")
             if name:
                 base = str(file.parent / name)
                 audio = recordings.pop(base, Path(f"{base}.flac"))
