@@ -367,3 +367,23 @@ def test_checkpoints_that_a_killed_process_has_left_go(tmp_path):
     with checkpoint.opened(tmp_path) as checkpoints:
         assert not left.exists()
         assert checkpoints.last is None
+
+
+def test_ctrl_c_ends_what_a_microphone_says(monkeypatch):
+    pipe = io.BytesIO(bytes(2000))
+    pieces = stream.from_pipe(pipe, 8000, 20)
+    assert len(next(pieces)) == 160
+
+    def read(size):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipe, "read", read, raising=False)
+    assert not list(pieces)
+
+
+def test_more_speakers_than_a_table_has(capsys):
+    rate = (1, error_rates(["one"], ["two"])[0])
+    reports.Report().speakers({f"s{n}": rate for n in range(23)})
+    shown = capsys.readouterr().out
+    assert "s19" in shown
+    assert "and 3 speakers more" in shown

@@ -24,6 +24,8 @@ from .subwords import shown
 from .text import Vocabulary
 from .timing import StepTime
 
+_SPEAKERS = 20  # of whom the error rates are shown, the highest
+
 
 class Report:
     """Writes on the terminal."""
@@ -63,9 +65,12 @@ class Report:
     def speakers(self, rates: dict[str, tuple[int, Rate]]) -> None:
         """Prints a table of the error rate of each speaker."""
         table = Table("speaker", "utterances", "CER (95 %)")
-        for speaker, (utterances, rate) in list(rates.items())[:20]:
+        shown = list(rates.items())[:_SPEAKERS]
+        for speaker, (utterances, rate) in shown:
             table.add_row(escape(speaker), str(utterances), str(rate))
         self.console.print(table)
+        if more := len(rates) - len(shown):
+            self.say(f"and {more} speakers more, of no higher error rate")
 
     def sentences(self, utterances: Sequence[Utterance], texts: Sequence[str]) -> None:
         """Prints what was said above what was understood."""
