@@ -1,6 +1,5 @@
 """What people give the speech example that is not quite what it expects."""
 
-import io
 import json
 import os
 import sys
@@ -21,7 +20,6 @@ from examples.speech import (
     runs,
     settings,
     splits,
-    stream,
     synth,
     ways,
 )
@@ -116,12 +114,6 @@ def test_a_name_that_is_not_of_utf_8(tmp_path, capsys):
         settings.save(settings_of_it, tmp_path / "config.toml")
 
 
-def test_files_in_place_of_raw_samples():
-    pipe = io.BytesIO(b"RIFF" + bytes(400))
-    with pytest.raises(SpeechError, match=r"expected raw samples.*-ar 16000 -"):
-        list(stream.from_pipe(pipe, 16000, 20))
-
-
 @pytest.mark.parametrize("kind", ["common voice", "librispeech"])
 def test_a_sentence_with_another_end_of_line_in_it(kind, tmp_path):
     said = "one\u2028two\x85three"
@@ -136,80 +128,6 @@ def test_a_sentence_with_another_end_of_line_in_it(kind, tmp_path):
     source.write_bytes(text.encode())
     clips = corpora.find_clips(source if source.suffix == ".tsv" else tmp_path)
     assert [(clip.audio.name, clip.text) for clip in clips] == wanted
-
-
-def test_a_recording_too_loud_for_any_feature(tmp_path):
-    loud = SECOND.copy()
-    loud[7] = 1e30
-    for name, samples in {"loud.wav": loud, "good.wav": 30000 * SECOND}.items():
-        soundfile.write(tmp_path / name, samples, 8000, subtype="FLOAT")
-        (tmp_path / name).with_suffix(".txt").write_text("one")
-    data = DataConfig(cache=tmp_path / "cache")
-    loaded = dataset.load(tmp_path, data, FeatureConfig(), ALPHABET)
-    (kept,), ((clip, reason),) = loaded
-    assert np.isfinite(kept.features).all()
-    assert clip.audio.name == "loud.wav"
-    assert reason == "has samples of 1e+30, expected -1 to 1"
-    with pytest.raises(SpeechError, match=r"loud.wav: has samples of 1e\+30"):
-        list(stream.from_file(tmp_path / "loud.wav", 8000, 160))
-
-
-def test_an_mp3_is_read_to_its_end(tmp_path):
-    """Also one that does not say how long it is, and begins with small frames."""
-    samples = np.concatenate([np.zeros(80000, np.float32), noise(6.0)])
-    file, told = tmp_path / "cut.mp3", tmp_path / "told.mp3"
-    soundfile.write(told, samples, 8000, bitrate_mode="VARIABLE")
-    encoded = told.read_bytes()
-    name = encoded.index(b"Xing")
-    file.write_bytes(encoded[:name] + bytes(120) + encoded[name + 120 :])
-    assert soundfile.info(file).frames != len(samples)
-    whole = audio.read(file, 8000)
-    assert len(samples) <= len(whole) < len(samples) + 4000
-    pieces = np.concatenate(list(stream.from_file(file, 8000, 40)))
-    np.testing.assert_array_equal(pieces, whole)
-    pieces = np.concatenate(list(stream.from_file(told, 8000, 40)))
-    np.testing.assert_array_equal(pieces, audio.read(told, 8000))
-    file.write_bytes(encoded[: len(encoded) // 2])
-    for act in (audio.read, lambda *given: list(stream.from_file(*given, 160))):
-        with pytest.raises((ValueError, SpeechError), match=r"cannot be|ends after"):
-            act(file, 8000)
-
-
-def test_a_flac_that_came_through_a_pipe_does_not_say_its_length(tmp_path):
-    file = tmp_path / "piped.flac"
-    soundfile.write(file, SECOND, 8000)
-    samples = audio.read(file, 8000)
-    content = bytearray(file.read_bytes())
-    content[21] &= 0xF0  # of STREAMINFO, 36 bits for the number of samples
-    content[22:26] = bytes(4)
-    file.write_bytes(content)
-    np.testing.assert_array_equal(audio.read(file, 8000), samples)
-    pieces = np.concatenate(list(stream.from_file(file, 8000, 160)))
-    np.testing.assert_array_equal(pieces, samples)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("absent.wav", "there is no such file"),
-        ("folder.wav", "is a folder"),
-        ("a" * 5000 + ".wav", "there is no such file"),
-        ("raw.raw", "cannot be read: .*samplerate"),
-    ],
-    ids=["absent", "folder", "long name", "raw"],
-)
-def test_what_is_no_recording(name, message, tmp_path):
-    (tmp_path / "folder.wav").mkdir()
-    (tmp_path / "raw.raw").write_bytes(bytes(100))
-    with pytest.raises(ValueError, match=message):
-        audio.read(tmp_path / name, 8000)
-    with pytest.raises(SpeechError, match=message):
-        list(stream.from_file(tmp_path / name, 8000, 160))
-    manifest = tmp_path / "all.jsonl"
-    manifest.write_text(json.dumps({"audio_filepath": name, "text": "one"}))
-    data = DataConfig(cache=tmp_path / "cache")
-    loaded = dataset.load(manifest, data, FeatureConfig(), ALPHABET)
-    assert len(loaded.skipped) == 1
 
 
 def test_settings_without_a_bound(tmp_path):
@@ -319,6 +237,21 @@ def test_a_run_goes_on_with_the_utterances_that_it_was_begun_with(tmp_path):
             runs.expect_corpus(tmp_path, others)
 
 
+def test_settings_that_change_nothing_of_a_run(tmp_path):
+    config, other = RunConfig(), RunConfig(decode=DecodeConfig(beam=4))
+    with runs.training_in(tmp_path, config):
+        (tmp_path / "checkpoints" / "7").mkdir(parents=True)
+    with runs.training_in(tmp_path, other):
+        assert settings.load(tmp_path / runs.CONFIG) == other
+    refused = replace(other, train=TrainConfig(epochs=3))
+    with (
+        pytest.raises(SpeechError, match=r"other settings \(train.epochs: 14 and 3\)"),
+        runs.training_in(tmp_path, refused),
+    ):
+        pass
+    assert settings.load(tmp_path / runs.CONFIG) == other
+
+
 def test_a_recording_is_read_once_for_its_clips_in_any_order(tmp_path, monkeypatch):
     for name in "ab":
         soundfile.write(tmp_path / f"{name}.wav", noise(2.0 + (name == "a")), 8000)
@@ -367,18 +300,6 @@ def test_checkpoints_that_a_killed_process_has_left_go(tmp_path):
     with checkpoint.opened(tmp_path) as checkpoints:
         assert not left.exists()
         assert checkpoints.last is None
-
-
-def test_ctrl_c_ends_what_a_microphone_says(monkeypatch):
-    pipe = io.BytesIO(bytes(2000))
-    pieces = stream.from_pipe(pipe, 8000, 20)
-    assert len(next(pieces)) == 160
-
-    def read(size):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pipe, "read", read, raising=False)
-    assert not list(pieces)
 
 
 def test_more_speakers_than_a_table_has(capsys):

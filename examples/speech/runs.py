@@ -22,6 +22,11 @@ from .train import TrainState
 CONFIG = "config.toml"
 METRICS = "metrics.jsonl"
 CORPUS = "corpus.json"
+#: Settings that change nothing of what is learnt.
+_FREE = (
+    *("data.test:", "data.cache:", "data.programs:", "train.save_every:"),
+    *("decode.beam:", "decode.arpa:", "decode.lm_weight:", "decode.word_score:"),
+)
 
 
 @contextmanager
@@ -46,11 +51,15 @@ def training_in(run: Path, config: RunConfig) -> Iterator[None]:
             # Of settings with which nothing was learnt there is nothing to keep.
             (run / VOCABULARY).unlink(missing_ok=True)
             settings.save(config, file)
-        elif different := settings.differences(settings.load(file), config):
-            raise SpeechError(
-                f"{run}: was begun with other settings ({'; '.join(different)}): give "
-                f"the same to go on (--config {file}), or --run another folder"
-            )
+        else:
+            all_different = settings.differences(settings.load(file), config)
+            if different := [d for d in all_different if not d.startswith(_FREE)]:
+                raise SpeechError(
+                    f"{run}: was begun with other settings ({'; '.join(different)}): "
+                    f"give the same to go on (--config {file}), or --run another folder"
+                )
+            if all_different:
+                settings.save(config, file)
         yield
 
 
