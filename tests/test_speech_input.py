@@ -86,6 +86,7 @@ def test_a_folder_behind_a_link_and_what_is_no_recording(tmp_path):
     (source / "link").symlink_to(elsewhere)
     for name, content in {"a.wav": "", "a.txt": "one", "a.json": "{}"}.items():
         (source / name).write_text(content)
+        (source / f"._{name}").write_bytes(b"\xe9")  # of macOS
     for name, content in {"c.m4a": "", "c.txt": "three", "README.txt": "four"}.items():
         (source / name).write_text(content)
     found = [(c.audio.name, c.text) for c in corpora.find_clips(source)]
@@ -308,3 +309,14 @@ def test_more_speakers_than_a_table_has(capsys):
     shown = capsys.readouterr().out
     assert "s19" in shown
     assert "and 3 speakers more" in shown
+
+
+def test_a_picture_of_letters_that_the_font_has_not(tmp_path, capsys, recwarn):
+    features = np.zeros((200, 40), np.float32)
+    file = tmp_path / "stream.png"
+    for text, says in (("हिन्दी", "boxes stand for"), ("one", "")):
+        reports.plot_stream(file, features, [(1.0, text)])
+        shown = capsys.readouterr().out
+        assert says in shown
+        assert bool(shown) == bool(says)
+    assert not [w for w in recwarn if "Glyph" in str(w.message)]

@@ -73,7 +73,10 @@ def find_clips(source: Path) -> list[Clip]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """All that lie in a folder, sorted; behind links, too, each folder once."""
+    """All that lie in a folder, sorted; behind links, too, each folder once.
+
+    But for hidden ones: macOS leaves a ._a.wav beside each a.wav.
+    """
     found, seen = [], set()
 
     def refuse(error: OSError):
@@ -85,7 +88,7 @@ def _files(folder: Path) -> list[Path]:
             folders.clear()
             continue
         seen.add(where)
-        found += [Path(name, file) for file in files]
+        found += [Path(name, file) for file in files if not file.startswith(".")]
     return sorted(found)
 
 

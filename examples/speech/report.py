@@ -1,6 +1,7 @@
 """What the commands show: lines, tables, and a picture of what the network hears."""
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def plot_posteriors(
     )
     lower.set(xlabel="seconds")
     lower.set_yticks(range(len(seen)), [names[label] for label in seen])
-    figure.savefig(file, dpi=120)
+    _save(figure, file, dpi=120)
 
 
 def plot_stream(
@@ -178,4 +179,19 @@ def plot_stream(
     lower.set(xlabel="seconds of sound", ylabel="word", ylim=(row + 0.7, -1))
     lower.set_yticks(range(row + 1))
     lower.grid(alpha=0.3)
-    figure.savefig(file, dpi=80)
+    _save(figure, file, dpi=80)
+
+
+def _save(figure: Figure, file: Path, dpi: int) -> None:
+    """Matplotlib warns of each letter that its font has not, of each time it is set."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        figure.savefig(file, dpi=dpi)
+    missing = [w for w in caught if "missing from font" in str(w.message)]
+    if missing:
+        print(f"{file}: boxes stand for letters that Matplotlib's font has not")
+    for other in caught:
+        if other not in missing:
+            warnings.warn_explicit(
+                other.message, other.category, other.filename, other.lineno
+            )
