@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -52,6 +54,12 @@ def test_an_mp3_is_read_to_its_end(tmp_path):
     np.testing.assert_array_equal(pieces, whole)
     pieces = np.concatenate(list(stream.from_file(told, 8000, 40)))
     np.testing.assert_array_equal(pieces, audio.read(told, 8000))
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(file.read_bytes(),))
+    writer.start()
+    np.testing.assert_array_equal(audio.read(pipe, 8000), whole)
+    writer.join()
     file.write_bytes(encoded[: len(encoded) // 2])
     for act in (audio.read, lambda *given: list(stream.from_file(*given, 160))):
         with pytest.raises((ValueError, SpeechError), match=r"cannot be|ends after"):

@@ -66,7 +66,7 @@ def opened(file: Path) -> Iterator[soundfile.SoundFile]:
     check_file(file)
     try:
         with _Forward(os.fsencode(file)) as sound:
-            if sound.format != "MP3":
+            if sound.format != "MP3" or not file.is_file():  # it is a pipe itself
                 yield sound
                 return
         # Of an MP3 that does not say its length, libsndfile guesses it from the first
