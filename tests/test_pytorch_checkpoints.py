@@ -17,6 +17,8 @@ load_file = library("safetensors.torch").load_file
 nn = torch.nn
 
 IN, HIDDEN = 5, 7
+BESIDE = {"steps": torch.tensor(3), "none": torch.zeros(0, 3), "on": torch.tensor(True)}
+BESIDE["small"] = torch.ones(3).to(torch.float8_e5m2)
 NAMES = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
 
 
@@ -183,3 +185,20 @@ def test_where_new_files_go(tmp_path):
             update_pytorch(index, net, to=to)
     with pytest.raises(ValueError, match=r"to must be another file \.json than"):
         update_pytorch(index, net, to=index)
+
+
+def test_safetensors_of_float64(tmp_path):
+    """They are no float32 by themselves; and what others there are is left alone."""
+    path, to = tmp_path / "model.safetensors", tmp_path / "new.safetensors"
+    small = module()["lstm"].state_dict()
+    state = {key: value.double() for key, value in small.items()}
+    save_file({f"a.{key}": value for key, value in state.items()} | BESIDE, path)
+    with pytest.raises(ValueError, match="is float64, which JAX has with jax_enable_x"):
+        import_pytorch(path)
+    with jax.enable_x64(True):
+        net = import_pytorch(path)
+        assert net.layers[0].w_hh.dtype == np.float64
+        update_pytorch(path, trained(net), to=to)
+        assert_bitwise_equal(import_pytorch(to).layers, trained(net).layers)
+    save_file({f"a.{key}": value for key, value in small.items()} | BESIDE, path)
+    assert_bitwise_equal(import_pytorch(path).layers, import_pytorch(small).layers)

@@ -85,6 +85,38 @@ def test_arrays_in_another_place():
     assert import_pytorch({**short, "w_out": np.ones((2, 3))}).name == ""
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.to_sparse(), "got Tensor of float32, sparse_coo; make one of it"),
+        (
+            lambda a: torch.quantize_per_tensor(a, 0.1, 0, torch.qint8),
+            "Tensor of qint8",
+        ),
+    ],
+    ids=["sparse", "quantized"],
+)
+def test_tensors_that_are_no_arrays(change, message):
+    state = nn.LSTM(IN, HIDDEN).state_dict()
+    state["weight_hh_l0"] = change(state["weight_hh_l0"])
+    with pytest.raises(ValueError, match=f"hh_l0 must be a dense tensor .*{message}"):
+        import_pytorch(state)
+
+
+def test_tensors_of_8_bits_stay():
+    state = nn.LSTM(IN, HIDDEN).to(torch.float8_e5m2).state_dict()
+    (params,) = import_pytorch(state).layers
+    assert params.w_hh.dtype == "float8_e5m2"
+    wanted = state["weight_hh_l0"].float().T
+    np.testing.assert_array_equal(params.w_hh.astype("float32"), wanted)
+
+
+def test_a_checkpoint_with_a_whole_module():
+    checkpoint = {"epoch": 3, "model": nn.Sequential(nn.LSTM(IN, HIDDEN))}
+    with pytest.raises(ValueError, match=r"has whole modules, 'model'\. Pass one"):
+        import_pytorch(checkpoint)
+
+
 # ---- dynamically quantized -----------------------------------------------------------
 
 

@@ -197,6 +197,28 @@ def test_arrays_of_one_memory_must_agree():
         update_pytorch(state, new)
 
 
+def test_a_tied_module_has_several_names():
+    """As layers that share their weights: each is a layer of the network."""
+    module = nn.GRU(IN, IN)
+    model = nn.ModuleDict({"a": module, "b": module, "c": nn.RNN(IN, IN)})
+    model["c"].weight_hh_l0 = model["c"].weight_ih_l0
+    assert import_pytorch(nn.ModuleList([module, module])).places == ("0",)
+    with pytest.raises(ValueError, match=r"one of 'a' \(GRU\), 'c' \(RNN\), got 'd'"):
+        import_pytorch(model, "d")
+    net = import_pytorch(model, ["a", "b"])
+    one = import_pytorch(model, "b")
+    assert one.places == ("b",)
+    assert_bitwise_equal(net.layers, one.layers * 2)
+    new = replace(net, layers=(*one.layers, *trained(one).layers))
+    for given in (model, model.state_dict()):
+        with pytest.raises(ValueError, match="_l0 shares its memory with another"):
+            update_pytorch(given, new)
+    for name in ("b", "c"):
+        new = jax.tree.map(lambda array: 1.25 * array, import_pytorch(model, name))
+        update_pytorch(model, new)
+        assert_bitwise_equal(import_pytorch(model, name).layers, new.layers)
+
+
 def test_a_weight_that_is_made_of_others_is_refused():
     module = nn.utils.parametrizations.weight_norm(nn.LSTM(IN, HIDDEN), "weight_hh_l0")
     net = import_pytorch(module)
@@ -208,7 +230,7 @@ def test_a_weight_that_is_made_of_others_is_refused():
 
 
 def pruned(module):
-    return nn.utils.prune.l1_unstructured(module, "weight_hh_l0", 0.5)
+    return library("torch.nn.utils.prune").l1_unstructured(module, "weight_hh_l0", 0.5)
 
 
 @pytest.mark.parametrize(

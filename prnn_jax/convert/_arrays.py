@@ -84,9 +84,19 @@ def as_array(op: str, name: str, value: Any) -> Any:
         "module's weights before, e.g. with load_state_dict(..., assign=True).",
     )
     tensor = value.detach().cpu()
-    if str(tensor.dtype) == "torch.bfloat16":  # NumPy has no such type
-        return tensor.float().numpy().astype(jnp.bfloat16)
-    return tensor.numpy()
+    kind = str(tensor.dtype).removeprefix("torch.")
+    is_narrow = kind.startswith(("bfloat16", "float8")) and hasattr(jnp, kind)
+    try:
+        if is_narrow:  # NumPy has no such type
+            return tensor.float().numpy().astype(jnp.dtype(kind))
+        return tensor.numpy()
+    except (RuntimeError, TypeError) as error:
+        layout = str(getattr(tensor, "layout", "")).removeprefix("torch.")
+        raise ValueError(
+            f"{op}: {name} must be a dense tensor of floats, got "
+            f"{type(value).__name__} of {kind}, {layout}; make one of it, by "
+            f".dequantize(), .to_dense() or .float(). PyTorch says: {error}"
+        ) from error
 
 
 def check_mapping(op: str, name: str, given: Any, wanted: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from prnn_jax._given.checks import check
+from prnn_jax.convert._safetensors import read_safetensors
 
 _INDEX = ".index.json"
 #: What a folder, as of Hugging Face, has its weights in: the first that is there.
@@ -44,21 +45,7 @@ def read(path: Path, op: str = "import_pytorch") -> Any:
                 f"{op}: {path} must be a file of np.savez, of arrays alone: {error}"
             ) from error
     if path.suffix == ".safetensors":
-        try:
-            from safetensors import SafetensorError
-            from safetensors.flax import load_file  # JAX's arrays, bfloat16 too
-        except ModuleNotFoundError as error:
-            raise ImportError(
-                f"{op}: {path} needs the package safetensors: pip install safetensors."
-            ) from error
-        if not path.exists():
-            raise FileNotFoundError(path)
-        try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise ValueError(
-                f"{op}: {path} must be a file of safetensors: {error}"
-            ) from error
+        return read_safetensors(path, op)
     try:
         import torch
     except ModuleNotFoundError as error:
@@ -159,25 +146,3 @@ def _dict(path: Path, op: str) -> Mapping[str, Any]:
         f"{type(arrays).__name__}.",
     )
     return arrays
-
-
-def write_safetensors(
-    path: Path, to: Path, arrays: Mapping[str, np.ndarray], op: str
-) -> None:
-    """The file with other bytes in the places of some tensors.
-
-    Eight bytes say how long the JSON after them is, which says where in the rest each
-    tensor lies.
-    """
-    content = bytearray(path.read_bytes())
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start])
-    for key, array in arrays.items():
-        first, end = (start + offset for offset in header[key]["data_offsets"])
-        check(
-            array.nbytes == end - first,
-            f"{op}: {key} of {path} is {header[key]['dtype']}, which JAX has with "
-            "jax_enable_x64 only.",
-        )
-        content[first:end] = array.tobytes()
-    to.write_bytes(content)

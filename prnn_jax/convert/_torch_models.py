@@ -124,8 +124,10 @@ def network_in(
 
 
 def _of_modules(model: Any, name: str | None) -> Imported:
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
+    tied = {id(one): path for path, one in reversed(modules.items())}  # the first path
     found = {path: one for path, one in modules.items() if kind_of(one)}
+    found = {p: one for p, one in found.items() if p == name or p == tied[id(one)]}
     for around in [path for path, one in found.items() if kind_of(one) not in MODULES]:
         inside = f"{around}." if around else ""
         found = {
@@ -182,6 +184,12 @@ def _of_arrays(
     cells = {path: _cell_of(of_path) for path, of_path in networks.items()}
     kinds = {path: library_name for path, (library_name, _) in cells.items()}
     kinds |= dict.fromkeys(packed_paths(given), QUANTIZED)
+    inside = [key for key, value in given.items() if hasattr(value, "named_modules")]
+    check(
+        bool(kinds) or not inside,
+        f"{OP}: the model must have arrays of a network; it has whole modules, "
+        f"{', '.join(map(repr, inside))}. Pass one of these.",
+    )
     check_any(kinds, given)
     path = _chosen(name, kinds)
     check_readable(repr(path), kinds[path])

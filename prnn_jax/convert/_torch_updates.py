@@ -14,7 +14,8 @@ from prnn_jax._given.checks import check
 from prnn_jax.convert._arrays import flat
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._pytorch import to_pytorch
-from prnn_jax.convert._torch_files import file_in, read, shards, write_safetensors
+from prnn_jax.convert._safetensors import write_safetensors
+from prnn_jax.convert._torch_files import file_in, read, shards
 from prnn_jax.convert._torch_models import network_in
 from prnn_jax.convert._torch_modules import is_traced
 from prnn_jax.convert._torch_weights import kept_keys_of, raw
@@ -128,7 +129,7 @@ def _write(path: Path, to: Path, loaded: Any, arrays: Mapping[str, np.ndarray]) 
         return
     if path.suffix == ".safetensors":
         arrays = {key: in_dtype(a, loaded[key].dtype) for key, a in arrays.items()}
-        write_safetensors(path, to, arrays, _OP)
+        write_safetensors(path, to, arrays)
         return
     made = _replaced(loaded, _new_tensors(loaded, arrays))
     if path.suffix == ".npz":
@@ -174,19 +175,44 @@ def _places(
     model: Any, net: Imported, names: Sequence[str]
 ) -> Iterator[tuple[Any, np.ndarray]]:
     """The parameters of a module that are to change, and what they become."""
-    modules = dict(model.named_modules())
+    modules = dict(model.named_modules(remove_duplicate=False))
     if any(is_traced(modules[name]) for name in names if name in modules):
         tree = model.state_dict()  # all that it tells; its tensors are the parameters
         yield from ((tree[k], a) for k, a in _new_arrays(tree, net, names).items())
         return
-    for name, arrays in _new(model, net, names):
-        module = modules[name]
-        own = dict(module.named_parameters())
+    shared = _Shared()
+    for name, arrays, there in _new(model, net, names):
+        module, own_changed = modules[name], changed(arrays, there)
+        own = dict(module.named_parameters(remove_duplicate=False))
         own |= raw(module, modules.get(name.rpartition(".")[0]) if name else None)
         for key, array in arrays.items():
             parameter = own.get(key, own.get(key.removesuffix("_l0")))
-            _check_kept(parameter is not None, name, key)
-            yield parameter, array
+            shared.check(f"{name}.{key}", parameter, array)
+            if key in own_changed:
+                _check_kept(parameter is not None, name, key)
+                yield parameter, array
+
+
+class _Shared:
+    """What tensors that are one are to become, which must be one, too."""
+
+    def __init__(self):
+        self._arrays: dict[Any, np.ndarray] = {}
+
+    def check(self, key: str, tensor: Any, array: np.ndarray) -> None:
+        storage = _storage(tensor)
+        if storage is not None:
+            place = storage.data_ptr(), tensor.storage_offset(), tensor.shape
+            other = self._arrays.setdefault(place, array)
+            _check_agrees(np.array_equal(other, array, equal_nan=True), key)
+
+
+def _check_agrees(condition: bool, key: str) -> None:
+    check(
+        condition,
+        f"{_OP}: {key} shares its memory with another array of the network in the "
+        "model, and they must have the same numbers.",
+    )
 
 
 def _check_kept(condition: bool, name: str, key: str) -> None:
@@ -200,8 +226,8 @@ def _check_kept(condition: bool, name: str, key: str) -> None:
 
 def _new(
     model: Any, net: Imported, names: Sequence[str]
-) -> Iterator[tuple[str, dict[str, np.ndarray]]]:
-    """Of each place arrays by PyTorch's names that are not what the model has."""
+) -> Iterator[tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    """Of each place arrays by PyTorch's names: what they become, and what they are."""
     nonlinearity: Any = net.activation if net.cell == "rnn" else None
     each = [network_in(model, one, nonlinearity, is_known=True) for one in names]
     check(len(each) > 0, f"{_OP}: name must be of at least one network, got {names!r}.")
@@ -210,20 +236,24 @@ def _new(
     for name, there in zip(names, each, strict=True):
         layers = net.layers[first : first + len(there.layers)]
         first += len(layers)
-        yield name, changed(to_pytorch(cell, layers), to_pytorch(cell, there.layers))
+        yield name, to_pytorch(cell, layers), to_pytorch(cell, there.layers)
 
 
 def _new_arrays(
     model: Any, net: Imported, names: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """The same by the keys of a state_dict, with points between those of its parts."""
+    """What changes by the keys of a state_dict, with points between those of parts."""
     state = getattr(model, "state_dict", None)
     tree = flat(state if isinstance(state, Mapping) else model, ".")
     new: dict[str, np.ndarray] = {}
-    for name, arrays in _new(model, net, names):
+    shared = _Shared()
+    for name, arrays, there in _new(model, net, names):
         keys = kept_keys_of(tree, name)
         keys |= {f"{own}_l0": key for own, key in keys.items()}  # those of a cell
-        for own, array in arrays.items():
+        for own, key in keys.items():
+            if own in arrays:
+                shared.check(key, tree[key], arrays[own])
+        for own, array in changed(arrays, there).items():
             _check_kept(own in keys, name, own)
             new[keys[own]] = array
     return new
@@ -253,11 +283,8 @@ def _new_tensors(model: Mapping, arrays: Mapping[str, np.ndarray]) -> dict[str, 
             views[key] = view
     for key in arrays:
         view = views.get(key, new[key])
-        check(
-            view is new[key] or bool(((view == new[key]) | (view != view)).all()),
-            f"{_OP}: {key} shares its memory with another array of the network in the "
-            "model, and they must have the same numbers.",
-        )
+        agrees = view is new[key] or ((view == new[key]) | (view != view)).all()
+        _check_agrees(bool(agrees), key)
     return new | views
 
 
