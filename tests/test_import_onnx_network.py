@@ -28,8 +28,8 @@ helper, numpy_helper = onnx.helper, onnx.numpy_helper
 # ---- layers, as PyTorch writes them --------------------------------------------------
 
 
-def exported(module, x) -> bytes:
-    """The module's first result, by PyTorch's exporter."""
+def exported(module, x, dynamo=False) -> bytes:
+    """The module's first result, of dynamic sizes, by one of PyTorch's exporters."""
     torch = pytest.importorskip("torch")
 
     class First(torch.nn.Module):
@@ -42,28 +42,35 @@ def exported(module, x) -> bytes:
 
     file = io.BytesIO()
     axes = {"x": {0: "a", 1: "b"}}
-    options = {"input_names": ["x"], "dynamic_axes": axes, "dynamo": False}
-    torch.onnx.export(First().eval(), torch.from_numpy(x), file, **options)
+    options = {"dynamic_axes": axes}
+    if dynamo:
+        pytest.importorskip("onnxscript")
+        size = torch.export.Dim.DYNAMIC
+        options = {"dynamic_shapes": ({0: size, 1: size},), "verbose": False}
+    options |= {"input_names": ["x"], "dynamo": dynamo}
+    torch.onnx.export(First().eval(), (torch.from_numpy(x),), file, **options)
     return file.getvalue()
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("kind", "options"),
+    ("kind", "options", "dynamo"),
     [
-        ("LSTM", {}),
-        ("LSTM", {"num_layers": 2, "bidirectional": True}),
-        ("GRU", {"num_layers": 3}),
-        ("GRU", {"num_layers": 2, "batch_first": True}),
-        ("RNN", {"num_layers": 2, "nonlinearity": "relu"}),
+        ("LSTM", {}, False),
+        ("LSTM", {"num_layers": 2, "bidirectional": True}, False),
+        ("LSTM", {"num_layers": 2, "bidirectional": True}, True),
+        ("GRU", {"num_layers": 3}, False),
+        ("GRU", {"num_layers": 2, "batch_first": True}, False),
+        ("GRU", {"num_layers": 2, "batch_first": True}, True),
+        ("RNN", {"num_layers": 2, "nonlinearity": "relu"}, False),
     ],
     ids=str,
 )
-def test_layers_that_pytorch_exports(kind, options):
+def test_layers_that_pytorch_exports(kind, options, dynamo):
     torch = pytest.importorskip("torch")
     torch.manual_seed(1)
     module = getattr(torch.nn, kind)(IN, HIDDEN, **options)
-    model = exported(module, X)
+    model = exported(module, X, dynamo)
     net = import_onnx(model)
     assert len(net.layers) == options.get("num_layers", 1)
     (expected,) = ort.InferenceSession(model).run(None, {"x": X})
@@ -154,6 +161,33 @@ def test_a_reshape_that_mixes_time_and_batch_is_no_change_of_layout():
     for sizes in ((TIME, BATCH, X.shape[-1]), (None, None, None)):
         with pytest.raises(ValueError, match="name must say which node is meant"):
             import_onnx(model_of(nodes, arrays, (), "Y_2", sizes))
+
+
+@pytest.mark.parametrize("fixed", ["none", "batch", "all"])
+@pytest.mark.parametrize("order", [[0, 2, 3], [2, 0, 3]], ids=["as it is", "mixing"])
+def test_a_reshape_by_sizes_that_the_model_works_out(order, fixed):
+    """As PyTorch's newer exporter writes one between layers of dynamic sizes."""
+    arrays = weights("LSTM", 1) | {"order": np.array(order), "end": np.array([2])}
+    arrays |= {f"{n}_2": a for n, a in weights("LSTM", 1, HIDDEN).items()}
+    arrays |= {"begin": np.array([0]), "last": np.array([HIDDEN])}
+    nodes = [
+        node_of("LSTM"),
+        helper.make_node("Shape", ["Y"], ["sizes"]),
+        helper.make_node("Gather", ["sizes", "order"], ["gathered"]),
+        helper.make_node("Slice", ["gathered", "begin", "end"], ["rows"]),
+        helper.make_node("Concat", ["rows", "last"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["Y", "shape"], ["X_2"]),
+        helper.make_node(
+            "LSTM", ["X_2", "W_2", "R_2", "B_2"], ["Y_2"], hidden_size=HIDDEN
+        ),
+    ]
+    sizes = {"none": (None, None, IN), "batch": (None, BATCH, IN)}
+    model = model_of(nodes, arrays, (), "Y_2", sizes.get(fixed, (TIME, BATCH, IN)))
+    if order[0] == 0:
+        assert_computes_the_same(import_onnx(model), model, X)
+        return
+    with pytest.raises(ValueError, match="name must say which node is meant"):
+        import_onnx(model)
 
 
 @pytest.mark.parametrize(

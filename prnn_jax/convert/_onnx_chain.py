@@ -19,6 +19,11 @@ _BETWEEN = (
     *("Squeeze", "Unsqueeze", "Transpose", "Reshape", "Flatten"),
     *("Identity", "Dropout", "Slice", "Concat"),
 )
+#: What sizes may be made with, of those of a sequence, for a change of layout.
+_OF_SIZES = (
+    *("Shape", "Add", "Cast", "Div", "Gather", "Mul", "Sub"),
+    *("Squeeze", "Unsqueeze", "Reshape", "Identity", "Slice", "Concat"),
+)
 #: Of the numbers that are run; no graph writes such sizes by chance.
 _TIME, _BATCH, _HIDDEN = 11, 7, 101
 #: From here on a bound of a Slice means all that there is.
@@ -118,8 +123,8 @@ def _first_layer(
 def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
     """The node as a reader of a layer's y, directions side by side; None if it is not.
 
-    Batches are of several, or of 1, which a graph may squeeze; or all is of the sizes
-    that the graph has fixed.
+    Batches are of several, or of 1, which a graph may squeeze; or sizes are those that
+    the graph has fixed.
     """
     usual = _Sizes(), _Sizes(batch=1)
     for sizes in itertools.chain(usual, _fixed(layer[0].node)):
@@ -141,16 +146,16 @@ def _reads(node: Node, layer: Sequence[_User]) -> _User | None:
 
 
 def _fixed(before: Node) -> Iterator[_Sizes]:
-    """Those of a node's y that the graph has fixed, if it has.
+    """Those of a node's y that the graph has fixed, if it has, with usual others.
 
     So does PyTorch's exporter, unless it is told that they are dynamic.
     """
-    shape = before.scope.shape(_y(before))
-    if shape is not None and len(shape) == 4:
-        first, second, third, hidden = shape
+    sizes = before.scope.sizes(_y(before))
+    if sizes is not None and len(sizes) == 4:
+        first, second, third, hidden = sizes
         batch_first = bool(before.attribute("layout", 0))
         time, batch = (second, first) if batch_first else (first, third)
-        yield _Sizes(time, batch, hidden)
+        yield _Sizes(time or _TIME, batch or _BATCH, hidden or _HIDDEN)
 
 
 def _numbers(node: Node, sizes: _Sizes, first: int) -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +193,7 @@ def _leaves(node: Node, outputs: Mapping[str, Node]) -> set[str]:
 
 def _sequences(proto: Any, scope: Scope) -> Iterator[str]:
     """The inputs of a change of layout that are no options."""
-    for one in proto.input:
+    for one in proto.input if proto.op_type == "Concat" else proto.input[:1]:
         if one and scope.constant(one) is None:
             yield one
 
@@ -204,10 +209,28 @@ def _value(scope: Scope, name: str, given: Mapping[str, Any]) -> np.ndarray | No
     if made is None or made[0].op_type not in _BETWEEN:
         return None
     proto, inner = made
-    arguments = {one: _value(inner, one, given) for one in proto.input if one}
+    sequences = [*_sequences(proto, inner)]
+    arguments = {
+        one: (_value if one in sequences else _of_sizes)(inner, one, given)
+        for one in proto.input
+        if one
+    }
     if any(value is None for value in arguments.values()):
         return None
     if proto.op_type == "Slice" and not _keeps_all(Node("", proto, inner)):
+        return None
+    return inner.run(proto, arguments, name)
+
+
+def _of_sizes(scope: Scope, name: str, given: Mapping[str, Any]) -> np.ndarray | None:
+    """An option, such as Reshape's: constant, or made of the sizes of a sequence."""
+    known, made = scope.constant(name), scope.maker(name)
+    if known is not None or made is None or made[0].op_type not in _OF_SIZES:
+        return known
+    proto, inner = made
+    of = _value if proto.op_type == "Shape" else _of_sizes
+    arguments = {one: of(inner, one, given) for one in proto.input if one}
+    if any(value is None for value in arguments.values()):
         return None
     return inner.run(proto, arguments, name)
 
