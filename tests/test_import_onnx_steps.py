@@ -112,6 +112,25 @@ def test_steps_that_are_given_the_states_as_they_are(cell, dynamo):
     assert_steps_are_those_of(net, module, *inputs)
 
 
+class Chunked(torch.nn.LSTMCell):
+    """As users write one: chunk is exported as slices by the sizes of what it cuts."""
+
+    def forward(self, x, state):
+        (h, c), linear = state, torch.nn.functional.linear
+        a = linear(x, self.weight_ih, self.bias_ih)
+        i, f, g, o = (a + linear(h, self.weight_hh, self.bias_hh)).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+
+@pytest.mark.parametrize("axes", [None, [{1: "b"}, {0: "b"}, {0: "b"}]], ids=str)
+def test_steps_of_a_cell_that_chunks(axes):
+    module, inputs = Loop("LSTMCell"), given("LSTMCell")
+    module.cell = Chunked(IN, HIDDEN)
+    net = import_onnx(exported(module, *inputs, axes=axes))
+    assert_steps_are_those_of(net, module, *inputs)
+
+
 @pytest.mark.parametrize("between", BETWEEN)
 @pytest.mark.parametrize("cell", CELLS)
 def test_steps_whose_states_are_changed_are_no_layer(cell, between):

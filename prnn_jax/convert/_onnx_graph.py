@@ -215,10 +215,38 @@ class Scope:
         is_random = node.op_type in _RANDOM
         if is_random or any(attribute.g.node for attribute in node.attribute):
             return None
+        fixed = self._of_fixed_sizes(node)
+        if fixed is not None:
+            return fixed
         given = {one: self.constant(one) for one in node.input if one}
         if any(value is None for value in given.values()):
             return None
         return self.run(node, given, name)
+
+    def _of_fixed_sizes(self, node: Any) -> np.ndarray | None:
+        """What a Shape gives, or is taken out of one, if the model fixes these sizes.
+
+        So PyTorch's exporter writes the width of a gate, of chunk.
+        """
+        is_part = node.op_type in ("Gather", "Slice")
+        made = self.maker(node.input[0]) if is_part else (node, self)
+        if made is None or made[0].op_type != "Shape":
+            return None
+        shape, scope = made
+        source = shape.input[0]
+        sizes = scope.sizes(source)
+        if not sizes:
+            return None
+        value = scope.run(
+            shape, {source: np.broadcast_to(False, sizes)}, shape.output[0]
+        )
+        if is_part and value is not None:
+            options = {one: self.constant(one) for one in node.input[1:] if one}
+            if any(option is None for option in options.values()):
+                return None
+            given = {node.input[0]: value, **options}
+            value = self.run(node, given, node.output[0])
+        return value if value is not None and value.all() else None
 
     def run(self, node: Any, given: dict[str, Any], output: str) -> np.ndarray | None:
         """What a node makes of some arrays; None of what ONNX's evaluator has not."""
