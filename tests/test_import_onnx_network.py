@@ -12,6 +12,7 @@ from onnx_support import (
     X,
     assert_computes_the_same,
     model_of,
+    node_between,
     node_of,
     onnx,
     ort,
@@ -262,3 +263,26 @@ def test_directions_in_another_order_are_no_layer():
     """The first layer is one, but the second does not read it as ours gives it."""
     with pytest.raises(ValueError, match="name must say which node is meant"):
         import_onnx(pairs("GRU", True, order=(1, 0)))
+
+
+def test_directions_that_the_model_slices_apart():
+    """As tf2onnx does with Bidirectional layers, whose y it puts together again."""
+    arrays = weights("LSTM", 2)
+    arrays |= {f"{n}_2": a for n, a in weights("LSTM", 2, 2 * HIDDEN).items()}
+    arrays |= {f"n_{n}": np.array([n]) for n in range(3)}
+    nodes = [node_of("LSTM", direction="bidirectional")]
+    for n in range(2):
+        bounds = f"n_{n}", f"n_{n + 1}", "n_1"
+        nodes.append(node_between("Slice", ["Y", *bounds], f"side_{n}"))
+        nodes.append(node_between("Squeeze", [f"side_{n}", "n_1"], f"y_{n}"))
+    nodes.append(node_between("Concat", ["y_0", "y_1"], "X_2", axis=2))
+    of_second = {"hidden_size": HIDDEN, "direction": "bidirectional"}
+    names = "X_2", "W_2", "R_2", "B_2"
+    nodes.append(helper.make_node("LSTM", names, ["Y_2"], name="b", **of_second))
+    model = model_of(nodes, arrays, (), "Y_2")
+    net = import_onnx(model)
+    assert net.places == ("the", "b")
+    assert_computes_the_same(net, model, X)
+    nodes[1].input[2] = "n_0"  # of none
+    with pytest.raises(ValueError, match="name must say which node is meant"):
+        import_onnx(model_of(nodes, arrays, (), "Y_2"))

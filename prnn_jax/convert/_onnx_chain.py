@@ -26,6 +26,7 @@ _OF_SIZES = (
 )
 #: Of the numbers that are run; no graph writes such sizes by chance.
 _TIME, _BATCH, _HIDDEN = 11, 7, 101
+_DIRECTIONS = 2
 #: From here on a bound of a Slice means all that there is.
 _ALL = 2**31 - 1
 
@@ -217,7 +218,10 @@ def _value(scope: Scope, name: str, given: Mapping[str, Any]) -> np.ndarray | No
     }
     if any(value is None for value in arguments.values()):
         return None
-    if proto.op_type == "Slice" and not _keeps_all(Node("", proto, inner)):
+    node = Node("", proto, inner)
+    if proto.op_type == "Slice" and not (
+        _keeps_all(node) or _is_of_directions(node, arguments[proto.input[0]])
+    ):
         return None
     return inner.run(proto, arguments, name)
 
@@ -235,12 +239,26 @@ def _of_sizes(scope: Scope, name: str, given: Mapping[str, Any]) -> np.ndarray |
     return inner.run(proto, arguments, name)
 
 
+def _of_slice(node: Node) -> tuple[Any, ...]:
+    """starts, ends, axes and steps of a Slice; None where it has none, or not known."""
+    if node.input(1):
+        return tuple(node.constant(n) for n in (1, 2, 3, 4))
+    names = "starts", "ends", "axes"  # before version 10 of the operators
+    return (*(node.attribute(name) for name in names), None)
+
+
+def _is_of_directions(node: Node, value: Any) -> bool:
+    """Whether a Slice is along axes of 2 alone, which no other sizes are."""
+    starts, _, axes, _ = _of_slice(node)
+    if starts is None or (axes is None and node.input(3)):
+        return False
+    axes = range(len(starts)) if axes is None else axes
+    return all(np.shape(value)[axis] == _DIRECTIONS for axis in axes)
+
+
 def _keeps_all(node: Node) -> bool:
     """Whether a Slice keeps everything, in either direction, whatever the sizes."""
-    given = [node.constant(n) for n in (1, 2, 4)]
-    if not node.input(1):  # before version 10 of the operators
-        given = [node.attribute("starts"), node.attribute("ends"), None]
-    starts, ends, steps = given
+    starts, ends, _, steps = _of_slice(node)
     if starts is None or ends is None:
         return False
     steps = np.ones_like(starts) if steps is None else steps

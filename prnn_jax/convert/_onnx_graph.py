@@ -138,6 +138,13 @@ class Scope:
         return self if self._outer is None else self._outer.top
 
     @property
+    def loop(self) -> "Scope | None":
+        """The body of the Loop or the Scan that this is in."""
+        if self.carried is not None:
+            return self
+        return None if self._outer is None else self._outer.loop
+
+    @property
     def carried(self) -> dict[str, str] | None:
         """Of a Loop's or a Scan's body: its inputs, and what they are a step later.
 
@@ -151,6 +158,32 @@ class Scope:
         scanned = Node("", self._owner, self).attribute("num_scan_inputs", 0)
         kept = inputs[: len(inputs) - scanned]
         return dict(zip(kept, self.outputs, strict=False))
+
+    def begins_with(self, name: str) -> "tuple[str, Scope] | None":
+        """What a Loop or a Scan gives a value of its body for the first step.
+
+        With the graph that it is in; None of all other values.
+        """
+        inputs = [one.name for one in self._graph.input]
+        if self._owner is not None and name in (self.carried or {}):
+            given = self._owner.input
+            # A Scan of the oldest kind has lengths before all others.
+            place = inputs.index(name) + len(given) - len(inputs)
+            return None if self._outer is None else (given[place], self._outer)
+        is_here = name in (*inputs, *self._makers, *self._initializers)
+        outer = None if is_here else self._outer
+        return None if outer is None else outer.begins_with(name)
+
+    def _passed_on(self, name: str) -> np.ndarray | None:
+        """A constant that a Loop or a Scan gives each step as it is."""
+        begins = self.begins_with(name)
+        if begins is None or self.carried is None:
+            return None
+        later = self.carried[name]
+        while later in self._makers and self._makers[later].op_type == "Identity":
+            later = self._makers[later].input[0]
+        first, outer = begins
+        return outer.constant(first) if later == name else None
 
     @property
     def graph(self) -> Any:
@@ -202,9 +235,9 @@ class Scope:
             return numpy_of(self._initializers[name])
         if name not in self._makers:
             is_input = any(one.name == name for one in self._graph.input)
-            if is_input or self._outer is None:
-                return None
-            return self._outer.constant(name)
+            if is_input:
+                return self._passed_on(name)
+            return None if self._outer is None else self._outer.constant(name)
         if name not in self._known:
             self._known[name] = None  # of a circle
             self._known[name] = self._made(name)

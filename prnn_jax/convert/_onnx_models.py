@@ -13,9 +13,10 @@ from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx_cells import written_cells
 from prnn_jax.convert._onnx_chain import Layer, chain
 from prnn_jax.convert._onnx_graph import Node, Scope
+from prnn_jax.convert._onnx_loops import in_a_loop, unread_loops
 from prnn_jax.convert._onnx_nodes import of_layer, operator_of
 from prnn_jax.convert._onnx_states import check_known, initial_state
-from prnn_jax.convert._onnx_steps import given_back, in_a_loop
+from prnn_jax.convert._onnx_steps import given_back
 
 _OP = "import_onnx"
 #: Keras, too, exports by PyTorch where that is its backend.
@@ -25,6 +26,8 @@ _OF_PYTORCH = (
     "cell's only step, from zeros, which leaves no weights of h: export it with the "
     "state as an input."
 )
+_OF_TENSORFLOW = " import_keras takes a model of Keras, or its file."
+_HINTS = {"pytorch": _OF_PYTORCH, "tf2onnx": _OF_TENSORFLOW}
 #: What to do about a model that changes states between steps.
 _OWN_STEPS = (
     "No layer does so. Take the cell's weights from its state_dict by from_pytorch, "
@@ -51,15 +54,18 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     weights that the 8 bits stand for, and does not round x and h to 8 bits, as the
     node does.
 
-    An LSTM or a GRU may also be written out in products, sums and activations, one step
-    of it or several, as PyTorch's exporter does with LSTMCell and GRUCell; its name is
-    that of the node that gives h of the first step that is there as a whole, and x is
-    `[*batch, time, input]`. Of a first step from zeros exporters leave a part, as there
-    is nothing to multiply: it is seen in the second one. A network is what gives each
-    step the states of the step before as they are: a model that changes them between
-    the steps it has, or in a Loop or a Scan, is refused. So is a model of one step that
-    gives other states back than the cell's own, unless `name` is given: what its caller
-    makes of them is then the caller's.
+    An LSTM, a GRU or an RNN may also be written out in products, sums and activations,
+    one step of it or several, as PyTorch's exporter does with LSTMCell and GRUCell, or
+    in a Loop, as tf2onnx does with Keras' layers; its name is that of the node that
+    gives h of the first step that is there as a whole, and x is `[*batch, time,
+    input]`. Of a first step from zeros exporters leave a part, as there is nothing to
+    multiply: it is seen in the second one. An RNN is seen where its steps follow one
+    another. A network is what gives each step the states of the step before as they
+    are: a model that changes them between the steps it has, or in a Loop or a Scan, is
+    refused. Where a mask keeps the old states, as of Keras' Masking and Embedding, give
+    `mask` to the call. A model of one step that gives other states back than the cell's
+    own is refused unless `name` is given: what its caller makes of them is then the
+    caller's.
 
     Args:
       model: a path, or an `onnx.ModelProto`, or its bytes.
@@ -73,10 +79,10 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     Raises:
       ValueError: it is no model of ONNX; weights are float64, which JAX has with
         jax_enable_x64 only; it has no such node, or several and `name` says none of
-        them; weights depend on the model's input; it changes states between steps; or
-        the node has what prnn_jax has not: input_forget, ThresholdedRelu, directions
-        that differ in their activations, or from those of the other layers. Says which
-        node, and what to do.
+        them, or another recurrence besides; weights depend on the model's input; it
+        changes states between steps; or the node has what prnn_jax has not:
+        input_forget, ThresholdedRelu, directions that differ in their activations, or
+        from those of the other layers. Says which node, and what to do.
       FileNotFoundError: there is no such file.
       ImportError: the package onnx is missing.
     """
@@ -84,6 +90,8 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     found = recurrent_nodes(proto)
     _check_any(found, proto)
     layers = _chosen(found, name)
+    if name is None:
+        _check_all_read(found, proto)
     nodes = [node for layer in layers for node in layer if node]
     _check_same_lengths(nodes)
     for node in nodes:
@@ -104,8 +112,12 @@ def recurrent_nodes(proto: Any) -> dict[str, Node]:
     found = [node for node in nodes if operator_of(node) is not None]
     found = [*found, *written_cells(nodes)]
     changed = [node.changed or in_a_loop(node, found) for node in found]
-    pairs = zip(found, changed, strict=True)
-    return {node.name: replace(node, changed=state) for node, state in pairs}
+    return {
+        node.name: replace(node, changed=state)
+        for node, state in zip(found, changed, strict=True)
+        # The tanh of a sum that the next step does not get is no RNN.
+        if not (state and node.is_written and node.proto.op_type == "RNN")
+    }
 
 
 def loaded(model: Any) -> Any:
@@ -152,12 +164,11 @@ def _inlined(proto: Any) -> Any:
 
 def _check_any(found: dict[str, Node], proto: Any) -> None:
     operators = sorted({node.proto.op_type for node in _scope(proto).nodes()})
-    of_torch = proto.producer_name == "pytorch"
-    hint = _OF_PYTORCH if of_torch else ""
+    hint = _HINTS.get(proto.producer_name, "")
     check(
         len(found) > 0,
-        f"{_OP}: the model must have a node LSTM, GRU or RNN, or an LSTM or a GRU "
-        "whose cell is written out as PyTorch's exporter does, got "
+        f"{_OP}: the model must have a node LSTM, GRU or RNN, or an LSTM, a GRU or an "
+        "RNN whose cell is written out as PyTorch's exporter or tf2onnx does, got "
         f"{', '.join(operators)}.{hint}",
     )
 
@@ -179,6 +190,18 @@ def _chosen(found: dict[str, Node], name: Any) -> list[Layer]:
     for one in names:
         check(one in found, f"{_OP}: name must be of {listed}, got {one!r}.")
     return [Layer(found[one]) for one in names]
+
+
+def _check_all_read(found: dict[str, Node], proto: Any) -> None:
+    """That a model has no recurrence besides, which is none of ours."""
+    others = unread_loops(list(_scope(proto).nodes()), found)
+    names = ", ".join(f"{one!r} ({node.proto.op_type})" for one, node in found.items())
+    check(
+        not others,
+        f"{_OP}: name must say which node is meant, of {names}, because the model has "
+        f"another recurrence, in {', '.join(map(repr, others))}, that is none of an "
+        "LSTM, a GRU or an RNN as they are read here.",
+    )
 
 
 def _check_unchanged(node: Node) -> None:

@@ -43,7 +43,9 @@ def initial_state(node: Node, position: int) -> np.ndarray | None:
     name, known = node.input(position), node.constant(position)
     if known is not None or not name:
         return known
-    row = _row(node.scope, name)
+    name, scope = node.scope.begins_with(name) or (name, node.scope)
+    known = scope.constant(name)
+    row = _row(scope, name) if known is None else known
     if row is None:
         return None
     if not node.is_written:
@@ -92,15 +94,17 @@ def _repeated(row: np.ndarray, sizes: tuple[int, ...] | None) -> np.ndarray | No
 def _is_known(node: Node, position: int) -> bool:
     if initial_state(node, position) is not None:
         return True
-    scope = node.scope
-    return _is_zero_or_given(scope, node.input(position), scope.origin(node.input(0)))
+    x = node.scope.origin(node.input(0))
+    return _is_zero_or_given(node.scope, node.input(position), x)
 
 
 def _is_zero_or_given(scope: Scope, name: str, x: str) -> bool:
     known = scope.constant(name)
     if known is not None:
         return not known.any()
-    made = scope.maker(name)
+    begins, made = scope.begins_with(name), scope.maker(name)
+    if begins is not None:
+        return _is_zero_or_given(begins[1], begins[0], x)
     if made is None:  # an input of the model
         return name != x
     proto, inner = made

@@ -4,24 +4,30 @@ A layer gives each step the h and c of the step before, as they are. Whether a g
 does so is found out on numbers that tell where each came from.
 """
 
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from prnn_jax.convert._onnx_graph import MOVE, Node, Scope
+from prnn_jax.convert._onnx_graph import Node
 from prnn_jax.convert._onnx_states import positions
+from prnn_jax.convert._onnx_values import ancestors, are_alike, needs, sources, value
 
 #: Rows of a batch that the graph has not fixed.
 _BATCH = 7
 
 
-def as_steps(cells: Sequence[Node]) -> Iterator[Node]:
-    """Of the steps of each written cell the first; with what changes its states."""
+def as_steps(cells: Sequence[Node], nodes: Sequence[Node]) -> Iterator[Node]:
+    """Of the steps of each written cell the first; with what changes its states.
+
+    Args:
+      cells: all steps of all cells.
+      nodes: of the model.
+    """
     groups: list[list[Node]] = []
-    for cell in cells:
+    shapes = _of_shapes_alone(nodes)
+    for cell in (one for one in cells if one.proto.output[0] not in shapes):
         group = next((g for g in groups if _is_step_of_one(cell, g[0])), None)
         if group is None:
             groups.append(group := [])
@@ -32,34 +38,14 @@ def as_steps(cells: Sequence[Node]) -> Iterator[Node]:
         first = [cell for cell in group if not _follows(cell, by_h)]
         changed = {cell.name: _of_others(cell, outputs) for cell in first}
         between = next((name for name in changed.values() if name), "")
+        # The tanh of a sum may be anything, unless it is what the next one reads.
+        is_doubtful = group[0].proto.op_type == "RNN" and group[0].place.loop is None
+        if is_doubtful and (between or len(first) == len(group)):
+            continue
         for cell in first:
             if not changed[cell.name]:
                 alone = len(group) == 1
                 yield replace(_beginning(cell), changed=between, is_alone=alone)
-
-
-def in_a_loop(node: Node, others: Sequence[Node]) -> str:
-    """A state that a Loop or a Scan changes between its steps; empty if it does not."""
-    body = _loop_around(node)
-    if body is None:
-        return ""
-    pairs, given = body.carried or {}, _numbers(node, 0)
-    for n, other in enumerate(others):
-        if other is not node and other.place is node.place:
-            given |= _numbers(other, n + 1)
-    for position, wanted in _next_states(node, given).items():
-        name = node.input(position)
-        carried = sources(node.place, name) & pairs.keys()
-        if not carried:
-            if node.is_alone:  # each step begins anew
-                return name
-            continue
-        fed = {one: _value(body, pairs[one], given) for one in carried}
-        known = {one: value for one, value in fed.items() if value is not None}
-        found = _value(node.place, name, known)
-        if wanted is None or found is None or not np.array_equal(found, wanted):
-            return pairs[min(carried - known.keys() or carried)]
-    return ""
 
 
 def given_back(node: Node) -> str:
@@ -68,7 +54,7 @@ def given_back(node: Node) -> str:
     Of a model of one step, whose file does not say what its caller feeds back.
     """
     is_one_step = node.is_alone if node.is_written else _is_one_step(node)
-    if not is_one_step or _loop_around(node) is not None:
+    if not is_one_step or node.place.loop is not None:
         return ""
     top = node.place.top
     own = [set(_own(node, place)) for place in positions(node)]
@@ -84,8 +70,8 @@ def given_back(node: Node) -> str:
                 name
                 for name in top.outputs
                 if not is_back[n]
-                and any(_are_alike(top, name, one) for one in inputs)
-                and _needs(top, name, names - others, others - names)
+                and any(are_alike(top, name, one) for one in inputs)
+                and needs(top, name, names - others, others - names)
             ]
         )
     if len(own) == 2 and not is_back[1] and not found[1]:
@@ -93,12 +79,14 @@ def given_back(node: Node) -> str:
     return next((name for names in found for name in names), "")
 
 
-def _loop_around(node: Node) -> Scope | None:
-    """The body of the Loop or the Scan that a node is in."""
-    body: Scope | None = node.place
-    while body is not None and body.carried is None:
-        body = body.outer
-    return body
+def _of_shapes_alone(nodes: Sequence[Node]) -> set[str]:
+    """Values of which the model wants nothing but the shape."""
+    read = {one for node in nodes for one in node.proto.input}
+    read_whole = {
+        one for n in nodes if n.proto.op_type != "Shape" for one in n.proto.input
+    }
+    scopes = {id(node.scope): node.scope for node in nodes}.values()
+    return read - read_whole - {one for scope in scopes for one in scope.outputs}
 
 
 # ---- steps of one cell ---------------------------------------------------------------
@@ -136,10 +124,10 @@ def _all_states(node: Node) -> list[str]:
 def _follows(cell: Node, by_h: Mapping[str, Node]) -> bool:
     """Whether a cell's states are those of another one, as they are."""
     for name in sources(cell.place, cell.input(5)) & by_h.keys():
-        numbers = _numbers(by_h[name], 0)
+        given = numbers(by_h[name], 0)
         read = [cell.input(position) for position in positions(cell)]
-        found = [_value(cell.place, one, numbers) for one in read]
-        pairs = zip(found, numbers.values(), strict=True)
+        found = [value(cell.place, one, given) for one in read]
+        pairs = zip(found, given.values(), strict=True)
         if all(one is not None and np.array_equal(one, two) for one, two in pairs):
             return True
     return False
@@ -148,11 +136,11 @@ def _follows(cell: Node, by_h: Mapping[str, Node]) -> bool:
 def _of_others(cell: Node, outputs: set[str]) -> str:
     """A state that is made of other steps' states; empty if none is."""
     names = [cell.input(position) for position in positions(cell)]
-    made = [n for n in names if n and _needs(cell.place, n, outputs, set())]
+    made = [n for n in names if n and needs(cell.place, n, outputs, set())]
     return next((n for n in made if n not in outputs), (made or [""])[0])
 
 
-def _numbers(node: Node, n: int) -> dict[str, np.ndarray]:
+def numbers(node: Node, n: int) -> dict[str, np.ndarray]:
     """A node's outputs, none of which has a number that another one has."""
     made: dict[str, np.ndarray] = {}
     directions = 2 if node.attribute("direction") == "bidirectional" else 1
@@ -176,17 +164,22 @@ def _numbers(node: Node, n: int) -> dict[str, np.ndarray]:
     return made
 
 
-def _next_states(node: Node, numbers: Mapping[str, Any]) -> dict[int, Any]:
+def next_states(node: Node, given: Mapping[str, Any]) -> dict[int, Any]:
     """By a state's position what it is to be after a step; None if no output has it."""
     made: dict[int, Any] = {}
     for position in positions(node):
         if node.input(position):
             own = _own(node, position)
-            made[position] = numbers[own[-1]] if own else None
+            made[position] = given[own[-1]] if own else None
             if own and own[-1] == node.proto.output[0] and not node.is_written:
                 axis = 1 if node.attribute("layout", 0) else 0
                 made[position] = np.squeeze(made[position], axis)
     return made
+
+
+def _is_one_step(node: Node) -> bool:
+    sizes = node.place.sizes(node.input(0))
+    return bool(sizes) and sizes[1 if node.attribute("layout", 0) else 0] == 1
 
 
 # ---- a first step of zeros, which an exporter has folded -----------------------------
@@ -209,12 +202,12 @@ def _is_second_step(cell: Node) -> bool:
     shape = None if x is None else cell.place.shape(x)
     if x is None or shape is None:
         return False
-    value = np.random.default_rng(0).standard_normal(shape).astype(weight.dtype)
+    made = np.random.default_rng(0).standard_normal(shape).astype(weight.dtype)
     found = [
-        _value(cell.place, cell.input(position), {x: value}, any_operator=True)
+        value(cell.place, cell.input(position), {x: made}, any_operator=True)
         for position in positions(cell)
     ]
-    wanted = _first_step(cell, value)
+    wanted = _first_step(cell, made)
     # Roundings of sums of numbers near 1; another step differs in the first digit.
     return all(
         one is not None and one.shape == two.shape and np.allclose(one, two, atol=1e-4)
@@ -224,7 +217,7 @@ def _is_second_step(cell: Node) -> bool:
 
 def _read_by(cell: Node, weight: np.ndarray) -> str | None:
     """What a product with a matrix reads, among those that a cell's h is made of."""
-    for scope, made in _ancestors(cell.place, cell.input(5), set()):
+    for scope, made in ancestors(cell.place, cell.input(5), set()):
         node = Node("", made, scope)
         if made.op_type in ("Gemm", "MatMul") and scope.constant(made.input[0]) is None:
             other = node.constant(1)
@@ -250,86 +243,3 @@ def _first_step(cell: Node, x: np.ndarray) -> list[np.ndarray]:
 
 def _sigmoid(a: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-a))
-
-
-# ---- what a value is made of ---------------------------------------------------------
-
-
-def sources(scope: Scope, name: str) -> set[str]:
-    """What a value is moved from, whole or in parts."""
-    made = scope.maker(name)
-    if made is None:
-        return {name}
-    proto, inner = made
-    if proto.op_type == "If":
-        place = list(proto.output).index(name)
-        branches = [branch for _, branch in inner.subgraphs(proto)]
-        return {n for one in branches for n in sources(one, one.outputs[place])}
-    if proto.op_type not in MOVE:
-        return {name}
-    given = proto.input if proto.op_type == "Concat" else proto.input[:1]
-    return {n for one in given for n in sources(inner, one)}
-
-
-def _ancestors(scope: Scope, name: str, stop: set[str]) -> Iterator[tuple[Scope, Any]]:
-    """The nodes that a value needs, the nearest first, and the graphs they are in."""
-    todo, seen = deque([(scope, name)]), set()
-    while todo:
-        inner, one = todo.popleft()
-        made = None if one in stop else inner.maker(one)
-        if made is None or made[0].output[0] in seen:
-            continue
-        proto, place = made
-        seen.add(proto.output[0])
-        yield place, proto
-        todo += [(place, given) for given in proto.input if given]
-        for _, branch in place.subgraphs(proto):
-            todo += [(branch, output) for output in branch.outputs]
-
-
-def _needs(scope: Scope, name: str, wanted: set[str], stop: set[str]) -> bool:
-    """Whether a value is made of one of some, and not by way of others alone."""
-    found = _ancestors(scope, name, stop)
-    return any(wanted & set(proto.output) for _, proto in found)
-
-
-def _are_alike(scope: Scope, name: str, other: str) -> bool:
-    """Whether two values are of the same shape, as far as the model fixes it."""
-    one, two = scope.sizes(name), scope.sizes(other)
-    if not one or not two or len(one) != len(two):
-        return False
-    return all(a == b or not (a and b) for a, b in zip(one, two, strict=True))
-
-
-def _is_one_step(node: Node) -> bool:
-    sizes = node.place.sizes(node.input(0))
-    return bool(sizes) and sizes[1 if node.attribute("layout", 0) else 0] == 1
-
-
-def _value(
-    scope: Scope, name: str, given: Mapping[str, Any], *, any_operator: bool = False
-) -> np.ndarray | None:
-    """A value that is made of some by moves, or by any operator; None of others."""
-    known = dict(given)
-
-    def made_of(scope: Scope, name: str) -> np.ndarray | None:
-        if name in known:
-            return known[name]
-        constant, made = scope.constant(name), scope.maker(name)
-        if constant is not None or made is None:
-            return constant
-        proto, inner = made
-        if proto.op_type == "If":
-            place = list(proto.output).index(name)
-            branches = [branch for _, branch in inner.subgraphs(proto)]
-            values = (made_of(one, one.outputs[place]) for one in branches)
-            return next((value for value in values if value is not None), None)
-        if not any_operator and proto.op_type not in (*MOVE, "Shape"):
-            return None
-        parts = {one: made_of(inner, one) for one in proto.input if one}
-        if any(value is None for value in parts.values()):
-            return None
-        known[name] = inner.run(proto, parts, name)
-        return known[name]
-
-    return made_of(scope, name)

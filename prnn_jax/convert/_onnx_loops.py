@@ -1,0 +1,100 @@
+"""What a Loop or a Scan of ONNX makes of a cell's states from one step to the next."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from prnn_jax.convert._onnx_graph import Node, Scope
+from prnn_jax.convert._onnx_states import positions
+from prnn_jax.convert._onnx_steps import next_states, numbers
+from prnn_jax.convert._onnx_values import ancestors, sources, value
+
+
+def in_a_loop(node: Node, others: Sequence[Node]) -> str:
+    """A state that a Loop or a Scan changes between its steps; empty if it does not."""
+    body = node.place.loop
+    if body is None:
+        return ""
+    pairs, given = body.carried or {}, numbers(node, 0)
+    for n, other in enumerate(others):
+        if other is not node and other.place is node.place:
+            given |= numbers(other, n + 1)
+    for position, wanted in next_states(node, given).items():
+        name = node.input(position)
+        carried = sources(node.place, name) & pairs.keys()
+        if not carried:
+            if node.is_alone:  # each step begins anew
+                return name
+            continue
+        fed = {one: value(body, pairs[one], given) for one in carried}
+        known = {one: new for one, new in fed.items() if new is not None}
+        found = value(node.place, name, known)
+        if wanted is None or not (
+            _is_equal(found, wanted) or _is_masked(node, name, wanted, given)
+        ):
+            return pairs[min(carried - known.keys() or carried)]
+    return ""
+
+
+def unread_loops(nodes: Sequence[Node], found: Collection[str]) -> list[str]:
+    """Loops and Scans of which a step multiplies what the step before has made.
+
+    But for those with a node in them that has been found, by its name.
+    """
+    return [
+        node.name
+        for node in nodes
+        if not any(name.startswith(f"{node.name}/") for name in found)
+        if any(_recurs(body) for _, body in node.scope.subgraphs(node.proto))
+    ]
+
+
+def _recurs(body: Scope) -> bool:
+    """Whether a product is of what the step before has made, and makes the next."""
+    for name, later in (body.carried or {}).items():
+        for place, made in ancestors(body, later):
+            if made.op_type in ("Gemm", "MatMul"):
+                above = [one for given in made.input for one in ancestors(place, given)]
+                if name in {*made.input}.union(*(one.input for _, one in above)):
+                    return True
+    return False
+
+
+def _is_masked(
+    node: Node, name: str, new: np.ndarray, given: Mapping[str, Any]
+) -> bool:
+    """Whether a state is the new one where a mask says so, and else the old one.
+
+    The mask has one value for each row of a batch, which no state has a part in.
+    """
+    body = node.place
+    if not body.carried or name not in body.carried:
+        return False
+    later, old = body.carried[name], -1.0 - new
+    known = {one: np.float32(state) for one, state in {**given, name: old}.items()}
+    states = {*given, *(node.input(position) for position in positions(node))}
+    for mask in _conditions(body, later, states):
+        made = [
+            value(body, later, {**known, mask: rows}, any_operator=True)
+            for rows in (np.full((*new.shape[:-1], 1), kept) for kept in (True, False))
+        ]
+        for one, other in (made, made[::-1]):
+            if _is_equal(one, new) and _is_equal(other, old):
+                return True
+    return False
+
+
+def _conditions(scope: Scope, name: str, states: set[str]) -> Iterator[str]:
+    """Truths, one for each row, that a value is made of and no state makes."""
+    for place, proto in ancestors(scope, name, states):
+        given = proto.input[0] if proto.op_type in ("Where", "Not", "Cast") else ""
+        sizes = place.sizes(given) if given else None
+        if sizes and sizes[-1] == 1:
+            above = {given}.union(*(made.input for _, made in ancestors(place, given)))
+            if not states & above:
+                yield given
+
+
+def _is_equal(one: np.ndarray | None, other: np.ndarray) -> bool:
+    return one is not None and np.array_equal(one, other)
