@@ -296,7 +296,7 @@ def without_any():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (without_any, "cell is written out as PyTorch.s exporter does, got Relu"),
+        (without_any, "written out as PyTorch.s exporter or tf2onnx does, got Relu"),
         (lambda: b"no model", "the bytes must be a model of ONNX"),
         (lambda: b"", "the bytes must be a model of ONNX"),
         (lambda: 7, "model must be a path, an onnx.ModelProto or its bytes, got int"),

@@ -207,7 +207,7 @@ def hard_sigmoid(graph: Graph, a: str, way: str) -> str:
     return graph("Mul", graph("Clip", a, low, six), graph.constant(np.float32(1 / 6)))
 
 
-def of_activations(gate, candidate, output) -> onnx.ModelProto:
+def of_activations(gate, candidate, output):
     """One step of an LSTM, whose states are the model's."""
     graph, (kernel, recurrent, bias) = Graph(), weights("LSTM")
     names = [graph.constant(a) for a in (kernel, recurrent, bias[0])]
