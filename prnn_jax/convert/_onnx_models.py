@@ -22,9 +22,9 @@ _OP = "import_onnx"
 #: Keras, too, exports by PyTorch where that is its backend.
 _OF_PYTORCH = (
     " import_pytorch takes the model itself, import_keras one of Keras. An RNN that is "
-    "written out is not read: dynamo=False exports torch.nn.RNN as a node. Nor is a "
-    "cell's only step, from zeros, which leaves no weights of h: export it with the "
-    "state as an input."
+    "written out with the products of x of all steps at once, as dynamo=True does, is "
+    "not read: dynamo=False exports torch.nn.RNN as a node. Nor is a cell's only step, "
+    "from zeros, which leaves no weights of h: export it with the state as an input."
 )
 _OF_TENSORFLOW = " import_keras takes a model of Keras, or its file."
 _HINTS = {"pytorch": _OF_PYTORCH, "tf2onnx": _OF_TENSORFLOW}
