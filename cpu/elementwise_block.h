@@ -7,6 +7,11 @@
 
 namespace prnn::PRNN_ISA {
 
+// a y + b; of an a of 0, b alone: a y that is infinite or no number does not pass a reset.
+PRNN_HD Simd next(Simd a, Simd y, Simd b) {
+  return select(a == Simd(0.0f), b, Simd{multiply_add(a.v, y.v, b.v)});
+}
+
 // All steps of elements [first, end) of a row.
 template <class T, class F>
 void recur(const ElementwiseRecurrence& p, std::int64_t row, std::int64_t first, std::int64_t end,
@@ -30,7 +35,7 @@ void recur(const ElementwiseRecurrence& p, std::int64_t row, std::int64_t first,
     each([&](std::int64_t n, Io<T> io) __attribute__((always_inline)) {
       Simd v = whole.load(state + (n - first));
       const Simd added = io.load(b + at + n);
-      v = factors == nullptr ? v + added : Simd{multiply_add(io.load(factors + n).v, v.v, added.v)};
+      v = factors == nullptr ? v + added : next(io.load(factors + n), v, added);
       v = f(v);
       whole.store(state + (n - first), v);
       io.store(y + at + n, v);

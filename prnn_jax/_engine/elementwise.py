@@ -108,14 +108,19 @@ def _backward_rule(how: Elementwise, kept, dy):
     if how.f is None:
         g = _recur(how.opposite(shifted=True), a, dy, none)
     else:
-        _, vjp = jax.vjp(how.f, _along(a) * y_before + b)
+        _, vjp = jax.vjp(how.f, _kept(_along(a), y_before) + b)
         (slope,) = vjp(jnp.ones_like(y))
         next_a = _along(a) if a.ndim == 2 else after(how, a)
         g = _recur(how.opposite(shifted=False), slope * next_a, slope * dy, none)
-    return _of_factors(a, g * y_before), g, first * end(how, g, last=False)
+    return _of_factors(a, g * y_before), g, _kept(first, end(how, g, last=False))
 
 
 _recur.defvjp(_forward_rule, _backward_rule)
+
+
+def _kept(a: Array, y: Array) -> Array:
+    """a y; of an a of 0 nothing, of a y that is infinite or no number either."""
+    return a * jnp.where((a == 0) & ~jnp.isfinite(y), 0, y)
 
 
 def _along(a: Array) -> Array:
@@ -248,11 +253,13 @@ def _anywhere(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
     a, b = factors, b.astype(wide)
     # The initial state is the first step's.
     start = 0 if not how.reverse else -1
-    b = b.at[:, start].add(factors[:, start] * y_0.astype(wide))
+    b = b.at[:, start].add(_kept(factors[:, start], y_0.astype(wide)))
 
     def join(first, second):
         (a_1, b_1), (a_2, b_2) = first, second
-        return a_1 * a_2, a_2 * b_1 + b_2
+        # Of many factors the product may be infinite; in steps, 0 times it is not NaN.
+        carried = jnp.where(b_1 == 0, 0, _kept(a_2, b_1))
+        return _kept(a_2, a_1), carried + b_2
 
     _, y = lax.associative_scan(join, (a, b), reverse=how.reverse, axis=1)
     return y.astype(y_0.dtype)
@@ -270,7 +277,7 @@ def _by_scan(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
 
     def step(y, of_step):
         a, b = (x.astype(wide) for x in of_step)
-        y = a * y + b
+        y = _kept(a, y) + b
         y = y if how.f is None else how.f(y)
         return y, y.astype(y_0.dtype)
 

@@ -91,7 +91,7 @@ def qrnn(
 
         def run(x: Any, options: dict, together: Together) -> tuple[Array, Any]:
             c_to, x_to = options.get("reset_to") or (None, None)
-            x, _ = input_of(op, x, options)
+            x, counts = input_of(op, x, options)
             width, flat = _flat(op, weights["w_ih"], x)
             seen, x_n = _windows(op, x, width, x_0, x_to, options)
             gates = {"w_ih": flat, "b_ih": weights["b_ih"]}
@@ -109,6 +109,7 @@ def qrnn(
             of_c = {**options, "of_b": "x", "of_h": "c_0", "reset_to": c_to}
             c, c_n = linear(op, f, enters * phi(z), c_0, **of_c)
             y = c if pooling == "f" else jax.nn.sigmoid(others[0]) * c
+            y = y if counts is None else jnp.where(counts, y, 0)
             return y, (c_n, x_n)
 
         first = c_0 if pooling == "f" else None

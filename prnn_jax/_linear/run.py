@@ -294,7 +294,9 @@ def _compiled(
         if counts is not None:
             is_reset &= counts
         if controls.reset_to is not None:
-            b = jnp.where(is_reset, b + a * along(controls.reset_to), b)
+            # Neither of the two is a number where there is no reset, maybe.
+            kept = jnp.where(is_reset, a, 0)
+            b = jnp.where(is_reset, b + kept * along(controls.reset_to), b)
         a = jnp.where(is_reset, 0, a)
     if lengths is not None and how.f is not None and how.reverse:
         # Each row begins at the last step that counts.
