@@ -186,6 +186,19 @@ def test_vmap(over):
         np.testing.assert_allclose(found[1][n], one[1], rtol=1e-6, atol=1e-6)
 
 
+def test_vmap_over_nothing():
+    arrays = arrays_of(2, 4, 3, (), constant=False)
+
+    def run(b):
+        y, h = prnn_jax.linear_recurrence(arrays["a"], b, arrays["h_0"])
+        return y.sum() + h.sum()
+
+    of = jax.vmap(jax.value_and_grad(run))
+    values, gradients = of(jnp.zeros((0, 2, 4, 3)))
+    assert values.shape == (0,)
+    assert gradients.shape == (0, 2, 4, 3)
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_16_bits_keep_a_float32_state(dtype):
     arrays = arrays_of(2, 200, 20, (), constant=False)

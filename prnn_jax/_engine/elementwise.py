@@ -150,7 +150,8 @@ def _batched(how: Elementwise):
             return x.reshape(size * x.shape[1], *x.shape[2:])
 
         y = op(*map(fold, args, mapped))
-        return y.reshape(size, -1, *y.shape[1:]), True
+        rows = args[1].shape[1 if mapped[1] else 0]  # -1 would not do of no elements
+        return y.reshape(size, rows, *y.shape[1:]), True
 
     return op
 
