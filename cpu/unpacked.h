@@ -48,6 +48,25 @@ constexpr Tile tile_unpacked(int rows) {
   return {4, 1, true};
 }
 
+// Two vectors of bfloat16 become floats soonest as words of two columns each. So of every two whole
+// vectors, the sums of a run are those of the even columns, and then those of the odd ones.
+template <class T>
+constexpr bool kByParity = std::is_same_v<T, Bfloat16>;
+
+// The weights of some vectors of a line.
+template <class T, int kVectors>
+PRNN_HD void load_line(const T* from, Io<T> io, FloatVector (&weights)[kVectors]) {
+  if constexpr (kByParity<T> && kVectors == 2) {
+    UintVector columns;
+    __builtin_memcpy(&columns, from, sizeof columns);
+    weights[0] = (FloatVector)(columns << 16);
+    weights[1] = (FloatVector)(columns & 0xffff0000);
+  } else {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) weights[v] = io.load(from + v * kWidth).v;
+  }
+}
+
 // sum[row][n] += Σ_k rows[row][first_k + k] lines[k][n] for kDepth k.
 template <int kRows, int kDepth, class T>
 PRNN_HD void add_lines(const T* lines, std::int64_t stride, const float* const* rows,
@@ -73,9 +92,7 @@ PRNN_HD void add_lines(const T* lines, std::int64_t stride, const float* const* 
 #pragma GCC unroll 8
     for (int k = 0; k < kDepth; ++k) {
       FloatVector weights[kVectors];
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v)
-        weights[v] = io.load(lines + k * stride + n + v * kWidth).v;
+      load_line(lines + k * stride + n, io, weights);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
         const FloatVector h = kTile.holds_rows ? held[r][k] : read(r, k);
@@ -89,14 +106,26 @@ PRNN_HD void add_lines(const T* lines, std::int64_t stride, const float* const* 
       for (int v = 0; v < kVectors; ++v)
         whole.store(sum + r * row_stride + n + v * kWidth, s[r][v]);
   };
-  constexpr std::integral_constant<int, kTile.vectors> some;
+  constexpr std::integral_constant<int, kByParity<T> ? 2 : kTile.vectors> some;
   constexpr std::integral_constant<int, 1> one;
   std::int64_t n = 0;
-  for (; n + kTile.vectors * kWidth <= count; n += kTile.vectors * kWidth)
-    add(some, n, Io<T>{kWidth});
-  if constexpr (kTile.vectors > 1)
+  for (; n + some * kWidth <= count; n += some * kWidth) add(some, n, Io<T>{kWidth});
+  if constexpr (some > 1)
     for (; n + kWidth <= count; n += kWidth) add(one, n, Io<T>{kWidth});
   if (n < count) add(one, n, Io<T>{(int)(count - n)});
+}
+
+// Adds the sums of a run to the totals of a range.
+template <class T>
+PRNN_HD void add_run(const float* run, const Range& range, float* total) {
+  std::int64_t n = 0;
+  if constexpr (kByParity<T>)
+    for (; n + 2 * kWidth <= range.count(); n += 2 * kWidth)
+      for (int i = 0; i < kWidth; ++i) {
+        total[n + 2 * i] += run[n + i];
+        total[n + 2 * i + 1] += run[n + kWidth + i];
+      }
+  for (; n < range.padded(); ++n) total[n] += run[n];
 }
 
 // What the totals of a range of each product of a group's phase start from.
@@ -139,9 +168,8 @@ template <int kRows, class T>
     for (; k < k1; ++k) add(std::integral_constant<int, 1>{}, k);
     for (int r = 0; r < kRows; ++r)
       for (int product = 0; product < sums.products; ++product) {
-        float* total = sums.totals + sums.at(r, product) + ranges[product].first;
-        const float* run = sums.run + sums.at(r, product) + ranges[product].first;
-        for (std::int64_t n = 0; n < ranges[product].padded(); ++n) total[n] += run[n];
+        const std::int64_t at = sums.at(r, product) + ranges[product].first;
+        add_run<T>(sums.run + at, ranges[product], sums.totals + at);
       }
   }
 }
