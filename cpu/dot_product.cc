@@ -83,10 +83,16 @@ struct OfPairs : Dot {
   };
 };
 
+constexpr Products make_dot_products() {
+  Products out = kProducts<OfFloats>;
+  out.are_of_bfloat16 = true;
+  return out;
+}
+
 }  // namespace
 
 extern const Products kDotProducts;
-const Products kDotProducts = kProducts<OfFloats>;
+const Products kDotProducts = make_dot_products();
 
 extern const MatrixFunctions kDotMatrices;
 const MatrixFunctions kDotMatrices{transpose_rows<Bfloat16>, multiply_block<Bfloat16, OfPairs>};

@@ -71,7 +71,7 @@ struct Products {
   int (*rows_at_once)(int vectors);
   // What a thread does before it multiplies, and after (cpu/product.h, Turn). Null: nothing.
   void (*begin_turn)(), (*end_turn)();
-  bool by_tiles;  // which have rates of their own
+  bool are_of_bfloat16;  // by instructions for it, which have a rate of their own
 };
 
 // Where a product's weights come from.

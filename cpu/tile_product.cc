@@ -206,7 +206,7 @@ constexpr Products make_tile_products() {
   out.rows_at_once = all_rows;
   out.begin_turn = begin_tiles;
   out.end_turn = end_tiles;
-  out.by_tiles = true;
+  out.are_of_bfloat16 = true;
   return out;
 }
 // Of matrices' rows, which are all put in tiles.

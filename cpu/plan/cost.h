@@ -18,7 +18,7 @@ struct Amounts {
   double gates;          // likewise; 0 for a product alone
   double published;      // values of a row that the next step multiplies; likewise
   bool is_backward;
-  bool by_tiles;  // are packed weights multiplied
+  bool are_of_bfloat16;  // products of packed weights, by instructions for it
   Dtype dtype;
 };
 
@@ -101,9 +101,9 @@ inline Cost cost_of(const Machine& machine, const Amounts& amounts, const Choice
              read_us(machine, is_unpacked ? rates.unpacked : rates.packed, bytes, all_bytes,
                      in_parts ? rates.parts_of_lines : 1);
   out.multiply = 1e-3 * share * groups * amounts.multiply_adds * rows /
-                 (is_unpacked        ? of_float(rates, amounts) * rates.multiply_unpacked
-                  : amounts.by_tiles ? rates.multiply_tiles
-                                     : rates.multiply_packed);
+                 (is_unpacked               ? of_float(rates, amounts) * rates.multiply_unpacked
+                  : amounts.are_of_bfloat16 ? rates.multiply_bfloat16
+                                            : rates.multiply_packed);
   out.pointwise = 1e-3 * share * groups * amounts.gates * rows /
                   (of_float(rates, amounts) *
                    (amounts.is_backward ? rates.pointwise_backward : rates.pointwise));

@@ -88,7 +88,7 @@ Amounts amounts_of(const Problem& problem, const Blocking& whole) {
           .gates = static_cast<double>(gates * shape.hidden),
           .published = static_cast<double>(is_backward ? gates * shape.hidden : shape.output()),
           .is_backward = is_backward,
-          .by_tiles = whole.products->by_tiles,
+          .are_of_bfloat16 = whole.products->are_of_bfloat16,
           .dtype = problem.dtype};
 }
 

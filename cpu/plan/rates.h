@@ -16,7 +16,7 @@ struct Rates {
   Reading packed, unpacked;
   double parts_of_lines;  // times as long: parts of each line of unpacked weights, from afar
   double multiply_packed, multiply_unpacked;  // weights that are there: G multiply-adds/s
-  double multiply_tiles;                      // packed bfloat16 by tiles, where there are any
+  double multiply_bfloat16;                   // packed, where there are instructions for it
   double bfloat16, float16;  // packing, pointwise and unpacked products in these, of float's rate
   double pack, pack_backward, pack_uncached;  // GB/s; uncached: more than the shared cache holds
   double pointwise, pointwise_backward;       // gates of a step: G/s
@@ -40,7 +40,7 @@ void visit_rates(R& r, F&& f) {
   f("parts_of_lines", r.parts_of_lines);
   f("multiply_packed", r.multiply_packed);
   f("multiply_unpacked", r.multiply_unpacked);
-  f("multiply_tiles", r.multiply_tiles);
+  f("multiply_bfloat16", r.multiply_bfloat16);
   f("bfloat16", r.bfloat16);
   f("float16", r.float16);
   f("pack", r.pack);
