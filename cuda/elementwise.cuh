@@ -90,7 +90,7 @@ class ElementwiseThread {
       for (int n = 0; n < kWide; ++n) {
         const float factor = task_.factor[from + n], sum = task_.sum[from + n];
         // A product of many factors may be infinite; zero times it is not NaN in steps.
-        y_[n] = y_[n] == 0.0f ? sum : fmaf(factor, y_[n], sum);
+        y_[n] = y_[n] == 0.0f ? sum : next(factor, y_[n], sum);
       }
     }
   }
@@ -140,13 +140,23 @@ class ElementwiseThread {
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
       const float a = p.is_shifted && s == 0 ? 1.0f : elementwise_load(given.a.v[n]);
-      const float v = f_(fmaf(a, y_[n], elementwise_load(given.b.v[n])));
-      if constexpr (kPart == ElementwisePart::kCarries) factor_[n] *= a;
+      const float v = f_(next(a, y_[n], elementwise_load(given.b.v[n])));
+      if constexpr (kPart == ElementwisePart::kCarries) factor_[n] = product(factor_[n], a);
       y_[n] = v;
       elementwise_store(v, y.v[n]);
     }
     if constexpr (kPart != ElementwisePart::kCarries)
       *reinterpret_cast<Values*>(static_cast<T*>(p.y) + place(s)) = y;
+  }
+
+  // a y + b; of an a of 0, b alone: a y that is infinite or no number does not pass a reset.
+  PRNN_DEVICE static float next(float a, float y, float b) { return a == 0.0f ? b : fmaf(a, y, b); }
+  // Of factors; 0 only if one of them is, however small.
+  PRNN_DEVICE static float product(float all, float a) {
+    constexpr float kLeast = 0x1p-149f;
+    if (all == 0.0f || a == 0.0f) return 0.0f;
+    const float out = all * a;
+    return out == 0.0f ? kLeast : out;
   }
 
   // Of step s, in the order of processing, in a sequence.

@@ -124,6 +124,22 @@ def test_a_product_of_factors_that_overflows_is_no_nan(cuda, chunks):
     np.testing.assert_array_equal(recur(LINEAR, (a, b, y_0)), b)
 
 
+@pytest.mark.parametrize("of", [1, 4], ids=["whole", "chunks"])
+def test_what_is_no_number_ends_at_a_factor_of_zero(of, cuda, chunks):
+    """And not where the product of factors is too small: steps of 0.5 keep it."""
+    chunks(of)
+    a, b, y_0 = (np.ones(sizes, np.float32) for sizes in ((3, 400, 2),) * 2 + ((3, 2),))
+    a[0, 300], b[0, 40], y_0[0] = 0, np.nan, np.inf
+    a[1, 0], a[1, 200], b[1, 100], y_0[1] = 0, 0, np.inf, np.nan
+    a[2], y_0[2] = 0.5, np.inf
+    y = recur(LINEAR, tuple(map(jnp.asarray, (a, b, y_0))))
+    scan = elementwise._by_scan(LINEAR, *map(jnp.asarray, (a, b, y_0)))
+    np.testing.assert_array_equal(y[:2], scan[:2])
+    np.testing.assert_array_equal(y[0, 300:, 0], np.arange(1, 101))
+    np.testing.assert_array_equal(y[1, 200:, 1], np.arange(1, 201))
+    assert not np.isfinite(y[2]).any()
+
+
 def test_no_rows_steps_or_elements(cuda):
     for sizes in ((0, 3, 2), (2, 0, 3), (2, 3, 0)):
         given = arrays(*sizes, "float32", constant=False)

@@ -127,3 +127,6 @@ def test_nor_passes_a_reset_what_is_no_number():
     y = elementwise._anywhere(how, *map(jnp.asarray, (b, a, np.inf * b[:, 0])))
     np.testing.assert_array_equal(y[0, :3, 0], [1, 2, 3])
     np.testing.assert_array_equal(y[0, 5:, 0], [1, 2, 3, 4])
+    b, a = np.zeros((1, 400, 1), np.float32), np.full((1, 400, 1), 0.5, np.float32)
+    y = elementwise._anywhere(how, *map(jnp.asarray, (b, a, np.inf + b[:, 0])))
+    assert not np.isfinite(y).any()  # 0.5 to the 400th is 0 in float32

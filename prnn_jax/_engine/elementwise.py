@@ -257,12 +257,15 @@ def _anywhere(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
     b = b.at[:, start].add(_kept(factors[:, start], y_0.astype(wide)))
 
     def join(first, second):
-        (a_1, b_1), (a_2, b_2) = first, second
+        (a_1, ends_1, b_1), (a_2, ends_2, b_2) = first, second
         # Of many factors the product may be infinite; in steps, 0 times it is not NaN.
-        carried = jnp.where(b_1 == 0, 0, _kept(a_2, b_1))
-        return _kept(a_2, a_1), carried + b_2
+        # Nor is one too small for a number a 0 among them, which ends even a NaN.
+        carried = jnp.where(ends_2 | (b_1 == 0), 0, a_2 * b_1)
+        ends = ends_1 | ends_2
+        return jnp.where(ends, 0, a_2 * a_1), ends, carried + b_2
 
-    _, y = lax.associative_scan(join, (a, b), reverse=how.reverse, axis=1)
+    given = a, a == 0, b
+    _, _, y = lax.associative_scan(join, given, reverse=how.reverse, axis=1)
     return y.astype(y_0.dtype)
 
 
