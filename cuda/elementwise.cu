@@ -4,6 +4,7 @@
 
 #include "cuda/elementwise.cuh"
 #include "cuda/elementwise.h"
+#include "cuda/errors.h"
 #include "cuda/kernels.h"
 
 namespace prnn {
@@ -48,7 +49,7 @@ Failure prepare(const ElementwiseRecurrence& recurrence, int chunks) {
   const cudaError_t error = each_kernel(recurrence, chunks, wide, [](auto* kernel, auto&&) {
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 0);
   });
-  if (error == cudaErrorNoKernelImageForDevice) {
+  if (is_not_in_build(error)) {
     cudaGetLastError();
     return "prnn_jax: this build has no kernels for the compute capability of this GPU; build with "
            "its architecture in PRNN_CUDA_ARCHS, or use implementation=\"scan\"";

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "cuda/errors.h"
 #include "cuda/kernels.h"
 
 namespace prnn {
@@ -77,7 +78,7 @@ Failure prepare(const CudaCall& call, const Plan& plan, const Device& device) {
   const cudaError_t error = visit_number(call.number, [&]<Number kNumber>() {
     return prepare_instance<kNumber>(call, plan, device.shared_bytes, residency);
   });
-  if (error == cudaErrorNoKernelImageForDevice) {
+  if (is_not_in_build(error)) {
     cudaGetLastError();
     return "prnn_jax: this build has no kernels for " + device.name + " (compute capability " +
            std::to_string(device.compute_capability) +

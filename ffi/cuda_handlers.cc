@@ -36,7 +36,9 @@ ffi::ErrorOr<double> watchdog_seconds() {
       std::string(all) + "\"; correct it or unset it."));
 }
 
-// Plans that are prepared, by device and all that the planner reads of a call.
+// Plans that are prepared, by device and all that the planner reads of a call. Each device has a
+// lock of its own: what prepares a plan may wait for all that the device is doing, a collective
+// among it that waits for another device, whose calls must go on.
 class PreparedPlans {
  public:
   struct Prepared {
@@ -46,22 +48,25 @@ class PreparedPlans {
   };
   // What the device's watchdog has to say. Asks nothing of CUDA, which fails after that.
   Failure given_up(int ordinal) {
-    const std::lock_guard lock(mutex_);
-    const auto found = devices_.find(ordinal);
-    return found == devices_.end() ? std::nullopt : found->second.watchdog.given_up();
+    KnownDevice& device = at(ordinal);
+    const std::lock_guard lock(device.mutex);
+    return device.is_ready ? device.watchdog.given_up() : std::nullopt;
   }
   std::vector<std::string> given_up() {
-    const std::lock_guard lock(mutex_);
+    std::vector<int> ordinals;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [ordinal, device] : devices_) ordinals.push_back(ordinal);
+    }
     std::vector<std::string> all;
-    for (const auto& [ordinal, device] : devices_)
-      if (const Failure failed = device.watchdog.given_up()) all.push_back(*failed);
+    for (const int ordinal : ordinals)
+      if (const Failure failed = given_up(ordinal)) all.push_back(*failed);
     return all;
   }
 
   ffi::ErrorOr<Prepared> get(const CudaCall& call, std::int64_t max_sms, int ordinal) {
     const Shape& s = call.shape;
-    const Key key{ordinal,
-                  static_cast<int>(call.cell.kind),
+    const Key key{static_cast<int>(call.cell.kind),
                   static_cast<int>(call.pass),
                   static_cast<int>(call.number),
                   s.time,
@@ -72,40 +77,50 @@ class PreparedPlans {
                   call.is_stack,
                   max_sms,
                   asked_exchange()};
-    const std::lock_guard lock(mutex_);
-    const auto device = device_at(ordinal);
-    if (!device.has_value()) return ffi::Unexpected(device.error());
-    auto found = plans_.find(key);
-    if (found == plans_.end()) {
-      const auto plan = make(call, max_sms, (*device)->properties);
+    KnownDevice& device = at(ordinal);
+    const std::lock_guard lock(device.mutex);
+    if (ffi::Error error = make_ready(ordinal, device); error.failure())
+      return ffi::Unexpected(error);
+    auto found = device.plans.find(key);
+    if (found == device.plans.end()) {
+      const auto plan = make(call, max_sms, device.properties);
       if (!plan.has_value()) return ffi::Unexpected(plan.error());
-      found = plans_.emplace(key, *plan).first;
+      found = device.plans.emplace(key, *plan).first;
     }
-    return Prepared{found->second, (*device)->watchdog.of_kernels(), (*device)->order.get()};
+    return Prepared{found->second, device.watchdog.of_kernels(), device.order.get()};
   }
 
  private:
-  using Key = std::tuple<int, int, int, int, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+  using Key = std::tuple<int, int, int, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
                          bool, bool, std::int64_t, std::string>;
 
   struct KnownDevice {
+    std::mutex mutex;  // of all that is here
+    bool is_ready = false;
     Device properties;
     HostWatchdog watchdog;
-    std::unique_ptr<GridOrder> order = std::make_unique<GridOrder>();
+    std::unique_ptr<GridOrder> order;
+    std::map<Key, Plan> plans;
   };
+  // Stays where it is.
+  KnownDevice& at(int ordinal) {
+    const std::lock_guard lock(mutex_);
+    return devices_[ordinal];
+  }
   // Its memory for the watchdog and its event are had at its first call, in `initialize`.
-  ffi::ErrorOr<const KnownDevice*> device_at(int ordinal) {
-    if (const auto found = devices_.find(ordinal); found != devices_.end()) return &found->second;
-    KnownDevice device;
+  static ffi::Error make_ready(int ordinal, KnownDevice& device) {
+    if (device.is_ready) return ffi::Error::Success();
     if (const Failure failed = read_device(ordinal, device.properties))
-      return ffi::Unexpected(ffi::Error::Internal(*failed));
+      return ffi::Error::Internal(*failed);
     const auto seconds = watchdog_seconds();
-    if (!seconds.has_value()) return ffi::Unexpected(seconds.error());
-    if (const Failure failed = device.order->prepare())
-      return ffi::Unexpected(ffi::Error::Internal(*failed));
+    if (!seconds.has_value()) return seconds.error();
+    auto order = std::make_unique<GridOrder>();
+    if (const Failure failed = order->prepare()) return ffi::Error::Internal(*failed);
     if (const Failure failed = device.watchdog.prepare(*seconds))
-      return ffi::Unexpected(ffi::Error::Internal(*failed));
-    return &devices_.emplace(ordinal, std::move(device)).first->second;
+      return ffi::Error::Internal(*failed);
+    device.order = std::move(order);
+    device.is_ready = true;
+    return ffi::Error::Success();
   }
 
   ffi::ErrorOr<Plan> make(const CudaCall& call, std::int64_t max_sms, const Device& device) {
@@ -147,8 +162,7 @@ class PreparedPlans {
     return plans;
   }
 
-  std::mutex mutex_;
-  std::map<Key, Plan> plans_;
+  std::mutex mutex_;  // of the map alone
   std::map<int, KnownDevice> devices_;
 };
 

@@ -261,6 +261,16 @@ def test_explain_plans_for_this_machines_gpu(monkeypatch, platform):
     assert "NVIDIA T4 has compute capability 7.5" in str(plan)
 
 
+@pytest.mark.parametrize(("sms", "left"), [(132, 112), (20, 1), (16, 1)])
+def test_beside_collectives_a_small_gpu_keeps_an_sm(sms, left, monkeypatch):
+    """0 would be all of them, and fewer none that a planner takes."""
+    two = [SimpleNamespace(core_count=sms)] * 2
+    monkeypatch.setattr(jax, "devices", lambda backend: two)
+    monkeypatch.setattr(gpu, "cuda", object())
+    monkeypatch.delenv("PRNN_CUDA_MAX_SMS", raising=False)
+    assert gpu.max_sms() == left
+
+
 @pytest.mark.parametrize("is_built", [False, True])
 @pytest.mark.parametrize(
     ("cell", "options", "reason"),

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import jax
 import pytest
 from made_once import made_once, ran_once, sources
 
@@ -92,6 +93,14 @@ def test_threads_are_free_of_races(sanitizer, argument, tmp_path, monkeypatch):
     assert ran.returncode == 0, report
     assert ran.stdout == "ok\n", report
     assert ran.stderr == "", report
+
+
+def test_a_gpu_does_not_wait_for_what_another_one_prepares():
+    parts = [ROOT / "tests/native/check_device_locks.cc"]
+    parts += [ROOT / f"cuda/{name}.cc" for name in ("planner", "devices")]
+    options = "-O0", "-pthread", "-isystem", jax.ffi.include_dir()
+    ran = run(built("check_device_locks", *options, *parts))
+    assert (ran.returncode, ran.stdout) == (0, "ok\n"), ran.stderr
 
 
 PLAN = "describe", "machine", "machines", "planner", "rates"

@@ -116,7 +116,8 @@ def _beside_collectives() -> int:
         gpus: Any = jax.devices("gpu")
     except RuntimeError:
         return 0
-    return gpus[0].core_count - _FOR_COLLECTIVES if len(gpus) > 1 else 0
+    # Of a small GPU, one at least: 0 would be all.
+    return max(gpus[0].core_count - _FOR_COLLECTIVES, 1) if len(gpus) > 1 else 0
 
 
 def target(name: str) -> str:

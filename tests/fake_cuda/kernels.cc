@@ -27,7 +27,8 @@ cudaError_t find_kernel(const void* kernel, DeviceState*& device, KernelState*& 
   if (device == nullptr) return cudaErrorInvalidDevice;
   if (device->sticky != cudaSuccess) return device->sticky;
   if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
-  if (!device->limits.has_image) return cudaErrorNoKernelImageForDevice;
+  // As documented of all that asks about a kernel; a launch says cudaErrorNoKernelImageForDevice.
+  if (!device->limits.has_image) return cudaErrorInvalidDeviceFunction;
   if (device->kernels.count(kernel) == 0)
     if (const cudaError_t e = outside_of_capture()) return e;
   state = &device->kernels[kernel];
