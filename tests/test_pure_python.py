@@ -1,7 +1,11 @@
 """The package without its compiled module, as a pure-Python wheel installs it."""
 
+from pathlib import Path
+
 import pytest
 from support import run_python
+
+ROOT = Path(__file__).parents[1]
 
 # Also without what Linux has and other systems lack.
 WITHOUT_MODULE = """
@@ -80,7 +84,36 @@ except ValueError as error:
     message = run_python(WITHOUT_MODULE + script)
     assert 'lstm: implementation="native" is not available' in message
     assert "this installation is pure Python" in message
-    assert "a wheel has it" in message
+    assert f"the source folder {ROOT}: pip install -e . in it builds" in message
+
+
+def test_a_source_folder_that_hides_an_installation_says_so(tmp_path):
+    """Of Python that is started in a clone after `pip install .` there."""
+    script = """
+import sys, warnings
+from pathlib import Path
+site, root = map(Path, sys.argv[1:])
+(site / "prnn_jax").mkdir()
+info = site / "prnn_jax-0.1.0.dist-info"
+info.mkdir()
+(info / "METADATA").write_text("Name: prnn_jax\\nVersion: 0.1.0\\n")
+(info / "RECORD").write_text("prnn_jax/__init__.py,,\\nprnn_jax/_prnn.abi3.so,,\\n")
+sys.path[:0] = map(str, (root, site))
+
+class NoModule:
+    def find_spec(self, name, path=None, target=None):
+        if name == "prnn_jax._prnn":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoModule())
+with warnings.catch_warnings(record=True) as given:
+    warnings.simplefilter("always")
+    import prnn_jax
+print(*(w.message for w in given if "prnn_jax" in str(w.message)))
+"""
+    said = run_python(script, str(tmp_path), str(ROOT))
+    assert f"found the source folder {ROOT}, without a compiled module" in said
+    assert f"before the installation {tmp_path / 'prnn_jax'}" in said
 
 
 # ---- the CUDA engine's package -------------------------------------------------------

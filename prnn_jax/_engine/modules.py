@@ -11,6 +11,7 @@ import importlib.util
 import pathlib
 import platform
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,13 +20,23 @@ import jax
 CUDA_PACKAGES = "prnn_jax", "prnn_jax_cuda13"
 
 
+#: The package's folder, and the one that it is in.
+PACKAGE = pathlib.Path(__file__).parents[1]
+FOLDER = PACKAGE.parent
+
+
 class NoModule:
     """Stands for `_prnn` where there is none: no targets, no devices on record."""
 
     reason = (
         "this installation is pure Python, without the compiled module prnn_jax/_prnn "
-        f"(here: {platform.system()}, {platform.machine()}); on Linux a wheel has it, "
-        "and a C++20 compiler builds it: pip install --no-binary prnn_jax prnn_jax"
+        f"(here: {platform.system()}, {platform.machine()}); "
+    ) + (
+        f"Python has found the source folder {FOLDER}: pip install -e . in it builds "
+        "the module"
+        if (FOLDER / "CMakeLists.txt").exists()
+        else "on Linux a wheel has it, and where there is a C++20 compiler pip install "
+        "of the source builds it (without PRNN_NATIVE=OFF)"
     )
 
     def cpu_targets(self) -> dict[str, dict[str, Any]]:
@@ -64,6 +75,15 @@ def _import_native():
     """The compiled module, if XLA will accept it; registers its targets."""
     module = _module("prnn_jax._prnn")
     if module is None:
+        if hidden := _hidden():
+            warnings.warn(
+                f"prnn_jax: Python has found the source folder {FOLDER}, without a "
+                f"compiled module, before the installation {hidden}, which has one: "
+                "calls run by lax.scan. Start Python in another folder, or make this "
+                "one the installation: pip install -e .",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return NoModule()
     check_api_version(module.ffi_api_version(), _runtime_version())
     if wrong := module.environment_error():
@@ -71,6 +91,24 @@ def _import_native():
     for name, stages in module.cpu_targets().items():
         jax.ffi.register_ffi_target(name, stages, platform="cpu")
     return module
+
+
+def _hidden() -> pathlib.Path | None:
+    """An installed package with a compiled module, where this is another one."""
+    try:
+        files = importlib.metadata.files("prnn_jax") or ()
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    listed = {str(file): file for file in files}
+    for name, file in listed.items():
+        folder = pathlib.Path(str(file.locate())).parent
+        if (
+            re.fullmatch(r"prnn_jax/_prnn\..*so", name)
+            and "prnn_jax/__init__.py" in listed  # not so where it is editable
+            and folder.resolve() != PACKAGE.resolve()
+        ):
+            return folder
+    return None
 
 
 def _import_cuda() -> Any:
