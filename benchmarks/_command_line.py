@@ -14,8 +14,13 @@ from benchmarks import _harness as harness
 RESULTS = harness.ROOT / "benchmarks" / "results"
 
 
-def parser(name: str, question: str, budget_s: float) -> argparse.ArgumentParser:
-    """For the benchmark's command line, with the options that `outcome` looks at."""
+def parser(
+    name: str, question: str, budget_s: float, *, has_table: bool = True
+) -> argparse.ArgumentParser:
+    """For the benchmark's command line, with the options that `outcome` looks at.
+
+    Without `--table`, for `write` alone, unless it `has_table`.
+    """
     made = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{name}", description=question
     )
@@ -32,9 +37,10 @@ def parser(name: str, question: str, budget_s: float) -> argparse.ArgumentParser
         help=f"where to write JSON (default: results/{name}.json for all points, "
         "nowhere for a subset)",
     )
-    made.add_argument(
-        "--table", type=Path, metavar="FILE", help="print JSON as Markdown instead"
-    )
+    if has_table:
+        made.add_argument(
+            "--table", type=Path, metavar="FILE", help="print JSON as Markdown instead"
+        )
     return made
 
 
@@ -63,12 +69,19 @@ def outcome(
         "platform": jax.default_backend(),
         **measured,
     }
+    write(parser, options, results)
+    return results
+
+
+def write(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, results: dict
+) -> None:
+    """Writes results where `--out` says, else those of all points to `RESULTS`."""
     out = options.out
     if out is None and _asks_for_all(parser, options):
-        out = RESULTS / f"{name}.json"
+        out = RESULTS / f"{results['benchmark']}.json"
     if out is not None:
         harness.write_json(out, results)
-    return results
 
 
 def positive(kind: Callable) -> Callable:

@@ -10,20 +10,18 @@ batches before and after. It is the median of the rounds' excesses: what disturb
 machine for a while disturbs a point and its neighbours alike.
 """
 
-import argparse
 import functools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import prnn_jax
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 from benchmarks.memory import CELLS
 
 NAME = "cliffs"
-RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
 
 HIDDEN = 127, 128, 129, 191, 192, 193
 BATCH = tuple(range(1, 10))
@@ -150,12 +148,10 @@ def table(results: list[dict]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line.parser(NAME, __doc__ or "", 30.0, has_table=False)
     cells = ["lstm", "gru", "rnn"]
     parser.add_argument("--cells", nargs="+", choices=cells, default=cells)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--budget-s", type=float, default=30.0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     before = harness.load()
     results = []
@@ -182,7 +178,7 @@ def main(arguments: list[str] | None = None) -> None:
             )
     print(table(results))
     record = {**harness.record(NAME, before), "results": results}
-    harness.write_json(options.out, record)
+    command_line.write(parser, options, record)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 python -m benchmarks.cuda_model ["NVIDIA H200"]
 """
 
+import argparse
 import math
-import sys
 
 from prnn_jax._engine.modules import native
 
@@ -74,7 +74,13 @@ def stacks(device: str) -> str:
 
 
 def main() -> None:
-    device = sys.argv[1] if len(sys.argv) > 1 else "NVIDIA H200"
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cuda_model",
+        description="How long is a step, as modelled?",
+    )
+    devices = native.recorded_devices()
+    parser.add_argument("device", nargs="?", choices=devices, default="NVIDIA H200")
+    device = parser.parse_args().device
     print(table(device), stacks(device), sep="\n\n")
 
 

@@ -5,20 +5,18 @@ training step's memory, and the time of the step, beside `lax.scan` and `lax.sca
 `jax.checkpoint`. Run as `python -m benchmarks.memory`.
 """
 
-import argparse
 import dataclasses
 import functools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import prnn_jax
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 
 NAME = "memory"
-RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
 
 CELLS = {
     "lstm": (prnn_jax.lstm, 4, {}),
@@ -162,14 +160,15 @@ def table(points: list[dict]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line.parser(NAME, __doc__ or "", 4.0, has_table=False)
+    size = command_line.positive(int)
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS))
-    parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16"])
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--time", type=int, default=128)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--budget-s", type=float, default=4.0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=TOLERANCE, default=["float32", "bfloat16"]
+    )
+    parser.add_argument("--batch", type=size, default=8)
+    parser.add_argument("--time", type=size, default=128)
+    parser.add_argument("--hidden", type=size, default=256)
     options = parser.parse_args(arguments)
     sizes = options.batch, options.time, options.hidden
     before = harness.load()
@@ -180,7 +179,7 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     print(table(points))
     results = {**harness.record(NAME, before), "points": points}
-    harness.write_json(options.out, results)
+    command_line.write(parser, options, results)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ output with that of the runtime it was made for, and times both and `lax.scan` a
 had is left out, with the reason.
 """
 
-import argparse
 import dataclasses
 import functools
 import statistics
@@ -24,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import prnn_jax
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 from benchmarks import _trained_on_sound as sound
 from benchmarks import _trained_on_text as text
@@ -31,7 +31,6 @@ from benchmarks._trained import Network
 from prnn_jax import convert
 
 NAME = "models"
-RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
 
 PACKAGES: dict[str, Callable[[Path], list[Network]]] = {
     "Resemblyzer==0.1.4": sound.resemblyzer,
@@ -270,12 +269,11 @@ def _runtime(point: dict) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; its exit status: 1 where a network is not as exact as asked."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    question = (__doc__ or "").splitlines()[0]
+    parser = command_line.parser(NAME, question, 3.0, has_table=False)
     parser.add_argument("--packages", nargs="+", choices=PACKAGES, default=[*PACKAGES])
-    parser.add_argument("--budget-s", type=float, default=3.0, help="of each network")
     parser.add_argument("--tolerance", type=float, default=3e-5, help="of the largest")
     parser.add_argument("--error", type=float, default=3.0, help="ours, of a scan's")
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     before, points, left_out = harness.load(), [], {}
     with tempfile.TemporaryDirectory() as folder:
@@ -290,7 +288,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = {**harness.record(NAME, before, *versions), "points": points}
     results["left_out"] = left_out
     print(table(results))
-    harness.write_json(options.out, results)
+    command_line.write(parser, options, results)
     inexact = [
         point
         for point in points

@@ -5,21 +5,19 @@ Work that is not done for finished rows is the only difference. Run as
 `python -m benchmarks.padding`.
 """
 
-import argparse
 import dataclasses
 import functools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import prnn_jax
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 from benchmarks.memory import CELLS
 
 NAME = "padding"
-RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
 TIME = 128
 MODES = "forward", "train"
 
@@ -111,12 +109,11 @@ def table(points: list[dict]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line.parser(NAME, __doc__ or "", 3.0, has_table=False)
+    size = command_line.positive(int)
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=["lstm", "gru"])
-    parser.add_argument("--batch", type=int, nargs="+", default=[4, 32])
-    parser.add_argument("--hidden", type=int, nargs="+", default=[128, 512])
-    parser.add_argument("--budget-s", type=float, default=3.0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--batch", type=size, nargs="+", default=[4, 32])
+    parser.add_argument("--hidden", type=size, nargs="+", default=[128, 512])
     options = parser.parse_args(arguments)
     before = harness.load()
     points = [
@@ -128,7 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
     ]
     print(table(points))
     results = {**harness.record(NAME, before), "points": points}
-    harness.write_json(options.out, results)
+    command_line.write(parser, options, results)
 
 
 if __name__ == "__main__":

@@ -3,20 +3,18 @@
 Run as `python -m benchmarks.projection`.
 """
 
-import argparse
 import dataclasses
 import itertools
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import prnn_jax
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 
 NAME = "projection"
-RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
 
 #: (batch, time, input, hidden).
 SHAPES = [
@@ -74,10 +72,8 @@ def measure_point(
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line.parser(NAME, __doc__ or "", 0.5, has_table=False)
     parser.add_argument("--dtypes", nargs="+", default=["float32"], choices=TOLERANCES)
-    parser.add_argument("--budget-s", type=float, default=0.5)
-    parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     points, before = [], harness.load()
     print("dtype batch time input hidden   native µs  xla µs  ratio")
@@ -88,7 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
         ratio = point["ratio"]["median"]
         print(dtype, *shape, f"{native:.0f} {xla:.0f} {ratio:.2f}", flush=True)
     results = {**harness.record(NAME, before), "points": points}
-    harness.write_json(options.out, results)
+    command_line.write(parser, options, results)
 
 
 if __name__ == "__main__":

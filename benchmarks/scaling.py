@@ -14,12 +14,11 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 
 NAME = "scaling"
-RESULTS = Path(__file__).parent / "results" / f"{NAME}.json"
 
 DEVICES = 1, 2, 4, 8
 STRONG, WEAK = 32, 4  # utterances: in all, and on each device
@@ -195,11 +194,11 @@ def tables(results: dict) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = command_line.parser(NAME, __doc__ or "", 5.0, has_table=False)
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--devices", type=int, nargs="+", default=list(DEVICES))
-    parser.add_argument("--budget-s", type=float, default=5.0)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument(
+        "--devices", type=command_line.positive(int), nargs="+", default=list(DEVICES)
+    )
     options = parser.parse_args(arguments)
     if options.one is not None:
         print(json.dumps(measure(options.one, options.budget_s)))
@@ -218,7 +217,7 @@ def main(arguments: list[str] | None = None) -> None:
         "model": modelled(sent, weak[0]["step_ms"]),
     }
     print(tables(results))
-    harness.write_json(options.out, results)
+    command_line.write(parser, options, results)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import jax
 import pytest
 
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 from benchmarks import compile_time, memory, padding
 
@@ -33,6 +34,17 @@ def test_a_run_writes_its_points(module, tmp_path, capsys):
     assert results["benchmark"] == module.NAME
     assert results["points"]
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("module", [memory, padding], ids=lambda m: m.NAME)
+def test_a_part_does_not_replace_what_is_kept(module, tmp_path, monkeypatch):
+    monkeypatch.setattr(command_line, "RESULTS", tmp_path)
+    monkeypatch.setattr(module, "measure_point", lambda *_: {})
+    monkeypatch.setattr(module, "table", str)
+    module.main(["--cells", "gru"])
+    assert not [*tmp_path.iterdir()]
+    module.main([])
+    assert [path.stem for path in tmp_path.iterdir()] == [module.NAME]
 
 
 def test_less_is_kept_where_the_lean_reserve_is_asked_for():

@@ -237,7 +237,7 @@ def test_the_report_refuses_a_file_of_another_benchmark(tmp_path):
 
 def test_every_benchmark_is_in_the_report():
     folder = Path(report.__file__).parent
-    writing = "harness.write_json", "command_line.outcome"
+    writing = "harness.write_json", "command_line.outcome", "command_line.write"
     measuring = {
         path.stem
         for path in folder.glob("[!_]*.py")
