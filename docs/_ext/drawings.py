@@ -155,8 +155,8 @@ def way() -> Drawing:
             "parameters, the host library's names",
         ),
         ("prnn_jax.lstm", "checks; x W_ih + b by XLA or the engine"),
-        ("_recurrence", "the one custom_vjp"),
-        ("_ffi", "one native call, or lax.scan by platform"),
+        ("recurrence", "the one custom_vjp"),
+        ("forward, backward", "one native call, or lax.scan by platform"),
     )
     for n, words in enumerate(rows):
         d.box(110, 10 + 62 * n, 400, 46, *words)
