@@ -53,6 +53,7 @@ myst_heading_anchors = 4
 default_role = "py:obj"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+napoleon_attr_annotations = False  # signatures have the types, as they are written
 napoleon_use_rtype = False
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True

@@ -4,6 +4,7 @@ Signatures have the names of types, and what is indented is a program.
 """
 
 import ast
+import dataclasses
 import inspect
 import textwrap
 
@@ -27,6 +28,36 @@ def of(function) -> str | None:
     return f"({ast.unparse(arguments)})"
 
 
+def of_fields(cls) -> str | None:
+    """Of the `__init__` that a dataclass has made: its fields, as they are written.
+
+    Without those that other libraries' bases add.
+    """
+    if not dataclasses.is_dataclass(cls):
+        return None
+    written: dict[str, ast.AnnAssign] = {}
+    for base in reversed(cls.__mro__):
+        if base.__module__.startswith("prnn_jax"):
+            (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            assert isinstance(node, ast.ClassDef)
+            for line in node.body:
+                if isinstance(line, ast.AnnAssign):
+                    line.value = _default(line.value)
+                    written[ast.unparse(line.target)] = line
+    fields = [f for f in dataclasses.fields(cls) if f.init and f.name in written]
+    texts = [ast.unparse(written[field.name]) for field in fields]
+    if fields and all(field.kw_only for field in fields):
+        texts.insert(0, "*")
+    return f"({', '.join(texts)})"
+
+
+def _default(value: ast.expr | None) -> ast.expr | None:
+    """What a field begins with; of `field(default=...)`, that."""
+    if isinstance(value, ast.Call) and ast.unparse(value.func).endswith("field"):
+        return next((k.value for k in value.keywords if k.arg == "default"), None)
+    return value
+
+
 def process(app, what, name, obj, options, signature, returned):
     """Of `autodoc-process-signature`."""
     if what == "class":
@@ -38,7 +69,7 @@ def process(app, what, name, obj, options, signature, returned):
                     break
             else:
                 return None
-        text = of(written)
+        text = of(written) or of_fields(obj)
         return (text, None) if text else None
     if what in ("function", "method"):
         text = of(getattr(obj, "__func__", obj))
