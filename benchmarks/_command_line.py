@@ -96,6 +96,13 @@ def positive(kind: Callable) -> Callable:
     return parse
 
 
+def folder(text: str) -> Path:
+    """An argument's type: a folder that is there."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"must be a folder, got {text}")
+    return Path(text)
+
+
 def _asks_for_all(parser: argparse.ArgumentParser, options: argparse.Namespace) -> bool:
     """Whether no option says otherwise; the budget does not."""
     default = vars(parser.parse_args([]))

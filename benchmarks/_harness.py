@@ -340,7 +340,10 @@ def read_json(path: Path, benchmark: str) -> dict:
     Raises:
       ValueError: the file holds something else.
     """
-    results = json.loads(path.read_text())
+    try:
+        results = json.loads(path.read_text())
+    except ValueError:  # no JSON, or no text
+        results = None
     if not isinstance(results, dict) or results.get("benchmark") != benchmark:
         raise ValueError(f"{path}: not results of benchmarks.{benchmark}.")
     return results

@@ -9,7 +9,6 @@ The newest of each benchmark and machine is kept, `NAME.json` or `NAME-MACHINE.j
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from benchmarks import _command_line as command_line
@@ -56,7 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="python -m benchmarks.keep", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument(
-        "folder", nargs="?", type=Path, default=command_line.RESULTS, metavar="FOLDER"
+        "folder",
+        nargs="?",
+        type=command_line.folder,
+        default=command_line.RESULTS,
+        metavar="FOLDER",
     )
     for path in sorted(parser.parse_args(arguments).folder.rglob("*.json")):
         before = path.stat().st_size

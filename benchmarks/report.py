@@ -114,11 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.report", description=(__doc__ or "").splitlines()[0]
     )
-    for option, default in (
-        ("--results", command_line.RESULTS),
-        ("--out", harness.ROOT / "docs"),
+    for option, kind, default in (
+        ("--results", command_line.folder, command_line.RESULTS),
+        ("--out", Path, harness.ROOT / "docs"),
     ):
-        parser.add_argument(option, type=Path, default=default, metavar="FOLDER")
+        parser.add_argument(option, type=kind, default=default, metavar="FOLDER")
     options = parser.parse_args(arguments)
     from benchmarks import _picture, _plots  # need matplotlib
 

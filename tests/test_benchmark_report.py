@@ -235,6 +235,23 @@ def test_the_report_refuses_a_file_of_another_benchmark(tmp_path):
         report.page(tmp_path, lambda name, results: [])
 
 
+def test_a_folder_that_is_not_there_is_refused(tmp_path, capsys):
+    nothing = str(tmp_path / "nothing")
+    for main, arguments in (
+        (report.main, ["--results", nothing, "--out", str(tmp_path)]),
+        (keep.main, [nothing]),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert f"must be a folder, got {nothing}" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_file_that_is_no_json_is_refused():
+    with pytest.raises(ValueError, match=r"not results of benchmarks\.streaming"):
+        harness.read_json(Path(__file__), "streaming")
+
+
 def test_every_benchmark_is_in_the_report():
     folder = Path(report.__file__).parent
     writing = "harness.write_json", "command_line.outcome", "command_line.write"
