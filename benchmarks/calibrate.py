@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 from prnn_jax._engine.modules import native
 
@@ -104,10 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=(__doc__ or "").split("\n")[0],
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="for PRNN_CPU_RATES")
-    parser.add_argument("--threads", type=int, default=1 + native.cpu_workers())
-    parser.add_argument("--seconds", type=float, default=0.1, help="for each call")
-    parser.add_argument("--calls", type=int, default=260)
-    parser.add_argument("--trials", type=int, default=30000, help="of other rates")
+    number, seconds = command_line.positive(int), command_line.positive(float)
+    parser.add_argument("--threads", type=number, default=1 + native.cpu_workers())
+    parser.add_argument("--seconds", type=seconds, default=0.1, help="for each call")
+    parser.add_argument("--calls", type=number, default=260)
+    parser.add_argument("--trials", type=number, default=30000, help="of other rates")
     options = parser.parse_args(arguments)
     try:
         *_, rates = measure(

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import prnn_jax
+from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
 from prnn_jax._ops import layer_stack
 
@@ -159,14 +160,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks.{NAME}", description=__doc__.splitlines()[0]
     )
+    number = command_line.positive(int)
     some = {"nargs": "+", "help": "(default: all)"}
-    parser.add_argument("--depths", **some, type=int, default=DEPTHS)
+    parser.add_argument("--depths", **some, type=number, default=DEPTHS)
     parser.add_argument("--forms", **some, choices=FORMS, default=FORMS)
     parser.add_argument("--modes", **some, choices=MODES, default=MODES)
     parser.add_argument(
         "--implementations", **some, choices=IMPLEMENTATIONS, default=IMPLEMENTATIONS
     )
-    parser.add_argument("--rounds", type=int, default=3, help="(default: %(default)s)")
+    parser.add_argument(
+        "--rounds", type=number, default=3, help="(default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to write JSON")
     parser.add_argument(
         "--table", type=Path, metavar="FILE", help="print JSON as Markdown instead"

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import _command_line as command_line
 from benchmarks import _harness as harness
-from benchmarks import compile_time, memory, padding
+from benchmarks import calibrate, compile_time, memory, padding
 
 TINY = {
     memory: ["--cells", "lstm", "--batch", "2", "--time", "4", "--hidden", "8"],
@@ -45,6 +45,23 @@ def test_a_part_does_not_replace_what_is_kept(module, tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
     module.main([])
     assert [path.stem for path in tmp_path.iterdir()] == [module.NAME]
+
+
+@pytest.mark.parametrize(
+    ("module", "option"),
+    [
+        (calibrate, "--threads"),
+        (calibrate, "--calls"),
+        (compile_time, "--depths"),
+        (compile_time, "--rounds"),
+        (memory, "--batch"),
+        (padding, "--hidden"),
+    ],
+)
+def test_numbers_are_above_0(module, option, capsys):
+    with pytest.raises(SystemExit):
+        module.main([option, "0"])
+    assert f"argument {option}: must be above 0, got 0" in capsys.readouterr().err
 
 
 def test_less_is_kept_where_the_lean_reserve_is_asked_for():
