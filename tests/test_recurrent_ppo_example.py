@@ -189,3 +189,10 @@ def test_training_finds_what_a_policy_without_memory_cannot():
     assert run.success_rate > 0.9
     console.print(command.table(runs))
     assert f"{run.reward_per_episode:+.3f}" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("option", ["--steps", "--hidden"])
+def test_numbers_are_at_least_1(option, capsys):
+    with pytest.raises(SystemExit):
+        command.main([option, "0"])
+    assert f"argument {option}: must be at least 1, got 0" in capsys.readouterr().err

@@ -149,13 +149,19 @@ def _line(first: str, others: Sequence[str]) -> str:
     return f"{first:>8}" + "".join(f"{other:>15}" for other in others)
 
 
+def _at_least_1(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m examples.recurrent_ppo", description=__doc__
     )
-    parser.add_argument("--steps", type=int, help="in the maze, of each policy")
+    parser.add_argument("--steps", type=_at_least_1, help="in the maze, of each policy")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--hidden", type=int, help="units of the network")
+    parser.add_argument("--hidden", type=_at_least_1, help="units of the network")
     parser.add_argument("--quick", action="store_true", help="a small maze and network")
     return parser
 
