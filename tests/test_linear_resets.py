@@ -111,22 +111,23 @@ def test_a_factor_of_zero_has_a_derivative(implementation):
     assert each(2, 3) == each(3, 2) == 2
 
 
+anywhere = jax.jit(functools.partial(elementwise._anywhere, elementwise.Elementwise()))
+
+
 def test_what_other_platforms_run_loses_no_step_to_an_overflow():
     """Of 256 factors of 2 the product is infinite in float32, and a state of 0 is 0."""
-    how = elementwise.Elementwise()
     a, b = np.full((1, 300, 1), 2, np.float32), np.zeros((1, 300, 1), np.float32)
     b[0, -3:] = 1
-    y = elementwise._anywhere(how, *map(jnp.asarray, (b, a, b[:, 0])))
+    y = anywhere(*map(jnp.asarray, (b, a, b[:, 0])))
     np.testing.assert_array_equal(y[0, -4:, 0], [0, 1, 3, 7])
 
 
 def test_nor_passes_a_reset_what_is_no_number():
-    how = elementwise.Elementwise()
     a, b = np.ones((1, 9, 1), np.float32), np.ones((1, 9, 1), np.float32)
     a[0, [0, 5]], b[0, 3] = 0, np.nan
-    y = elementwise._anywhere(how, *map(jnp.asarray, (b, a, np.inf * b[:, 0])))
+    y = anywhere(*map(jnp.asarray, (b, a, np.inf * b[:, 0])))
     np.testing.assert_array_equal(y[0, :3, 0], [1, 2, 3])
     np.testing.assert_array_equal(y[0, 5:, 0], [1, 2, 3, 4])
     b, a = np.zeros((1, 400, 1), np.float32), np.full((1, 400, 1), 0.5, np.float32)
-    y = elementwise._anywhere(how, *map(jnp.asarray, (b, a, np.inf + b[:, 0])))
+    y = anywhere(*map(jnp.asarray, (b, a, np.inf + b[:, 0])))
     assert not np.isfinite(y).any()  # 0.5 to the 400th is 0 in float32
