@@ -131,3 +131,13 @@ def test_nor_passes_a_reset_what_is_no_number():
     b, a = np.zeros((1, 400, 1), np.float32), np.full((1, 400, 1), 0.5, np.float32)
     y = anywhere(*map(jnp.asarray, (b, a, np.inf + b[:, 0])))
     assert not np.isfinite(y).any()  # 0.5 to the 400th is 0 in float32
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_a_factor_that_is_no_number_is_not_lost_beside_a_state_of_zero(number):
+    """As a step has it: 0 times it is NaN."""
+    a, b = np.float32([[[0.5], [number], [0.5], [0.5]]]), np.ones((1, 4, 1), np.float32)
+    b[0, 0] = 0
+    given = [jnp.asarray(x) for x in (b, a, np.zeros((1, 1), np.float32))]
+    y = elementwise._anywhere(elementwise.Elementwise(), *given)
+    np.testing.assert_array_equal(y[0, :, 0], [0, np.nan, np.nan, np.nan])

@@ -257,15 +257,17 @@ def _anywhere(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
     b = b.at[:, start].add(_kept(factors[:, start], y_0.astype(wide)))
 
     def join(first, second):
-        (a_1, ends_1, b_1), (a_2, ends_2, b_2) = first, second
-        # Of many factors the product may be infinite; in steps, 0 times it is not NaN.
-        # Nor is one too small for a number a 0 among them, which ends even a NaN.
-        carried = jnp.where(ends_2 | (b_1 == 0), 0, a_2 * b_1)
+        (a_1, ends_1, good_1, b_1), (a_2, ends_2, good_2, b_2) = first, second
+        # Of many factors the product may be infinite; in steps, 0 times it is not NaN,
+        # but for a factor that is no number itself. Nor is a product too small for a
+        # number a 0 among them, which ends even a NaN.
+        carried = jnp.where(ends_2 | (good_2 & (b_1 == 0)), 0, a_2 * b_1)
         ends = ends_1 | ends_2
-        return jnp.where(ends, 0, a_2 * a_1), ends, carried + b_2
+        product = jnp.where(ends, 0, a_2 * a_1)
+        return product, ends, good_1 & good_2, carried + b_2
 
-    given = a, a == 0, b
-    _, _, y = lax.associative_scan(join, given, reverse=how.reverse, axis=1)
+    given = a, a == 0, jnp.isfinite(a), b
+    *_, y = lax.associative_scan(join, given, reverse=how.reverse, axis=1)
     return y.astype(y_0.dtype)
 
 
