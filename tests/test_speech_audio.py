@@ -66,6 +66,32 @@ def test_an_mp3_is_read_to_its_end(tmp_path):
             act(file, 8000)
 
 
+def test_an_mp3_that_cannot_be_read_to_its_end(tmp_path, monkeypatch):
+    """And is open once already: what feeds the pipe says why it ends."""
+    file = tmp_path / "a.mp3"
+    soundfile.write(file, SECOND, 8000)
+
+    def refuse(*given):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(type(file), "open", refuse)
+    with pytest.raises(ValueError, match=r"cannot be read: .*Too many open files"):
+        audio.read(file, 8000)
+
+
+def test_a_wav_in_a_pipe_does_not_know_its_length(tmp_path):
+    file, pipe = tmp_path / "a.wav", tmp_path / "pipe"
+    soundfile.write(file, SECOND, 8000)
+    content = bytearray(file.read_bytes())
+    at = content.index(b"data") + 4
+    content[4:8] = content[at : at + 4] = b"\xff" * 4  # as ffmpeg writes it
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    np.testing.assert_array_equal(audio.read(pipe, 8000), audio.read(file, 8000))
+    writer.join()
+
+
 def test_a_flac_that_came_through_a_pipe_does_not_say_its_length(tmp_path):
     file = tmp_path / "piped.flac"
     soundfile.write(file, SECOND, 8000)

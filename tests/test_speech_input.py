@@ -87,6 +87,9 @@ def test_a_folder_behind_a_link_and_what_is_no_recording(tmp_path):
     for name, content in {"a.wav": "", "a.txt": "one", "a.json": "{}"}.items():
         (source / name).write_text(content)
         (source / f"._{name}").write_bytes(b"\xe9")  # of macOS
+    hidden = source / ".ipynb_checkpoints"
+    hidden.mkdir()
+    (hidden / "a-checkpoint.wav").touch()
     for name, content in {"c.m4a": "", "c.txt": "three", "README.txt": "four"}.items():
         (source / name).write_text(content)
     found = [(c.audio.name, c.text) for c in corpora.find_clips(source)]

@@ -1,8 +1,9 @@
 """Recordings of any format and rate that soundfile and soxr know, as one channel."""
 
 import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 
@@ -56,53 +57,65 @@ class _Forward(soundfile.SoundFile):
     which an MP3 goes on with other samples.
     """
 
+    #: Whether it has as many samples as it says. A WAV that is written into a pipe says
+    #: so before its writer knows.
+    says_its_length = True
+
     def seekable(self) -> bool:
         return False
 
 
 @contextmanager
-def opened(file: Path) -> Iterator[soundfile.SoundFile]:
+def opened(file: Path) -> Iterator[_Forward]:
     """A recording, for `blocks`; ValueError says what ails it."""
     check_file(file)
+    failed: list[OSError] = []
     try:
+        is_pipe = not file.is_file()
         with _Forward(os.fsencode(file)) as sound:
-            if sound.format != "MP3" or not file.is_file():  # it is a pipe itself
+            if sound.format != "MP3" or is_pipe:
+                sound.says_its_length = not (is_pipe and "WAV" in sound.format)
                 yield sound
                 return
         # Of an MP3 that does not say its length, libsndfile guesses it from the first
         # frame, and reads no further; of what comes through a pipe it does not.
-        with _Forward(_piped(file)) as sound:
+        with _Forward(_piped(file, failed)) as sound:
             yield sound
+        if failed:
+            raise failed[0]
     except UNREADABLE as error:
-        said = getattr(error, "error_string", error)  # without the name once more
+        first = failed[0] if failed else error
+        said = getattr(first, "error_string", first)  # without the name once more
         raise ValueError(f"cannot be read: {said}") from None
 
 
-def blocks(sound: soundfile.SoundFile, size: int) -> Iterator[np.ndarray]:
+def blocks(sound: _Forward, size: int) -> Iterator[np.ndarray]:
     """All samples, float32, mean of the channels, so many at a time."""
     count, rate = 0, sound.samplerate
     while len(block := sound.read(size, dtype="float32", always_2d=True)):
         check(block)
         count += len(block)
         yield block.mean(1)
-    if count < sound.frames < _UNKNOWN:
+    if sound.says_its_length and count < sound.frames < _UNKNOWN:
         raise ValueError(
             f"ends after {count / rate:.2f} s of the {sound.frames / rate:.2f} s that "
             "it should have: it is cut off, or damaged"
         )
 
 
-def _piped(file: Path) -> int:
-    """A pipe that the file comes out of."""
+def _piped(file: Path, failed: list[OSError]) -> int:
+    """A pipe that the file comes out of; `failed` gets why not all of it does."""
     out, into = os.pipe()
 
     def feed():
-        try:
-            with file.open("rb") as source, os.fdopen(into, "wb") as pipe:
-                while block := source.read(2**16):
-                    pipe.write(block)
-        except OSError:  # nobody wants the rest
-            return
+        with suppress(BrokenPipeError), os.fdopen(into, "wb") as pipe:
+            try:
+                with file.open("rb") as source:
+                    shutil.copyfileobj(source, pipe, 2**16)
+            except BrokenPipeError:  # nobody wants the rest
+                return
+            except OSError as error:
+                failed.append(error)
 
     Thread(target=feed, daemon=True).start()
     return out

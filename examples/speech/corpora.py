@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import soundfile
@@ -83,7 +84,7 @@ def _files(folder: Path) -> list[Path]:
         raise error
 
     for name, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
-        folders.sort()
+        folders[:] = sorted(one for one in folders if not one.startswith("."))
         if (where := os.path.realpath(name)) in seen:
             folders.clear()
             continue
@@ -92,10 +93,15 @@ def _files(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def _is_recording(file: Path) -> bool:
+@cache
+def _formats() -> set[str]:
     # Raw samples do not say at which rate.
     formats = {f".{name.lower()}" for name in soundfile.available_formats()} - {".raw"}
-    return file.suffix.lower() in formats | {".opus", ".aif", ".oga"}
+    return formats | {".opus", ".aif", ".oga"}
+
+
+def _is_recording(file: Path) -> bool:
+    return file.suffix.lower() in _formats()
 
 
 def _manifest(source: Path) -> Iterator[Clip]:
@@ -168,7 +174,8 @@ def _folder(within: Sequence[Path]) -> Iterator[Clip]:
     texts = {file for file in within if file.suffix == ".txt"}
     spoken = {file.with_suffix(".txt") for file in recordings}
     # A text beside a file of another format, such as .m4a, is not to vanish.
-    others = {f for f in within if f.with_suffix(".txt") in texts - spoken} - texts
+    unspoken = texts - spoken
+    others = {f for f in within if f.with_suffix(".txt") in unspoken} - texts
     for audio in sorted({*recordings, *others}):
         text = audio.with_suffix(".txt")
         yield Clip(audio, _read(text) if text in texts else None, audio.parent.name)
