@@ -219,6 +219,14 @@ def test_a_tied_module_has_several_names():
         assert_bitwise_equal(import_pytorch(model, name).layers, new.layers)
 
 
+def test_arrays_that_are_transposes_of_one_another_are_two():
+    module = nn.RNN(IN, IN)
+    module.weight_hh_l0 = nn.Parameter(module.weight_ih_l0.detach().T)
+    net = jax.tree.map(lambda array: 1.25 * array, import_pytorch(module))
+    update_pytorch(module, net)
+    assert_bitwise_equal(import_pytorch(module).layers, net.layers)
+
+
 def test_a_weight_that_is_made_of_others_is_refused():
     module = nn.utils.parametrizations.weight_norm(nn.LSTM(IN, HIDDEN), "weight_hh_l0")
     net = import_pytorch(module)

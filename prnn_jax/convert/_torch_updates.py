@@ -187,7 +187,7 @@ def _places(
         own |= raw(module, modules.get(name.rpartition(".")[0]) if name else None)
         for key, array in arrays.items():
             parameter = own.get(key, own.get(key.removesuffix("_l0")))
-            shared.check(f"{name}.{key}", parameter, array)
+            shared.check(f"{name}.{key}" if name else key, parameter, array)
             if key in own_changed:
                 _check_kept(parameter is not None, name, key)
                 yield parameter, array
@@ -202,8 +202,8 @@ class _Shared:
     def check(self, key: str, tensor: Any, array: np.ndarray) -> None:
         storage = _storage(tensor)
         if storage is not None:
-            place = storage.data_ptr(), tensor.storage_offset(), tensor.shape
-            other = self._arrays.setdefault(place, array)
+            where = tensor.storage_offset(), tensor.shape, tensor.stride()
+            other = self._arrays.setdefault((storage.data_ptr(), *where), array)
             _check_agrees(np.array_equal(other, array, equal_nan=True), key)
 
 
