@@ -266,6 +266,17 @@ def test_what_computes_something_else_is_no_cell(cell):
     assert tried > 10
 
 
+def test_a_sum_of_sums_is_soon_read():
+    """Its terms are 2 to the 60th."""
+    graph = Graph()
+    a = graph("MatMul", "x", graph.constant(random(IN, HIDDEN)))
+    for _ in range(60):
+        a = graph("Add", a, a)
+    model = graph.model({"y": graph("Relu", a)}, value("x", None, IN))
+    with pytest.raises(ValueError, match="must have a node LSTM, GRU or RNN, or"):
+        import_onnx(model)
+
+
 def test_a_difference_from_something_else_is_no_gru():
     model = written("GRU", "rzn", "gemm")
     (difference,) = (n for n in model.graph.node if n.op_type == "Sub")
@@ -274,6 +285,34 @@ def test_a_difference_from_something_else_is_no_gru():
         import_onnx(model)
     model.producer_name = "pytorch"
     with pytest.raises(ValueError, match=r"\. import_pytorch takes the model itself"):
+        import_onnx(model)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_gates_that_are_cut_along_another_axis_are_none(axis):
+    """Of rows from the last to the first; and of sequences that keep an axis of 1."""
+    graph, least = Graph(), np.iinfo(np.int64).min
+    of_x = graph("MatMul", "x", graph.constant(random(IN, 4 * HIDDEN, seed=1)))
+    of_h = graph("MatMul", "h", graph.constant(random(HIDDEN, 4 * HIDDEN, seed=2)))
+    a = graph("Add", of_x, of_h)
+    if axis == 0:
+        bounds = [graph.constant([n]) for n in (-1, least, 0, -1)]
+        a = graph("Slice", a, *bounds)
+    ends = [graph.constant([n * HIDDEN]) for n in range(5)]
+    along = graph.constant([max(axis, 1) if axis else -1])
+    parts = [graph("Slice", a, *pair, along) for pair in itertools.pairwise(ends)]
+    i, f, g, o = (
+        graph("Tanh" if n == 2 else "Sigmoid", part) for n, part in enumerate(parts)
+    )
+    c = graph("Add", graph("Mul", f, "c"), graph("Mul", i, g))
+    h = graph("Mul", o, graph("Tanh", c))
+    sizes = {"x": IN, "h": HIDDEN, "c": HIDDEN}
+    inputs = [value(name, 1, None, size) for name, size in sizes.items()]
+    model = graph.model({"h_n": h, "c_n": c}, *inputs)
+    if axis == 2:
+        assert import_onnx(model).cell == "lstm"
+        return
+    with pytest.raises(ValueError, match="must have a node LSTM, GRU or RNN, or"):
         import_onnx(model)
 
 
@@ -299,3 +338,27 @@ def test_a_cell_that_pytorch_exports(cell, tmp_path):
     torch.onnx.export(module, (torch.zeros(2, IN), state), tmp_path / "cell.onnx")
     net = import_onnx(tmp_path / "cell.onnx")
     assert_bitwise_equal(net.layers, import_pytorch(module).layers)
+
+
+@pytest.mark.parametrize("read", ["h", "q", "x"])
+def test_a_gru_whose_candidate_reads_another_state_is_none(read):
+    graph, sizes = Graph(), {"h": HIDDEN, "q": HIDDEN, "x": IN}
+
+    def product(of: str, seed: int) -> str:
+        weight = random(sizes[of], HIDDEN, seed=seed)
+        return graph("MatMul", of, graph.constant(weight))
+
+    z, r = (
+        graph("Sigmoid", graph("Add", product("x", n), product("h", n + 1)))
+        for n in (1, 3)
+    )
+    reset = graph("Mul", r, product(read, 5))
+    n = graph("Tanh", graph("Add", product("x", 6), reset))
+    h = graph("Add", n, graph("Mul", z, graph("Sub", "h", n)))
+    inputs = [value(name, None, size) for name, size in sizes.items()]
+    model = graph.model({"h_n": h}, *inputs)
+    if read == "h":
+        assert import_onnx(model).cell == "gru"
+        return
+    with pytest.raises(ValueError, match="must have a node LSTM, GRU or RNN, or"):
+        import_onnx(model)

@@ -169,6 +169,15 @@ def test_another_choice_between_states_is_no_mask(kind, way):
         import_onnx(model_of(kind, way))
 
 
+def test_a_mask_that_keeps_h_alone_is_none(monkeypatch):
+    ways = iter(["mask", ""])
+    one = between
+    monkeypatch.setitem(globals(), "between", lambda _, *given: one(next(ways), *given))
+    model = model_of("LSTM", "mask")
+    with pytest.raises(ValueError, match="states of the step before as they are"):
+        import_onnx(model)
+
+
 def unrolled(kind: str, follow: bool = True):
     graph, states = Graph(), ["h"]
     given = [graph.constant(array) for array in weights(kind)]
@@ -190,6 +199,21 @@ def test_an_rnn_whose_steps_follow_one_another():
     np.testing.assert_allclose(y[:, -1], wanted, rtol=0, atol=2e-6)
     with pytest.raises(ValueError, match="the model must have a node LSTM, GRU or RNN"):
         import_onnx(unrolled("RNN", follow=False))
+
+
+def test_an_rnn_whose_first_step_is_folded():
+    """Of a state of zeros nothing is left but what the second step adds."""
+    graph, h = Graph(), ""
+    kernel, recurrent, bias = map(graph.constant, weights("RNN"))
+    for t in range(3):
+        x = graph("Gather", "x", graph.constant(t), axis=0)
+        a = graph("Add", graph("MatMul", x, kernel), bias)
+        h = graph("Tanh", graph("Add", a, graph("MatMul", h, recurrent)) if h else a)
+    model = graph.model({"y": h}, value("x", 3, BATCH, IN))
+    y, _ = import_onnx(model)(X[:3].swapaxes(0, 1))
+    session = ort.InferenceSession(model.SerializeToString())
+    wanted = session.run(None, {"x": X[:3]})[0]
+    np.testing.assert_allclose(y[:, -1], wanted, rtol=0, atol=2e-6)
 
 
 # ---- other activations ---------------------------------------------------------------
@@ -256,6 +280,21 @@ def test_other_activations(activations):
     np.testing.assert_allclose(np.stack(last), wanted, rtol=0, atol=4e-6)
 
 
+@pytest.mark.parametrize("way", ["the larger alone", "one that is worked out"])
+def test_other_bounds_make_no_hard_sigmoid(way):
+    def gate(graph, a):
+        a = graph("Add", a, graph.constant(np.float32(0.5)))
+        low, high, half = (graph.constant(np.float32(n)) for n in (0, 1, 0.6))
+        if way == "the larger alone":
+            return graph("Clip", graph("Clip", a, "", half), low, high)
+        worked_out = graph("ReduceMax", "x", keepdims=0)
+        return graph("Max", graph("Clip", a, worked_out, high), low)
+
+    model = of_activations(gate, operator("Tanh"), operator("Tanh"))
+    with pytest.raises(ValueError, match="the model must have a node LSTM, GRU or RNN"):
+        import_onnx(model)
+
+
 # ---- what is not read ----------------------------------------------------------------
 
 
@@ -274,6 +313,22 @@ def test_another_recurrence_besides_is_told():
         import_onnx(both)
     (name,) = (n for n in import_onnx(model).places)
     assert import_onnx(both, name).cell == "gru"
+
+
+def test_another_recurrence_in_the_same_loop_is_told():
+    model = model_of("GRU")
+    (loop,) = (n for n in model.graph.node if n.op_type == "Loop")
+    (body,) = (a.g for a in loop.attribute)
+    body.input.append(value("q", None, HIDDEN))
+    body.node.append(helper.make_node("MatMul", ["q", "w_q"], ["of_q"]))
+    body.node.append(helper.make_node("Sin", ["of_q"], ["next_q"]))
+    weight = onnx.numpy_helper.from_array(random(HIDDEN, HIDDEN), "w_q")
+    body.initializer.append(weight)
+    body.output.insert(len(body.output) - 1, value("next_q", None, HIDDEN))
+    loop.input.append(loop.input[2])
+    loop.output.insert(len(loop.output) - 1, "last_q")
+    with pytest.raises(ValueError, match="has another recurrence, in 'loop'"):
+        import_onnx(model)
 
 
 def test_a_state_that_the_model_works_out_before_a_loop():

@@ -121,7 +121,8 @@ def _resets(
         for r, a_hn in read.pair_of(part, "Mul"):
             of_h = products(read.scope, a_hn)
             of_x = products(read.scope, [*parts[:n], *parts[n + 1 :]])
-            if len(of_h) == len(of_x) == 1 and read.inside(r):
+            are_two = len(of_h) == len(of_x) == 1
+            if are_two and read.is_same(of_h[0].input, h) and read.inside(r):
                 yield r, of_x[0], of_h[0], True
 
 

@@ -1,5 +1,6 @@
 """What a value in a graph of ONNX is a sum of: products with constant matrices."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,8 @@ from prnn_jax.convert._onnx_graph import Node, Scope, numpy_of
 
 #: What takes columns out of a value, which are those of its matrices.
 _PARTS = "Split", "Slice"
-#: Rows below those of a matrix: what takes rows as well as columns is seen by them.
-_BELOW = 3
+#: Along other axes than the last: what takes parts of these, too, is seen by them.
+_ROWS = 5
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,17 @@ def products(scope: Scope, value: str | Sequence[str]) -> list[Product]:
     return [Product(first.input, first.weight, bias, first.name), *others]
 
 
-def terms(scope: Scope, name: str) -> list[str]:
-    """What a value is the sum of."""
-    made = scope.maker(name)
-    if made is None or made[0].op_type != "Add":
-        return [name]
-    return [term for one in made[0].input for term in terms(made[1], one)]
+def terms(scope: Scope, name: str, most: int = 16) -> list[str]:
+    """What a value is the sum of; itself, if that is more than any cell's."""
+    found, todo = [], [(scope, name)]
+    while todo and len(found) + len(todo) <= most:
+        inner, one = todo.pop()
+        made = inner.maker(one)
+        if made is None or made[0].op_type != "Add":
+            found.append(one)
+        else:
+            todo += [(made[1], term) for term in reversed(made[0].input)]
+    return [name] if todo else found
 
 
 def side_by_side(parts: Sequence[Product]) -> Product:
@@ -138,16 +144,18 @@ def _columns(node: Node, whole: Product, name: str) -> Product | None:
     others = {one: node.scope.constant(one) for one in node.proto.input[1:] if one}
     if any(value is None for value in others.values()):
         return None
-    size, bias = len(whole.weight), whole.bias
-    last = np.zeros(whole.width) if bias is None else bias
-    below = np.zeros((_BELOW, whole.width))
-    block = np.concatenate([whole.weight, last[None], below]).astype(whole.weight.dtype)
-    part = node.scope.run(node.proto, {node.input(0): block, **others}, name)
-    if part is None or part.ndim != 2 or len(part) != len(block):
+    sizes = node.scope.sizes(node.input(0))
+    lead = len(sizes) - 1 if sizes else 1
+    shape = *((_ROWS,) * lead), whole.width
+    places = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    part = node.scope.run(node.proto, {node.input(0): places, **others}, name)
+    if part is None or part.ndim != len(shape) or not part.size:
         return None
-    return Product(
-        whole.input, part[:size], None if bias is None else part[size], whole.name
-    )
+    columns = part[(0,) * lead].astype(int)
+    if columns.max() >= whole.width or not np.array_equal(part, places[..., columns]):
+        return None
+    bias = None if whole.bias is None else whole.bias[columns]
+    return Product(whole.input, whole.weight[:, columns], bias, whole.name)
 
 
 def _as_row(bias: Any, width: int) -> np.ndarray | None:

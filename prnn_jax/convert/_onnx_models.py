@@ -194,7 +194,7 @@ def _chosen(found: dict[str, Node], name: Any) -> list[Layer]:
 
 def _check_all_read(found: dict[str, Node], proto: Any) -> None:
     """That a model has no recurrence besides, which is none of ours."""
-    others = unread_loops(list(_scope(proto).nodes()), found)
+    others = unread_loops(list(_scope(proto).nodes()), found.values())
     names = ", ".join(f"{one!r} ({node.proto.op_type})" for one, node in found.items())
     check(
         not others,

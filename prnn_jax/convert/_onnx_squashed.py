@@ -94,11 +94,14 @@ def _number(node: Node, position: int) -> float | None:
 def _bounds(node: Node, number: float | None) -> dict[str, float] | None:
     """Those that a Clip, a Min or a Max sets; None of other operators."""
     if node.proto.op_type == "Clip":
-        if not node.input(1):  # before version 11 of the operators
+        if len(node.proto.input) == 1:  # as before version 11 of the operators
             given = {side: node.attribute(side) for side in ("min", "max")}
-        else:
-            given = {"min": _number(node, 1), "max": _number(node, 2)}
-        return {side: bound for side, bound in given.items() if bound is not None}
+            return {side: bound for side, bound in given.items() if bound is not None}
+        places = {"min": 1, "max": 2}
+        there = {side: n for side, n in places.items() if node.input(n)}
+        bounds = {side: _number(node, n) for side, n in there.items()}
+        known = {side: bound for side, bound in bounds.items() if bound is not None}
+        return known if len(known) == len(there) else None
     side = {"Min": "max", "Max": "min"}.get(node.proto.op_type)
     if side is None or number is None or len(node.proto.input) != 2:
         return None

@@ -229,7 +229,10 @@ def _read_by(cell: Node, weight: np.ndarray) -> str | None:
 
 
 def _first_step(cell: Node, x: np.ndarray) -> list[np.ndarray]:
-    """What a written cell makes of an x and of zeros: h, and c of the LSTM."""
+    """What a written cell makes of an x and of zeros: h, and c of the LSTM.
+
+    With the usual activations; of others it is nothing that the graph makes.
+    """
     (weight,), bias = np.asarray(cell.constant(1)), cell.constant(3)
     a = x @ weight.T
     of_x, of_h = np.split(np.zeros(2 * a.shape[-1]) if bias is None else bias[0], 2)
@@ -237,8 +240,11 @@ def _first_step(cell: Node, x: np.ndarray) -> list[np.ndarray]:
         i, o, _, g = np.split(a + of_x + of_h, 4, -1)
         c = _sigmoid(i) * np.tanh(g)
         return [_sigmoid(o) * np.tanh(c), c]
+    if cell.proto.op_type == "RNN":
+        return [np.tanh(a + of_x + of_h)]
     (z, r, n), (bz, br, bn) = np.split(a + of_x, 3, -1), np.split(of_h, 3)
-    return [(1 - _sigmoid(z + bz)) * np.tanh(n + _sigmoid(r + br) * bn)]
+    reset = _sigmoid(r + br) if cell.attribute("linear_before_reset", 0) else 1.0
+    return [(1 - _sigmoid(z + bz)) * np.tanh(n + reset * bn)]
 
 
 def _sigmoid(a: np.ndarray) -> np.ndarray:
