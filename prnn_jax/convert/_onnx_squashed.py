@@ -70,15 +70,16 @@ def _hard_sigmoid(scope: Scope, name: str) -> Squashed | None:
         source = 1 if known[0] is not None else 0
         number = known[1 - source]
         new = _bounds(node, number)
-        if new is None and number is not None and node.proto.op_type == "Add":
+        if new is not None:
+            if scale <= 0 or bounds.keys() & new.keys():
+                return None
+            bounds |= {side: scale * bound + shift for side, bound in new.items()}
+        elif number is not None and node.proto.op_type == "Add":
             shift += scale * number
-        elif new is None and number is not None and node.proto.op_type == "Mul":
+        elif number is not None and node.proto.op_type == "Mul":
             scale *= number
-        elif new is None:
+        else:
             break
-        if new and (scale <= 0 or bounds.keys() & new.keys()):
-            return None
-        bounds |= {side: scale * bound + shift for side, bound in (new or {}).items()}
         name = node.input(source)
     if len(bounds) < 2 or not np.allclose([bounds["min"], bounds["max"]], [0, 1]):
         return None
