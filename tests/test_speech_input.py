@@ -97,6 +97,10 @@ def test_a_folder_behind_a_link_and_what_is_no_recording(tmp_path):
     (elsewhere / "2-1.trans.txt").write_text("b TWO\nd FOUR\n")
     found = [(c.audio.name, c.text) for c in corpora.find_clips(source)]
     assert found == [("b.wav", "TWO"), ("d.flac", "FOUR"), ("a.wav", None)]
+    (elsewhere / "b.flac").touch()  # of one name, the first is listed
+    found = [(c.audio.name, c.text) for c in corpora.find_clips(source)]
+    assert found[0] == ("b.flac", "TWO")
+    assert ("b.wav", None) in found
 
 
 def test_a_name_that_is_not_of_utf_8(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """Corpora as they lie on disks: from a path to the clips of a split."""
 
 import csv
+import itertools
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -143,15 +144,17 @@ def _seconds(value: object) -> float:
 
 
 def _librispeech(lists: Sequence[Path], within: Sequence[Path]) -> Iterator[Clip]:
-    recordings = {str(f.with_suffix("")): f for f in within if _is_recording(f)}
+    recordings: dict[str, list[Path]] = {}
+    for file in filter(_is_recording, within):
+        recordings.setdefault(str(file.with_suffix("")), []).append(file)
     for file in lists:
         for line in _read(file).split("\n"):
             name, _, text = line.strip().partition(" ")
             if name:
                 base = str(file.parent / name)
-                audio = recordings.pop(base, Path(f"{base}.flac"))
-                yield Clip(audio, text, name.split("-")[0])
-    for audio in recordings.values():  # in no list
+                of_name = recordings.get(base) or [Path(f"{base}.flac")]
+                yield Clip(of_name.pop(0), text, name.split("-")[0])
+    for audio in itertools.chain(*recordings.values()):  # in no list
         yield Clip(audio, None, audio.name.split("-")[0])
 
 
