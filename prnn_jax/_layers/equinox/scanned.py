@@ -11,7 +11,7 @@ from prnn_jax._call.options import State
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
 from prnn_jax._layers.equinox.layer import Layer
-from prnn_jax._layers.equinox.linear import LinearLayer
+from prnn_jax._layers.equinox.linear_layer import LinearLayer
 from prnn_jax._layers.equinox.stack import Stack
 
 

@@ -22,7 +22,7 @@ from prnn_jax._layers import imported
 from prnn_jax._layers.equinox.arrays import check_sequence, promoted
 from prnn_jax._layers.equinox.defined import layer_of
 from prnn_jax._layers.equinox.layer import Layer
-from prnn_jax._layers.equinox.linear import LinearLayer
+from prnn_jax._layers.equinox.linear_layer import LinearLayer
 from prnn_jax._layers.equinox.options import StackOptions
 from prnn_jax._layers.equinox.training import Training
 from prnn_jax._layers.keywords import in_its_own_name

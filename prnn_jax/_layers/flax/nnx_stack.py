@@ -18,7 +18,7 @@ from prnn_jax._layers import imported
 from prnn_jax._layers.flax import shared, shared_stack
 from prnn_jax._layers.flax.carry import CallOptions, Carry
 from prnn_jax._layers.flax.nnx_layer import Layer, layer_of
-from prnn_jax._layers.flax.nnx_linear import LinearLayer
+from prnn_jax._layers.flax.nnx_linear_layer import LinearLayer
 from prnn_jax._layers.flax.nnx_shared import (
     Rngs,
     StackOptions,
