@@ -1,4 +1,4 @@
-// Recurrences without a product in a step, element by element (IndRNN, minGRU, SRU, RG-LRU):
+// Recurrences without a product in a step, element by element (IndRNN, minGRU, SRU, RG-LRU, LRU):
 //   y[s] = f(a[s] y[s - 1] + b[s])
 // of `rows` independent ones, each of `width` elements. State between the steps is float, whatever
 // the arrays are.
@@ -18,6 +18,9 @@ struct ElementwiseRecurrence {
   // A step's a is that of the step before, as its gradient needs it; of the first, 1.
   bool is_shifted;
   bool is_linear;  // f(v) = v
+  // Two elements side by side are one number, its real and its imaginary part: in all arrays, of
+  // float32, of a linear recurrence.
+  bool is_complex;
   AnyActivation f;
   const void *a, *b, *y_0;  // b: [rows, steps, width]; y_0: [rows, width]
   void* y;                  // as b

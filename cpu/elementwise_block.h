@@ -8,12 +8,33 @@
 namespace prnn::PRNN_ISA {
 
 // a y + b; of an a of 0, b alone: a y that is infinite or no number does not pass a reset.
-PRNN_HD Simd next(Simd a, Simd y, Simd b) {
-  return select(a == Simd(0.0f), b, Simd{multiply_add(a.v, y.v, b.v)});
-}
+struct OfReals {
+  PRNN_HD static Simd next(Simd a, Simd y, Simd b) {
+    return select(a == Simd(0.0f), b, Simd{multiply_add(a.v, y.v, b.v)});
+  }
+};
+struct OfComplex {
+  PRNN_HD static Simd next(Simd a, Simd y, Simd b) {
+    const Simd real = both(a, [](int n) { return n & ~1; });
+    const Simd imaginary = both(a, [](int n) { return n | 1; });
+    const Simd turned = both(y, [](int n) { return n ^ 1; });
+    IntVector signs;
+    for (int n = 0; n < kWidth; ++n) signs[n] = n % 2 == 0 ? INT32_MIN : 0;
+    const Simd i_times_y = from_bits(bits(turned) ^ signs);
+    const FloatVector sum = multiply_add(imaginary.v, i_times_y.v, b.v);
+    const Mask is_zero{(real == Simd(0.0f)).v & (imaginary == Simd(0.0f)).v};
+    return select(is_zero, b, Simd{multiply_add(real.v, y.v, sum)});
+  }
+
+ private:
+  template <class From>
+  PRNN_HD static Simd both(Simd parts, From from) {
+    return shuffle(parts.v, parts.v, from);
+  }
+};
 
 // All steps of elements [first, end) of a row.
-template <class T, class F>
+template <class T, class Numbers, class F>
 void recur(const ElementwiseRecurrence& p, std::int64_t row, std::int64_t first, std::int64_t end,
            const F& f) {
   alignas(64) float state[kMostElements + kWidth];
@@ -35,7 +56,7 @@ void recur(const ElementwiseRecurrence& p, std::int64_t row, std::int64_t first,
     each([&](std::int64_t n, Io<T> io) __attribute__((always_inline)) {
       Simd v = whole.load(state + (n - first));
       const Simd added = io.load(b + at + n);
-      v = factors == nullptr ? v + added : next(io.load(factors + n), v, added);
+      v = factors == nullptr ? v + added : Numbers::next(io.load(factors + n), v, added);
       v = f(v);
       whole.store(state + (n - first), v);
       io.store(y + at + n, v);
@@ -45,12 +66,14 @@ void recur(const ElementwiseRecurrence& p, std::int64_t row, std::int64_t first,
 
 inline void recur_elements(const ElementwiseRecurrence& p, std::int64_t row, std::int64_t first,
                            std::int64_t end) {
+  const auto linear = [](Simd v) __attribute__((always_inline)) { return v; };
+  if (p.is_complex) return recur<float, OfComplex>(p, row, first, end, linear);
   visit(p.dtype, [&](auto value) {
     using T = decltype(value);
     if (p.is_linear)
-      recur<T>(p, row, first, end, [](Simd v) __attribute__((always_inline)) { return v; });
+      recur<T, OfReals>(p, row, first, end, linear);
     else
-      recur<T>(p, row, first, end, p.f);
+      recur<T, OfReals>(p, row, first, end, p.f);
   });
 }
 

@@ -14,25 +14,34 @@ struct Linear {
   PRNN_DEVICE float operator()(float v) const { return v; }
 };
 
-template <ElementwisePart kPart, class T, int kWide, class F>
+template <ElementwisePart kPart, class T, int kWide, class Numbers, class F>
 __global__ void __launch_bounds__(kElementwiseThreads)
     elementwise(const __grid_constant__ ElementwiseTask task, const F f) {
-  ElementwiseThread<kPart, T, kWide, F>(task, f).run();
+  ElementwiseThread<kPart, T, kWide, Numbers, F>(task, f).run();
 }
 
 // Calls g(kernel, f) for each kernel of a call, in their order, until one fails.
+template <class T, int kWide, class Numbers = Reals<kWide>, class G>
+cudaError_t each_linear_kernel(int chunks, G&& g) {
+  using enum ElementwisePart;
+  if (chunks == 1) return g(&elementwise<kAll, T, kWide, Numbers, Linear>, Linear{});
+  if (const cudaError_t e = g(&elementwise<kCarries, T, kWide, Numbers, Linear>, Linear{}))
+    return e;
+  return g(&elementwise<kFromThem, T, kWide, Numbers, Linear>, Linear{});
+}
 template <class T, int kWide, class G>
 cudaError_t each_kernel(const ElementwiseRecurrence& p, int chunks, G&& g) {
-  using enum ElementwisePart;
-  if (!p.is_linear) return g(&elementwise<kAll, T, kWide, AnyActivation>, p.f);
-  if (chunks == 1) return g(&elementwise<kAll, T, kWide, Linear>, Linear{});
-  if (const cudaError_t e = g(&elementwise<kCarries, T, kWide, Linear>, Linear{})) return e;
-  return g(&elementwise<kFromThem, T, kWide, Linear>, Linear{});
+  if (p.is_linear) return each_linear_kernel<T, kWide>(chunks, g);
+  return g(&elementwise<ElementwisePart::kAll, T, kWide, Reals<kWide>, AnyActivation>, p.f);
 }
 
 // The same of any dtype: two numbers of 16 bits at once, where rows are made of such pairs.
 template <class G>
 cudaError_t each_kernel(const ElementwiseRecurrence& p, int chunks, int& wide, G&& g) {
+  if (p.is_complex) {
+    wide = 2;
+    return each_linear_kernel<float, 2, ComplexNumber>(chunks, g);
+  }
   return visit(p.dtype, [&](auto value) {
     using T = decltype(value);
     wide = sizeof(T) == 2 && p.width % 2 == 0 ? 2 : 1;

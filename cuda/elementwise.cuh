@@ -41,7 +41,68 @@ PRNN_DEVICE void elementwise_store(float v, Float16& to) {
   to.bits = static_cast<std::uint16_t>(ptx::cvt_rn_f16x2(v, 0.0f));
 }
 
-template <ElementwisePart kPart, class T, int kWide, class F>
+// What a thread's elements are: kWide real numbers, or the two parts of a complex one.
+template <int kWide>
+struct Reals {
+  using Values = float[kWide];
+
+  PRNN_DEVICE static float one(int) { return 1.0f; }
+  // y = a y + b; of an a of 0, b alone: a y that is infinite or no number does not pass a reset.
+  PRNN_DEVICE static void next(const Values& a, Values& y, const Values& b) {
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) y[n] = a[n] == 0.0f ? b[n] : fmaf(a[n], y[n], b[n]);
+  }
+  // The same of a product of many factors, which may be infinite: zero times it is not NaN in
+  // steps.
+  PRNN_DEVICE static void carry(const Values& a, Values& y, const Values& b) {
+#pragma unroll
+    for (int n = 0; n < kWide; ++n)
+      y[n] = a[n] == 0.0f || y[n] == 0.0f ? b[n] : fmaf(a[n], y[n], b[n]);
+  }
+  // all *= a; 0 only if one of the factors is, however small.
+  PRNN_DEVICE static void multiply(Values& all, const Values& a) {
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) {
+      const bool has_zero = all[n] == 0.0f || a[n] == 0.0f;
+      all[n] *= a[n];
+      if (all[n] == 0.0f || has_zero) all[n] = has_zero ? 0.0f : kLeast;
+    }
+  }
+  static constexpr float kLeast = 0x1p-149f;
+};
+struct ComplexNumber {
+  using Values = float[2];
+
+  PRNN_DEVICE static float one(int part) { return part == 0 ? 1.0f : 0.0f; }
+  PRNN_DEVICE static void next(const Values& a, Values& y, const Values& b) {
+    const Values before = {y[0], y[1]};
+    y[0] = b[0], y[1] = b[1];
+    if (!is_zero(a)) add_product(y, a, before);
+  }
+  PRNN_DEVICE static void carry(const Values& a, Values& y, const Values& b) {
+    if (is_zero(y))
+      y[0] = b[0], y[1] = b[1];
+    else
+      next(a, y, b);
+  }
+  PRNN_DEVICE static void multiply(Values& all, const Values& a) {
+    const bool has_zero = is_zero(all) || is_zero(a);
+    const Values before = {all[0], all[1]};
+    all[0] = all[1] = 0.0f;
+    if (has_zero) return;
+    add_product(all, a, before);
+    if (is_zero(all)) all[0] = Reals<1>::kLeast;
+  }
+
+ private:
+  PRNN_DEVICE static bool is_zero(const Values& v) { return v[0] == 0.0f && v[1] == 0.0f; }
+  PRNN_DEVICE static void add_product(Values& sum, const Values& a, const Values& b) {
+    sum[0] = fmaf(a[0], b[0], fmaf(-a[1], b[1], sum[0]));
+    sum[1] = fmaf(a[0], b[1], fmaf(a[1], b[0], sum[1]));
+  }
+};
+
+template <ElementwisePart kPart, class T, int kWide, class Numbers, class F>
 class ElementwiseThread {
  public:
   // F makes y of a y + b.
@@ -77,7 +138,7 @@ class ElementwiseThread {
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
       y_[n] = kPart == ElementwisePart::kCarries ? 0.0f : elementwise_load(y_0.v[n]);
-      factor_[n] = 1.0f;
+      factor_[n] = Numbers::one(n);
     }
     if constexpr (kPart == ElementwisePart::kFromThem) take_over(chunk);
   }
@@ -86,12 +147,13 @@ class ElementwiseThread {
 #pragma unroll 8
     for (int before = 0; before < chunk; ++before) {
       const std::int64_t from = before * task_.of.elements() + element_;
+      float factor[kWide], sum[kWide];
 #pragma unroll
       for (int n = 0; n < kWide; ++n) {
-        const float factor = task_.factor[from + n], sum = task_.sum[from + n];
-        // A product of many factors may be infinite; zero times it is not NaN in steps.
-        y_[n] = y_[n] == 0.0f ? sum : next(factor, y_[n], sum);
+        factor[n] = task_.factor[from + n];
+        sum[n] = task_.sum[from + n];
       }
+      Numbers::carry(factor, y_, sum);
     }
   }
 
@@ -136,27 +198,22 @@ class ElementwiseThread {
 
   PRNN_DEVICE void step(std::int64_t s, const Step& given) {
     const ElementwiseRecurrence& p = task_.of;
+    float a[kWide], b[kWide];
+#pragma unroll
+    for (int n = 0; n < kWide; ++n) {
+      a[n] = p.is_shifted && s == 0 ? Numbers::one(n) : elementwise_load(given.a.v[n]);
+      b[n] = elementwise_load(given.b.v[n]);
+    }
+    Numbers::next(a, y_, b);
+    if constexpr (kPart == ElementwisePart::kCarries) Numbers::multiply(factor_, a);
     Values y;
 #pragma unroll
     for (int n = 0; n < kWide; ++n) {
-      const float a = p.is_shifted && s == 0 ? 1.0f : elementwise_load(given.a.v[n]);
-      const float v = f_(next(a, y_[n], elementwise_load(given.b.v[n])));
-      if constexpr (kPart == ElementwisePart::kCarries) factor_[n] = product(factor_[n], a);
-      y_[n] = v;
-      elementwise_store(v, y.v[n]);
+      y_[n] = f_(y_[n]);
+      elementwise_store(y_[n], y.v[n]);
     }
     if constexpr (kPart != ElementwisePart::kCarries)
       *reinterpret_cast<Values*>(static_cast<T*>(p.y) + place(s)) = y;
-  }
-
-  // a y + b; of an a of 0, b alone: a y that is infinite or no number does not pass a reset.
-  PRNN_DEVICE static float next(float a, float y, float b) { return a == 0.0f ? b : fmaf(a, y, b); }
-  // Of factors; 0 only if one of them is, however small.
-  PRNN_DEVICE static float product(float all, float a) {
-    constexpr float kLeast = 0x1p-149f;
-    if (all == 0.0f || a == 0.0f) return 0.0f;
-    const float out = all * a;
-    return out == 0.0f ? kLeast : out;
   }
 
   // Of step s, in the order of processing, in a sequence.
@@ -171,7 +228,7 @@ class ElementwiseThread {
   const ElementwiseTask& task_;
   const F f_;
   std::int64_t element_, sequence_;  // in y_0, and of step 0 in b
-  Values constant_;
+  Values constant_{};
   float y_[kWide], factor_[kWide];
 };
 

@@ -256,7 +256,7 @@ def assert_as_accurate_as(ours, of_scan, exact, dtype: str) -> None:
     for name, value in ours.items():
         largest = np.max(np.abs(exact[name]), initial=0)
         error, bound = (error_of(v, exact[name]) for v in (value, of_scan[name]))
-        assert np.isfinite(np.asarray(value, np.float32)).all(), name
+        assert jnp.isfinite(value).all(), name
         assert error <= 2 * bound + 4 * epsilon * largest, (
             f"{name}: error {error:.3g}, the scan's in {dtype} is {bound:.3g} "
             f"(largest value {largest:.3g})"

@@ -68,10 +68,11 @@ def arrays(rows: int, steps: int, width: int, dtype: str, *, constant: bool):
     random = np.random.default_rng(rows + 7 * steps + width)
     sizes = (rows, width) if constant else (rows, steps, width)
     a = random.uniform(-1, 1, sizes)
-    b = random.standard_normal((rows, steps, width))
-    return tuple(
-        jnp.asarray(v, dtype) for v in (a, b, random.standard_normal((rows, width)))
-    )
+    b, y_0 = map(random.standard_normal, ((rows, steps, width), (rows, width)))
+    if dtype == "complex64":
+        a = a * np.exp(1j * random.uniform(0, 6, sizes))
+        b, y_0 = (v * (0.6 + 0.8j) for v in (b, y_0))
+    return tuple(jnp.asarray(v, dtype) for v in (a, b, y_0))
 
 
 def recur(how: elementwise.Elementwise, given):
@@ -80,7 +81,7 @@ def recur(how: elementwise.Elementwise, given):
 
 @pytest.mark.parametrize("of", [1, 4], ids=["whole", "chunks"])
 @pytest.mark.parametrize("constant", [False, True], ids=["gates", "constant"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "complex64"])
 def test_is_the_scan(dtype, constant, of, cuda, chunks):
     """Rows of an even and an odd number of elements; 45 steps are chunks of 16."""
     chunks(of)
@@ -96,9 +97,8 @@ def test_is_the_scan(dtype, constant, of, cuda, chunks):
             y = recur(how, given)
             scan = elementwise._by_scan(how, *given)
             with float64():
-                exact = elementwise._by_scan(
-                    how, *(v.astype(jnp.float64) for v in given)
-                )
+                wide = jnp.complex128 if dtype == "complex64" else jnp.float64
+                exact = elementwise._by_scan(how, *(v.astype(wide) for v in given))
                 exact = np.asarray(exact)
             assert_as_accurate_as({"y": y}, {"y": scan}, {"y": exact}, dtype)
     if hasattr(cuda, "ran"):

@@ -46,7 +46,7 @@ def _with_message(through: str, instead: list[str], tree):
 
 
 def _guarded(x: Array, message: str) -> Array:
-    if not jax.numpy.issubdtype(x.dtype, jax.numpy.floating):
+    if not jax.numpy.issubdtype(x.dtype, jax.numpy.inexact):
         return x
     return _identity.bind(x, message=message)
 

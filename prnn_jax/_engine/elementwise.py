@@ -1,9 +1,10 @@
 """Recurrences without a product in a step, `y[s] = f(a[s] y[s - 1] + b[s])`.
 
-Arrays are `[rows, time, width]`, one row for each of a batch; `a` may be
-`[rows, width]`, the same at all steps. One native call runs them on a CPU or a GPU
-(`cuda/elementwise.cuh`); elsewhere a linear one is an associative scan, any other a
-`lax.scan`. All derivatives are such recurrences again, and what is parallel in time.
+Arrays are `[rows, time, width]`, one row for each of a batch, and may be complex if it
+is linear; `a` may be `[rows, width]`, the same at all steps. One native call runs them
+on a CPU or a GPU (`cuda/elementwise.cuh`); elsewhere a linear one is an associative
+scan, any other a `lax.scan`. All derivatives are such recurrences again, and what is
+parallel in time.
 """
 
 import functools
@@ -172,7 +173,8 @@ def _on_devices(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
 
 
 def _by_platform(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
-    functions = {p: _ENGINES[p] for p in ffi.PLATFORMS if b.dtype.name in DTYPES[p]}
+    dtype = of_parts(b.dtype).name
+    functions = {p: _ENGINES[p] for p in ffi.PLATFORMS if dtype in DTYPES[p]}
     if not functions:
         return _anywhere(how, b, a, y_0)
     if how.implementation != "native":
@@ -189,6 +191,7 @@ def _on_gpu(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
     of = b.shape, b.dtype, gpu.target_device()
     plan = cuda_plan(how, *of, constant=a.ndim == 2)
     rows, _, width = b.shape
+    width *= _parts(b.dtype)
     # An array without elements would be none to XLA's FFI.
     floats = max(plan["floats_per_element"], 1)
     results = _like(b), _like(b, (rows, width, floats), jnp.float32)
@@ -221,9 +224,18 @@ def cuda_plan(
       constant: whether `a` is the same at all steps.
     """
     rows, steps, width = (n if isinstance(n, int) else 1 for n in shape)
-    value_bytes = jnp.dtype(dtype).itemsize
-    of = value_bytes, rows, steps, width, constant, how.f is None
+    value_bytes = of_parts(dtype).itemsize
+    of = value_bytes, rows, steps, width * _parts(dtype), constant, how.f is None
     return native.cuda_elementwise_plan(*of, device)
+
+
+def of_parts(dtype: Any) -> np.dtype:
+    """The dtype of the two parts of complex numbers; that of real ones itself."""
+    return jnp.finfo(dtype).dtype
+
+
+def _parts(dtype: Any) -> int:
+    return jnp.dtype(dtype).itemsize // of_parts(dtype).itemsize
 
 
 def _attributes(how: Elementwise, b: Array, a: Array) -> dict[str, Any]:

@@ -5,12 +5,14 @@ from typing import Any, Literal
 import jax.numpy as jnp
 
 from prnn_jax._cells.activations import applied
-from prnn_jax._engine.elementwise import Elementwise, cuda_plan
+from prnn_jax._engine.elementwise import Elementwise, cuda_plan, of_parts
 from prnn_jax._engine.plan import no_engine
 from prnn_jax._given.checks import check
 
 #: The functions that are a layer with such a recurrence.
-LinearCellName = Literal["min_gru", "min_lstm", "rg_lru", "sru", "qrnn", "indrnn"]
+LinearCellName = Literal[
+    "min_gru", "min_lstm", "rg_lru", "lru", "sru", "qrnn", "indrnn"
+]
 #: And all that are such recurrences.
 LinearName = Literal["linear_recurrence", LinearCellName]
 
@@ -60,7 +62,9 @@ def linear_cuda_plan(
     name: LinearName, shape: tuple[int, int, int], dtype: Any, device: dict[str, Any]
 ) -> dict[str, Any]:
     """What a GPU does of such a function's steps, rows, steps and units by shape."""
-    constant = name == "indrnn"
+    constant = name in ("indrnn", "lru")
+    if name == "lru":
+        dtype = jnp.complex64
     return cuda_plan(_how(name), shape, dtype, device, constant=constant)
 
 
@@ -70,7 +74,7 @@ def engine_of(
     """("native", "associative_scan" or "scan", the reason)."""
     if how.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
-    reason = no_engine(dtype, platform, is_elsewhere=is_elsewhere)
+    reason = no_engine(of_parts(dtype), platform, is_elsewhere=is_elsewhere)
     if not reason:
         described = jnp.dtype(dtype).name
         return "native", f"there is a native engine for {platform} and {described}"

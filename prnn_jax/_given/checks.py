@@ -100,28 +100,29 @@ def as_numpy(name: str, value: Any) -> str:
     return f"jnp.asarray(numpy.asarray({name}))"
 
 
-def array(op: str, name: str, value) -> Array:
-    """`value`, which must be an array of floats."""
+def array(op: str, name: str, value, *, or_complex: bool = False) -> Array:
+    """`value`, which must be an array of floats, or of complex numbers."""
     is_array(op, name, value)
+    is_complex = jnp.issubdtype(value.dtype, jnp.complexfloating)
     check(
-        not jnp.issubdtype(value.dtype, jnp.complexfloating),
-        f"{op}: {name} must be real, got {value.dtype}; jax.lax.associative_scan runs "
-        "linear recurrences of complex numbers.",
+        or_complex or not is_complex,
+        f"{op}: {name} must be real, got {value.dtype}; of complex numbers are "
+        "prnn_jax.linear_recurrence and, inside, prnn_jax.lru.",
     )
     check(
-        jnp.issubdtype(value.dtype, jnp.floating),
+        is_complex or jnp.issubdtype(value.dtype, jnp.floating),
         f"{op}: {name} must have a floating dtype, got {value.dtype}; "
         f"convert it, e.g. {name}.astype(jnp.float32).",
     )
     return value
 
 
-def jax_array(op: str, name: str, value) -> Array:
-    """An array of floats as JAX's, and of its dtypes: NumPy's float64 may be float32.
+def jax_array(op: str, name: str, value, *, or_complex: bool = False) -> Array:
+    """An array as JAX's, and of its dtypes: NumPy's float64 may be float32.
 
     So a call means the same whether it is traced or closes over NumPy's arrays.
     """
-    return jnp.asarray(array(op, name, value))
+    return jnp.asarray(array(op, name, value, or_complex=or_complex))
 
 
 def canonical(tree):

@@ -41,13 +41,14 @@ def linear_recurrence(
 
     .. math:: h_t = a_t h_{t-1} + b_t
 
-    What minGRU, minLSTM, SRU, QRNN, RG-LRU and diagonal state space models of real
-    numbers are, once their gates are made, which for all steps is done at once. On a
-    CPU it takes one pass over the arrays, on a GPU one or two; elsewhere it is a
+    What minGRU, minLSTM, SRU, QRNN, RG-LRU, LRU and diagonal state space models such as
+    S5 are, once their gates are made, which for all steps is done at once. On a CPU it
+    takes one pass over the arrays, on a GPU one or two; elsewhere it is a
     `jax.lax.associative_scan`. The state is float32 between the steps of 16-bit arrays.
 
     Args:
-      a: `[*batch, time, features]`, or `[features]`, the same at all steps.
+      a: `[*batch, time, features]`, or `[features]`, the same at all steps; real or
+        complex, as all arrays.
       b: `[*batch, time, features]`.
       h_0: `[*batch, features]`; zeros if not given.
       lengths: `[*batch]`, how many steps of each row count, from its beginning, as in
@@ -61,7 +62,7 @@ def linear_recurrence(
       reverse: from the last step to the first.
       time_major: a, b, h, mask and resets are `[time, *batch, ...]`.
       implementation: "native", "scan" (`lax.scan`), or None: native in float32,
-        bfloat16 and float16, an associative scan elsewhere.
+        bfloat16, float16 and complex64, an associative scan elsewhere.
 
     Returns:
       h `[*batch, time, features]`, and the last h `[*batch, features]`.

@@ -102,10 +102,10 @@ class Given:
     def of(
         cls, op: str, a, b, h_0, *, time_major, of_a: str, of_b: str, of_h: str = "h_0"
     ) -> "Given":
-        a, b = checks.jax_array(op, of_a, a), checks.jax_array(op, of_b, b)
+        a, b = (_number(op, name, x) for name, x in ((of_a, a), (of_b, b)))
         arrays = {of_a: a, of_b: b}
         if h_0 is not None:
-            h_0 = arrays[of_h] = checks.jax_array(op, of_h, h_0)
+            h_0 = arrays[of_h] = _number(op, of_h, h_0)
         checks.same_dtype(op, arrays)
         steps = Steps.of(op, of_b, b, "features", time_major)
         names = ", ".join((*steps.names, "features"))
@@ -128,6 +128,10 @@ class Given:
         if self.h_0 is not None:
             return self.h_0
         return jnp.zeros(self.state_shape, self.b.dtype)
+
+
+def _number(op: str, name: str, value: Any) -> Array:
+    return checks.jax_array(op, name, value, or_complex=True)
 
 
 # ---- the input -----------------------------------------------------------------------
@@ -227,7 +231,7 @@ class LinearControls(NamedTuple):
             resets = jnp.asarray(resets)
             checks.shape(op, "resets", resets, steps.names, steps.sizes)
         if reset_to is not None:
-            reset_to = checks.jax_array(op, "reset_to", reset_to)
+            reset_to = _number(op, "reset_to", reset_to)
             checks.same_dtype(op, {"h_0": given.b, "reset_to": reset_to})
             names = ("*batch", "features")
             checks.shape(op, "reset_to", reset_to, names, given.state_shape)

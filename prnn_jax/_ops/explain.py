@@ -13,7 +13,7 @@ from prnn_jax._call.options import Options
 from prnn_jax._cells.activations import GivenActivation, GivenActivations
 from prnn_jax._cells.clip import Clip
 from prnn_jax._cells.table import AnyCell, check_cell_name
-from prnn_jax._engine import ffi, gpu, input_projection
+from prnn_jax._engine import elementwise, ffi, gpu, input_projection
 from prnn_jax._engine.cores import cores
 from prnn_jax._engine.linear_plan import LinearName, linear_cuda_plan, linear_engine
 from prnn_jax._engine.modules import missing, native
@@ -59,7 +59,7 @@ def explain(
       groups: independent recurrences in the call: 2 for a bidirectional layer.
       layers: of a stack that has nothing but the layers; on a GPU they may run at once,
         which PRNN_CUDA_STACKS=1 allows.
-      dtype: of the arrays.
+      dtype: of the arrays; complex only of "linear_recurrence".
       reset_after: of the GRU.
       activation: as in the cell's own function.
       gate_activation: as in `lstm` and `gru`.
@@ -104,8 +104,9 @@ def explain(
         f"{proj_size}.",
     )
     dtype = checks.dtype("explain", dtype)
+    kinds = jnp.inexact if cell == "linear_recurrence" else jnp.floating
     checks.check(
-        jnp.issubdtype(dtype, jnp.floating),
+        jnp.issubdtype(dtype, kinds),
         f"explain: dtype must be a floating one, such as jnp.float32, got {dtype}.",
     )
     for name, given in (("platform", platform), ("device", device)):
@@ -123,7 +124,8 @@ def explain(
         )
     platform = platform or checks.platform()
     if linear:
-        takes_it = not (missing or peepholes) and dtype.name in gpu.DTYPES
+        parts = elementwise.of_parts(dtype).name
+        takes_it = not (missing or peepholes) and parts in gpu.DTYPES
         if lowered_as(platform) == "cuda" and takes_it:
             return _linear_on_cuda(linear, sizes, dtype, platform, device)
         engine, reasons = linear_engine(linear, dtype, platform, peepholes=peepholes)
