@@ -23,6 +23,8 @@ WITHOUT_CLUSTERS = "*-grid*-H? *-grid*-H?? *-block*-H? *-block*-H??"
 
 pytestmark = pytest.mark.skipif(NVCC is None, reason="needs nvcc (CUDA 12.8 or later)")
 INTERPRETER = ROOT / "tests/ptx_interpreter"
+#: Calls of these reach a program's own, and none is worked out by the compiler.
+OWN_MATH = tuple(f"-fno-builtin-{name}" for name in ("expf", "tanhf", "log1pf"))
 
 
 def ptx(source: Path, architecture: str, *options: str) -> Path:
@@ -47,9 +49,7 @@ def math() -> Path:
 
 def check(number: str) -> Path:
     """The program with all instances of a number format."""
-    # Calls of these reach the program's own, and none is worked out by the compiler.
-    own = (f"-fno-builtin-{name}" for name in ("expf", "tanhf", "log1pf"))
-    options = "-O1", "-g0", f'-DPRNN_COMPILED="*-{number}-*"', *own
+    options = "-O1", "-g0", f'-DPRNN_COMPILED="*-{number}-*"', *OWN_MATH
     paths = *(ROOT / f"cuda/{name}.cc" for name in ("planner", "devices")), SOURCE
     interpreter = compiled(INTERPRETER, "plain")
     return build("plain", "check_ptx", *options, *paths, interpreter)
@@ -94,6 +94,21 @@ def test_equals_the_sources(architecture, number, cases):
     exchanges = re.findall(r"\.entry \S+recurrence\S+ExchangeE(\d)E", text.read_text())
     empty = exchanges.count("1") if architecture == "80" else 0  # it has no clusters
     assert len(ran(report)) == len(exchanges) - empty > 0
+
+
+def test_elementwise_kernels_equal_the_sources():
+    """Of recurrences without a product in a step: every kernel has run."""
+    text = ptx(ROOT / "cuda/elementwise.cu", "90a")
+    source = ROOT / "tests/native/check_elementwise_ptx.cc"
+    planner = (ROOT / f"cuda/{name}.cc" for name in ("elementwise_plan", "devices"))
+    interpreter = compiled(INTERPRETER, "plain")
+    options = "-O1", "-g0", *OWN_MATH, *planner
+    program = build("plain", "check_elementwise_ptx", *options, source, interpreter)
+    done = ran_once(program, text, math(), timeout_s=TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran, of_all = re.search(r"(\d+) of (\d+) kernels", done.stdout).groups()
+    assert ran == of_all
+    assert int(ran) > 10
 
 
 def test_functions_are_as_exact_as_documented():

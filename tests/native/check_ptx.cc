@@ -18,6 +18,7 @@
 
 #include "native/cuda_cases.h"
 #include "native/cuda_data.h"
+#include "native/device_math.h"
 #include "ptx_interpreter/interpreter.h"
 
 namespace prnn {
@@ -26,28 +27,6 @@ namespace {
 using interpreter::Entry;
 using interpreter::Fma;
 using interpreter::Program;
-
-// The device's functions, which the sources take here in place of the C library's.
-struct DeviceMath {
-  explicit DeviceMath(const std::string& path)
-      : program(path),
-        expf(program.decode("device_expf")),
-        tanhf(program.decode("device_tanhf")),
-        log1pf(program.decode("device_log1pf")) {}
-  Program program;
-  Entry expf, tanhf, log1pf;
-};
-const DeviceMath* math = nullptr;
-
-float call(const Entry& function, float x, Fma fma = Fma::kRoundsTwice) {
-  float result = 0;
-  const struct {
-    float* to;
-    float x;
-  } parameters{&result, x};
-  interpreter::run(function, &parameters, fma);
-  return result;
-}
 
 // The largest error of a function, in units of float's spacing at the result.
 double worst_error(const Entry& function, double (*exact)(double), double from, double to) {
@@ -165,13 +144,6 @@ std::string run_case(const Case& c, const Plan& plan, Runs& runs) {
 
 }  // namespace
 }  // namespace prnn
-
-// In place of the C library's.
-extern "C" {
-float expf(float x) { return prnn::call(prnn::math->expf, x); }
-float tanhf(float x) { return prnn::call(prnn::math->tanhf, x); }
-float log1pf(float x) { return prnn::call(prnn::math->log1pf, x); }
-}
 
 int main(int argc, char** argv) {
   if (argc < 3) return 2;
