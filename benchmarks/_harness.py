@@ -173,7 +173,7 @@ def check_agreement(what: str, candidates: Candidates, tolerance: float) -> floa
 def _difference(value: np.ndarray, expected: np.ndarray) -> float:
     if value.shape != expected.shape:
         return math.inf
-    expected = expected.astype(np.float64)
+    expected = expected.astype(np.result_type(expected, np.float64))
     error = float(np.linalg.norm((value - expected).ravel()))
     return error / norm if (norm := float(np.linalg.norm(expected.ravel()))) else error
 

@@ -2,8 +2,8 @@
 
 An LSTM with a projection of h: ours, `lax.scan` and PyTorch (if installed, in the same
 process with as many threads). Cells with layer norm: ours and `lax.scan`. Elementwise
-recurrences: ours, `lax.scan`, `lax.associative_scan`, and a sum of two arrays, which
-moves as many bytes. In turns.
+recurrences, of real and of complex numbers: ours, `lax.scan`, `lax.associative_scan`,
+and a sum of two arrays, which moves as many bytes. In turns.
 Run as `python -m benchmarks.cells`.
 """
 
@@ -113,11 +113,15 @@ def _torch(params: prnn_jax.Params, x: np.ndarray, mode: str) -> Callable[[], ob
     return forward if mode == "forward" else train
 
 
-def elementwise(shape: tuple[int, int, int], mode: str) -> harness.Candidates:
+def elementwise(
+    dtype: str, shape: tuple[int, int, int], mode: str
+) -> harness.Candidates:
     """Calls of a linear recurrence, or gradients of a and b."""
     random = np.random.default_rng(0)
-    a = jnp.asarray(random.uniform(0.5, 1, shape), jnp.float32)
-    b = jnp.asarray(random.standard_normal(shape), jnp.float32)
+    a, b = random.uniform(0.5, 1, shape), random.standard_normal(shape)
+    if dtype == "complex64":
+        a = a * np.exp(1j * random.uniform(0, 6, shape))
+    a, b = (jnp.asarray(v, dtype) for v in (a, b))
 
     def associative(a, b):
         def join(first, second):
@@ -131,7 +135,10 @@ def elementwise(shape: tuple[int, int, int], mode: str) -> harness.Candidates:
 
     def candidate(y: Callable) -> Callable[[], object]:
         def gradient(a, b):
-            return jax.grad(lambda *args: jnp.sum(y(*args) ** 2), (0, 1))(a, b)
+            def loss(*args):
+                return jnp.sum(jnp.abs(y(*args)) ** 2)
+
+            return jax.grad(loss, (0, 1))(a, b)
 
         run = jax.jit(y if mode == "forward" else gradient)
         return lambda: run(a, b)
@@ -144,8 +151,11 @@ def elementwise(shape: tuple[int, int, int], mode: str) -> harness.Candidates:
 KINDS: dict[str, tuple[Callable, list]] = {
     "projected": (projected, PROJECTED),
     "normed": (normed, NORMED),
-    "elementwise": (elementwise, ELEMENTWISE),
+    "elementwise": (functools.partial(elementwise, "float32"), ELEMENTWISE),
+    "complex": (functools.partial(elementwise, "complex64"), ELEMENTWISE),
 }
+#: Recurrences of these dtypes: a sum of two such arrays is timed, too.
+WITHOUT_PRODUCT = {"elementwise": "float32", "complex": "complex64"}
 
 
 def measure(kind: str, shape: tuple, mode: str, budget_s: float) -> dict:
@@ -153,11 +163,11 @@ def measure(kind: str, shape: tuple, mode: str, budget_s: float) -> dict:
     make = KINDS[kind][0]
     runs = make(shape, mode)
     seen = runs
-    if kind != "elementwise" and mode == "train":  # others' have other shapes
+    if kind not in WITHOUT_PRODUCT and mode == "train":  # others' have other shapes
         seen = {name: functools.partial(_first, run) for name, run in runs.items()}
     difference = harness.check_agreement(f"{kind} {shape} {mode}", seen, TOLERANCE)
-    if kind == "elementwise" and mode == "forward":
-        a, b = (jnp.ones(shape) for _ in range(2))
+    if kind in WITHOUT_PRODUCT and mode == "forward":
+        a, b = (jnp.ones(shape, WITHOUT_PRODUCT[kind]) for _ in range(2))
         add = jax.jit(jnp.add)
         jax.block_until_ready(add(a, b))
         runs[SUM] = lambda: add(a, b)
@@ -207,6 +217,7 @@ def table(results: dict) -> str:
             "projected": "LSTM {} to {}, batch {}, time {}",
             "normed": "{} with layer norm, {} units, batch {}, time {}",
             "elementwise": "linear, batch {}, time {}, {} features",
+            "complex": "linear, batch {}, time {}, {} complex features",
         }[point["kind"]]
         ratios = [point["ratio"].get(name) for name in names]
         return [
