@@ -28,6 +28,7 @@ from prnn_jax._linear.functions import (
     min_gru,
     min_lstm,
 )
+from prnn_jax._linear.lru import lru
 from prnn_jax._linear.qrnn import qrnn
 from prnn_jax._linear.rg_lru import rg_lru
 from prnn_jax._linear.sru import sru
@@ -75,6 +76,7 @@ __all__ = [
     "indrnn",
     "init",
     "linear_recurrence",
+    "lru",
     "lstm",
     "min_gru",
     "min_lstm",

@@ -22,7 +22,15 @@ from prnn_jax._given import checks, statics
 from prnn_jax._layers.equinox.cells import WithCell
 from prnn_jax._layers.equinox.defined import layer_of
 from prnn_jax._layers.equinox.layer import Layer
-from prnn_jax._layers.equinox.linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
+from prnn_jax._layers.equinox.linear import (
+    LRU,
+    QRNN,
+    RGLRU,
+    SRU,
+    IndRNN,
+    MinGRU,
+    MinLSTM,
+)
 from prnn_jax._layers.equinox.options import LayerOptions
 from prnn_jax._layers.equinox.scanned import ScannedRNN
 from prnn_jax._layers.equinox.stack import Stack
@@ -31,6 +39,7 @@ from prnn_jax._ops import recurrent
 
 __all__ = [
     "GRU",
+    "LRU",
     "LSTM",
     "QRNN",
     "RGLRU",
@@ -244,5 +253,5 @@ class RNN(Layer):
 
 
 Stack._layers.update({"lstm": LSTM, "slstm": SLSTM, "gru": GRU, "rnn": RNN})
-for _layer in (MinGRU, MinLSTM, SRU, QRNN, RGLRU, IndRNN):
+for _layer in (MinGRU, MinLSTM, SRU, QRNN, RGLRU, LRU, IndRNN):
     Stack._layers[_layer._named()] = _layer

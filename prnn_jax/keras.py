@@ -7,8 +7,8 @@ that `keras.layers.LSTM` in a model can be exchanged for `prnn_jax.keras.LSTM`, 
 which runs both directions at once. A file that was saved with them is loaded where this
 module has been imported.
 
-`MinGRU`, `MinLSTM`, `SRU`, `QRNN`, `RGLRU` and `IndRNN`, which Keras has not, are
-layers of its kind, and so are those that `layer_of` makes of a cell that
+`MinGRU`, `MinLSTM`, `SRU`, `QRNN`, `RGLRU`, `LRU` and `IndRNN`, which Keras has not,
+are layers of its kind, and so are those that `layer_of` makes of a cell that
 `prnn_jax.define_cell` has made. `keras.layers.Bidirectional` takes them too.
 
 What no engine computes runs Keras' own code, and `layer.explain(...)` says why:
@@ -36,13 +36,14 @@ from prnn_jax._layers.keras import (
     with_weights,
 )
 from prnn_jax._layers.keras_defined import layer_of
-from prnn_jax._layers.keras_linear import QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
+from prnn_jax._layers.keras_linear import LRU, QRNN, RGLRU, SRU, IndRNN, MinGRU, MinLSTM
 from prnn_jax._layers.keras_own import OwnLayer
 from prnn_jax._ops import recurrent
 from prnn_jax.convert import stack_directions
 
 __all__ = [
     "GRU",
+    "LRU",
     "LSTM",
     "QRNN",
     "RGLRU",

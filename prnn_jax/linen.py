@@ -24,6 +24,7 @@ try:
 
     from prnn_jax._layers.flax.linen_layer import Layer, layer_of, make_hashable
     from prnn_jax._layers.flax.linen_linear import (
+        LRU,
         QRNN,
         RGLRU,
         SRU,
@@ -39,6 +40,7 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "GRU",
+    "LRU",
     "LSTM",
     "QRNN",
     "RGLRU",
@@ -207,7 +209,8 @@ _LAYERS: dict[str, Callable[..., Any]] = {
     "gru": GRU,
     "rnn": RNN,
     **{
-        layer._cell.name: layer for layer in (MinGRU, MinLSTM, SRU, QRNN, RGLRU, IndRNN)
+        layer._cell.name: layer
+        for layer in (MinGRU, MinLSTM, SRU, QRNN, RGLRU, LRU, IndRNN)
     },
 }
 Stack._layers.update(_LAYERS)

@@ -25,6 +25,7 @@ try:
     from prnn_jax._layers.flax.nnx_cells import LikeGRU, LikeLSTM, LikeRNN, LikeSLSTM
     from prnn_jax._layers.flax.nnx_layer import Layer, layer_of
     from prnn_jax._layers.flax.nnx_linear import (
+        LRU,
         QRNN,
         RGLRU,
         SRU,
@@ -42,6 +43,7 @@ except ModuleNotFoundError as error:
 
 __all__ = [
     "GRU",
+    "LRU",
     "LSTM",
     "QRNN",
     "RGLRU",
@@ -251,7 +253,8 @@ _LAYERS: dict[str, type[Layer | LinearLayer]] = {
     "gru": GRU,
     "rnn": RNN,
     **{
-        layer._cell.name: layer for layer in (MinGRU, MinLSTM, SRU, QRNN, RGLRU, IndRNN)
+        layer._cell.name: layer
+        for layer in (MinGRU, MinLSTM, SRU, QRNN, RGLRU, LRU, IndRNN)
     },
 }
 Stack._layers.update(_LAYERS)

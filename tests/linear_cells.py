@@ -68,6 +68,25 @@ def _rg_lru(xp, x, w, state, _):
     return h, (h,)
 
 
+def _lru(xp, x, w, state, _):
+    """Of real numbers: λ turns the two parts of h and makes them shorter."""
+    ((real, imaginary),) = (xp.split(h, 2, -1) for h in state)
+    b_real, b_imaginary = xp.split(x @ w["w_ih"], 2, -1)
+    length, angle = xp.exp(-xp.exp(w["nu_log"])), xp.exp(w["theta_log"])
+    cos, sin, gamma = (
+        length * xp.cos(angle),
+        length * xp.sin(angle),
+        xp.exp(w["gamma_log"]),
+    )
+    real, imaginary = (
+        cos * real - sin * imaginary + gamma * b_real,
+        sin * real + cos * imaginary + gamma * b_imaginary,
+    )
+    c_real, c_imaginary = xp.split(w["w_out"], 2)
+    y = real @ c_real - imaginary @ c_imaginary + w["skip"] * x
+    return y, (xp.concatenate([real, imaginary], -1),)
+
+
 def _indrnn(xp, x, w, state, _):
     (h,) = state
     h = xp.tanh(x @ w["w_ih"] + w["b_ih"] + w["w_hh"] * h)
@@ -147,6 +166,17 @@ CELLS = {
         _plain(prnn_jax.rg_lru),
         input=HIDDEN,
     ),
+    "lru": Cell(
+        {
+            **{"w_ih": (5, 6), "w_out": (6, 5), "nu_log": (3,), "theta_log": (3,)},
+            **{"gamma_log": (3,), "skip": (5,)},
+        },
+        _lru,
+        _plain(prnn_jax.lru),
+        states=((6,),),
+        holds=False,
+        input=HIDDEN,
+    ),
     "indrnn": Cell({**_gated(1), "w_hh": (HIDDEN,)}, _indrnn, _call_indrnn),
     "sru": Cell(
         {"w_ih": (5, 15), "b_ih": (10,)}, _sru, _CALL_SRU, holds=False, input=HIDDEN
@@ -219,7 +249,10 @@ def by_loop(name: str, arrays: dict, *, xp=np, reverse=False, masked_y="hold"):
 
     sequences = arrays["x"], counts, arrays.get("resets"), arrays.get("zoneout")
     by_time = jax.tree.map(lambda v: xp.moveaxis(xp.asarray(v), 1, 0), sequences)
-    carry = state, state[0] if cell.holds else xp.zeros_like(state[0])
+    first = state[0]
+    if not cell.holds:  # as wide as y
+        first = xp.zeros((*first.shape[:-1], HIDDEN), first.dtype)
+    carry = state, first
     if xp is jnp:
         (state, _), y = jax.lax.scan(step, carry, by_time, reverse=reverse)
         return jnp.moveaxis(y, 0, 1), state

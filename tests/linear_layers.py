@@ -26,6 +26,7 @@ LAYERS: dict[str, tuple[Callable, dict, dict]] = {
     ),
     "QRNN": (prnn_jax.qrnn, {"width": 3, "pooling": "ifo"}, {"pooling": "ifo"}),
     "RGLRU": (prnn_jax.rg_lru, {"c": 4.0}, {"c": 4.0}),
+    "LRU": (prnn_jax.lru, {"state_size": 3, "r_min": 0.5}, {}),
     "IndRNN": (prnn_jax.indrnn, {"steps": TIME}, {}),
 }
 STATES = {"SRU": "c_0", "QRNN": "state_0"}
@@ -131,7 +132,9 @@ def states(name: str, lead=()) -> Any:
         random = np.random.default_rng(1)
         return random.standard_normal((*lead, BATCH, *shape)).astype(np.float32)
 
-    return (normal(HIDDEN), normal(2, INPUT)) if name == "QRNN" else normal(HIDDEN)
+    if name == "QRNN":
+        return normal(HIDDEN), normal(2, INPUT)
+    return normal(6 if name == "LRU" else HIDDEN)
 
 
 def assert_close(found, expected) -> None:

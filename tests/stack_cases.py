@@ -16,7 +16,7 @@ KEY = random.key(3)
 GATES = {"lstm": 4, "slstm": 4, "gru": 3, "rnn": 1}
 STATES = {"lstm": 2, "slstm": 4, "gru": 1, "rnn": 1}
 #: Cells without a product in a step.
-LINEAR = "min_gru", "min_lstm", "sru", "qrnn", "rg_lru", "indrnn"
+LINEAR = "min_gru", "min_lstm", "sru", "qrnn", "rg_lru", "lru", "indrnn"
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +91,8 @@ class Case:
             if self.cell == "qrnn":  # which keeps the last input
                 c = normal(*lead, BATCH, HIDDEN)
                 return c, normal(*lead, BATCH, 1, size)
+            if self.cell == "lru":  # of two parts
+                return normal(*lead, BATCH, 2 * HIDDEN)
             count = STATES.get(self.cell, 1)
             arrays = [normal(*lead, BATCH, HIDDEN) for _ in range(count)]
             if self.cell == "slstm":
@@ -261,6 +263,8 @@ LINEAR_CASES = [
         of_cell={"pooling": "ifo", "bidirectional": True},
     ),
     Case("qrnn", norm=True, key=False, noise={"dropout": 0.3, "zoneout": 0.25}),
+    Case("lru", controls=True, state=True, of_cell={"bidirectional": True}),
+    Case("lru", norm=True, skip_connections=True),
     Case("rg_lru", skip_connections=True, of_cell={"c": 4.0}),
     Case(
         "indrnn",

@@ -120,6 +120,8 @@ def test_runs_with_heads_and_directions(scheme):
         ("sru", {"chrono": 9}, "chrono must be left out for sru"),
         ("indrnn", {"width": 2}, "indrnn has no width; .* it has activation, steps"),
         ("qrnn", {"pooling": "of"}, "pooling must be one of 'f', 'fo', 'ifo'"),
+        ("lru", {"r_min": 1.0}, "r_min, r_max and max_phase must be 0 <= r_min"),
+        ("lru", {"state_size": 0}, "state_size must be at least 1"),
         ("rg_lru", {}, "hidden_size must be input_size = 40, for its units"),
     ],
 )
@@ -141,6 +143,7 @@ LINEAR = {
     "sru": {"peepholes": True, "highway_bias": -2.0},
     "qrnn": {"pooling": "ifo", "width": 3, "dtype": jnp.bfloat16},
     "rg_lru": {"c": 4.0},
+    "lru": {"state_size": 3},
     "indrnn": {"steps": 10},
 }
 

@@ -47,6 +47,7 @@ LAYERS: dict[str, tuple[Any, dict, Callable, dict]] = {
         {"pooling": "ifo"},
     ),
     "RGLRU": (layers.RGLRU, {"c": 4.0}, prnn_jax.rg_lru, {"c": 4.0}),
+    "LRU": (layers.LRU, {"state_size": 3}, prnn_jax.lru, {}),
     "IndRNN": (layers.IndRNN, {"steps": TIME}, prnn_jax.indrnn, {}),
     "light": (layers.layer_of(LIGHT), {}, LIGHT, {}),
 }
@@ -105,7 +106,7 @@ def test_initial_states_and_the_other_way(name):
         np.random.default_rng(n).standard_normal(s.shape) for n, s in enumerate(states)
     ]
     state = [s.astype(np.float32) for s in state]
-    shapes = [(BATCH, UNITS), (BATCH, 2, IN) if name == "QRNN" else (BATCH, UNITS)]
+    shapes = [state[0].shape, (BATCH, 2, IN)]
     given = tuple(s.reshape(shape) for s, shape in zip(state, shapes, strict=False))
     given = given if len(given) > 1 else given[0]
     y, *states = by_function(name, layer, state=given, reverse=True)
@@ -191,9 +192,10 @@ def test_without_bias_and_with_regularizers(name):
     ones.build(X.shape)
     named = {w.name: np.asarray(w) for w in ones.weights}
     (matrix,) = (w for n, w in named.items() if n in ("w_ih", "w_gates"))
-    (bias,) = (w for n, w in named.items() if n.startswith("b_"))
+    biases = [w for n, w in named.items() if n.startswith("b_")]
+    assert len(biases) == (name != "LRU")
     assert (matrix == 1).all()
-    assert (bias == 1).all()
+    assert all((bias == 1).all() for bias in biases)
 
 
 def test_zoneout_is_drawn_while_training():

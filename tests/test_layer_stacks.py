@@ -155,6 +155,7 @@ KINDS = [
     ("sru", 1, 1, {"activation": "tanh"}),
     ("qrnn", 1, 1, {"skip_connections": True}),
     ("rg_lru", 1, 1, {"norm": True, "skip_connections": True}),
+    ("lru", 1, 1, {"norm": True}),
     ("indrnn", 2, 1, {"norm": True}),
     (LIGHT, 1, 1, {"skip_connections": True}),
     (LIGHT, 2, 1, {"norm": True}),

@@ -208,6 +208,23 @@ class RGLRU(LinearLayer):
 
 
 @registered
+class LRU(LinearLayer):
+    """Linear recurrent unit; the equation is `prnn_jax.lru`'s.
+
+    The state is h, its real parts before its imaginary ones.
+
+    Args:
+      state_size: complex numbers of the state; by default units.
+      r_min: of λ's magnitude, the least that it begins with.
+      r_max: the most.
+      max_phase: of λ, the most that it begins with, in radians.
+      **options: all arguments of `MinGRU`, but activation. There is no bias.
+    """
+
+    linear = CELLS["lru"]
+
+
+@registered
 class IndRNN(LinearLayer):
     """Independently recurrent network; the equation is `prnn_jax.indrnn`'s.
 

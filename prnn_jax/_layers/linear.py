@@ -168,7 +168,7 @@ class Spec:
                     f"{op}: {name} must be None for a layer without, got an array.",
                 )
                 continue
-            if array is None and (is_bias or name == "peepholes"):
+            if array is None and (is_bias or name in ("peepholes", "skip")):
                 array = jnp.zeros(shape, arrays[self.cell.names[0]].dtype)
             came = None if array is None else list(jnp.shape(array))
             check(
@@ -276,8 +276,8 @@ class Given(NamedTuple):
     Attributes:
       arrays: by name.
       input_size: of x.
-      hidden_size: of the state.
-      options: of the layer: use_bias, bidirectional, and its own width and peepholes.
+      hidden_size: of y.
+      options: of the layer that the parameters tell.
     """
 
     arrays: dict[str, Any]
@@ -316,7 +316,11 @@ class Given(NamedTuple):
             told["peepholes"] = arrays["peepholes"] is not None
         if "width" in own:
             told["width"] = of_one[0]
-        return cls(arrays, of_one[-2], of_one[-1] // gates, told)
+        hidden = of_one[-1] // gates
+        if cell.output:
+            told["state_size"] = hidden
+            hidden = (jnp.shape(arrays[cell.output]) or (0,))[-1]
+        return cls(arrays, of_one[-2], hidden, told)
 
 
 def alike(op: str, cell: LinearCell, layers: Sequence[Any]) -> dict[str, Any]:

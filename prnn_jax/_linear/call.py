@@ -49,7 +49,7 @@ class LinearCall:
             check(
                 name in row.takes,
                 f"{op}: {cell} has no {name}, got {value!r}; it has "
-                f"{', '.join(row.takes)}.",
+                f"{', '.join(row.takes) or 'none'}.",
             )
         for name in _OF_PRODUCTS:
             given, usual = getattr(options, name), getattr(Options, name)
@@ -81,6 +81,8 @@ class LinearCall:
     def features(self, op: str, params: Mapping[str, Any]) -> int:
         """Units of one direction."""
         del op
+        if self.table.output:
+            return params[self.table.output].shape[-1]
         gates = self.table.gates({**self.table.own, **dict(self.own)})
         return self.matrix(params)[1].shape[-1] // gates
 

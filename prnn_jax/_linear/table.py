@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, TypedDict, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from prnn_jax._cells.activations import GivenActivation, applied
@@ -16,6 +17,7 @@ from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._linear.functions import indrnn, min_gru, min_lstm
+from prnn_jax._linear.lru import lru
 from prnn_jax._linear.qrnn import Pooling, qrnn
 from prnn_jax._linear.rg_lru import rg_lru
 from prnn_jax._linear.sru import sru
@@ -41,6 +43,10 @@ class InitOptions(TypedDict, total=False):
     highway_bias: float
     c: float
     steps: int | None
+    state_size: int | None
+    r_min: float
+    r_max: float
+    max_phase: float
 
 
 class OwnOptions(InitOptions, total=False):
@@ -76,6 +82,7 @@ class LinearCell:
       own: the layer's options that not all layers have, and their defaults.
       names: of all parameters that there may be; what multiplies the input is first.
       axes: of that one.
+      output: that of which y is as wide as its last axis, if y is not as wide as h.
       takes: the function's arguments that not all functions have.
       arguments: of a layer, these.
       state_shapes: of a layer, shapes of the states without batch axes.
@@ -90,6 +97,7 @@ class LinearCell:
     own: Mapping[str, Any]
     names: tuple[str, ...] = ("w_ih", "b_ih")
     axes: int = 2
+    output: str = ""
     takes: tuple[str, ...] = ("activation",)
     arguments: Callable[[Sized], dict[str, Any]] = lambda s: {
         "activation": s.own["activation"]
@@ -217,8 +225,19 @@ def check_own(op: str, layer: Sized, sizes: tuple[str, str]) -> None:
         )
     if "highway_bias" in own:
         statics.number(op, "highway_bias", own["highway_bias"])
-    if own.get("steps") is not None:
-        statics.size(op, "steps", own["steps"])
+    for name in ("steps", "state_size"):
+        if own.get(name) is not None:
+            statics.size(op, name, own[name])
+    if "max_phase" in own:
+        least, most, phase = (
+            statics.number(op, name, own[name])
+            for name in ("r_min", "r_max", "max_phase")
+        )
+        check(
+            0 <= least < most <= 1 and phase > 0,
+            f"{op}: r_min, r_max and max_phase must be 0 <= r_min < r_max <= 1 and "
+            f"above 0, got {least!r}, {most!r} and {phase!r}.",
+        )
 
 
 # ---- how parameters begin ------------------------------------------------------------
@@ -292,6 +311,40 @@ def _of_rg_lru(s: Sized) -> dict[str, Begins]:
     }
 
 
+def _states_of_lru(s: Sized) -> int:
+    return s.own["state_size"] or s.hidden_size
+
+
+def _of_lru(s: Sized) -> dict[str, Begins]:
+    """λ in a ring, with a phase up to a bound, as the paper has it.
+
+    The radii are its distribution's quantiles, not drawn: γ begins as they have it.
+    """
+    size, least, most = _states_of_lru(s), s.own["r_min"], s.own["r_max"]
+    squares = (np.arange(size) + 0.5) / size * (most**2 - least**2) + least**2
+
+    def known(values: np.ndarray) -> Callable[..., Array]:
+        return lambda key, shape, dtype: jnp.asarray(values, dtype).reshape(shape)
+
+    def phase(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        u = jax.random.uniform(key, shape, minval=jnp.finfo(jnp.float32).tiny)
+        return jnp.log(u * s.own["max_phase"]).astype(dtype)
+
+    def normal(variance: float) -> Callable[..., Array]:
+        return jax.nn.initializers.normal(math.sqrt(variance))
+
+    out = {
+        "w_ih": (normal(0.5 / s.input_size), (s.input_size, 2 * size)),
+        "w_out": (normal(1 / size), (2 * size, s.hidden_size)),
+        "nu_log": (known(np.log(-0.5 * np.log(squares))), (size,)),
+        "theta_log": (phase, (size,)),
+        "gamma_log": (known(0.5 * np.log1p(-squares)), (size,)),
+    }
+    if s.input_size == s.hidden_size:
+        out["skip"] = normal(1.0), (s.hidden_size,)
+    return out
+
+
 def _of_indrnn(s: Sized) -> dict[str, Begins]:
     most = 1.0 if s.own["steps"] is None else 2.0 ** (1 / s.own["steps"])
 
@@ -338,6 +391,18 @@ CELLS: dict[LinearCellName, LinearCell] = {
         names=("w_gates", "b_gates", "decay"),
         takes=("c",),
         arguments=lambda s: {"c": s.own["c"]},
+    ),
+    "lru": LinearCell(
+        lru,
+        "h_0",
+        lambda own: 2,
+        _of_lru,
+        {"state_size": None, "r_min": 0.0, "r_max": 1.0, "max_phase": 2 * math.pi},
+        names=("w_ih", "w_out", "nu_log", "theta_log", "gamma_log", "skip"),
+        output="w_out",
+        takes=(),
+        arguments=lambda s: {},
+        state_shapes=lambda s: ((2 * _states_of_lru(s),),),
     ),
     "indrnn": LinearCell(
         indrnn,

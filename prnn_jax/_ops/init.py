@@ -91,7 +91,7 @@ def init(
 
     Args:
       cell: "lstm", "slstm", "gru" or "rnn", or what `define_cell` has made; or
-        "min_gru", "min_lstm", "sru", "qrnn", "rg_lru" or "indrnn".
+        "min_gru", "min_lstm", "sru", "qrnn", "rg_lru", "lru" or "indrnn".
       key: of `jax.random`.
       input_size: of x.
       hidden_size: of the state, all heads together.

@@ -109,8 +109,8 @@ def stack(
 
     Args:
       cell: "lstm", "slstm", "gru" or "rnn", with the equations given there; or what
-        `define_cell` has made; or "min_gru", "min_lstm", "sru", "qrnn", "rg_lru" or
-        "indrnn", whose steps have no product.
+        `define_cell` has made; or "min_gru", "min_lstm", "sru", "qrnn", "rg_lru",
+        "lru" or "indrnn", whose steps have no product.
       x: `[*batch, time, input]`, any number of batch axes, also none.
       layers: `Params` each, or what `prepare` makes of them, or `Layer` with a norm, or
         for several layers in one. Of cells without a product, the arguments of the

@@ -1,5 +1,7 @@
 """Layers without a product in a step for Equinox."""
 
+import math
+
 import equinox as eqx
 from jax import Array
 
@@ -175,6 +177,51 @@ class RGLRU(LinearLayer):
     c: float = eqx.field(static=True, default=8.0)
 
     _cell = CELLS["rg_lru"]
+    __init__ = LinearLayer.__init__
+
+
+class LRU(LinearLayer):
+    r"""Linear recurrent unit over a whole sequence; the equation is `prnn_jax.lru`'s.
+
+    The state is h, its real parts before its imaginary ones. As in its paper, λ begins
+    in a ring, and γ so that :math:`|h|` is as large as x; the radii are quantiles of
+    the paper's distribution.
+
+    Attributes:
+      w_ih: `[input_size, 2*state_size]`, B, as of the function.
+      w_out: `[2*state_size, hidden_size]`, C.
+      nu_log: `[state_size]`.
+      theta_log: `[state_size]`.
+      gamma_log: `[state_size]`.
+      skip: `[hidden_size]`; None where input_size is another.
+
+    Args:
+      input_size: size of the input at each step.
+      hidden_size: size of the output.
+      use_bias: of no consequence: there is no bias.
+      dtype: as for `MinGRU`.
+      state_size: complex numbers of the state; by default hidden_size.
+      r_min: of λ's magnitude, the least that it begins with.
+      r_max: the most.
+      max_phase: of λ, the most that it begins with, in radians.
+      **options: all other arguments of `MinGRU`, but activation.
+
+    Raises:
+      ValueError: sizes or options do not fit; says what was expected.
+    """
+
+    w_ih: Array
+    w_out: Array
+    nu_log: Array
+    theta_log: Array
+    gamma_log: Array
+    skip: Array | None
+    state_size: int | None = eqx.field(static=True, default=None)
+    r_min: float = eqx.field(static=True, default=0.0)
+    r_max: float = eqx.field(static=True, default=1.0)
+    max_phase: float = eqx.field(static=True, default=2 * math.pi)
+
+    _cell = CELLS["lru"]
     __init__ = LinearLayer.__init__
 
 

@@ -1,5 +1,6 @@
 """Layers without a product in a step for Flax Linen."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self, Unpack
 
@@ -290,6 +291,33 @@ class RGLRU(LinearLayer):
     c: float = 8.0
 
     _cell: ClassVar = CELLS["rg_lru"]
+
+
+class LRU(LinearLayer):
+    r"""Linear recurrent unit; the equation is `prnn_jax.lru`'s.
+
+    A carry is h, its real parts before its imaginary ones. As in its paper, λ begins in
+    a ring, and γ so that :math:`|h|` is as large as x; the radii are quantiles of the
+    paper's distribution.
+
+    Attributes:
+      features: size of the output, and all other attributes of `MinGRU` but activation.
+        There is no bias.
+      state_size: complex numbers of the state; by default features.
+      r_min: of λ's magnitude, the least that it begins with.
+      r_max: the most.
+      max_phase: of λ, the most that it begins with, in radians.
+
+    Raises:
+      ValueError: options do not fit, said by the first call.
+    """
+
+    state_size: int | None = None
+    r_min: float = 0.0
+    r_max: float = 1.0
+    max_phase: float = 2 * math.pi
+
+    _cell: ClassVar = CELLS["lru"]
 
 
 class IndRNN(LinearLayer):

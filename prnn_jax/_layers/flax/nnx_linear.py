@@ -1,5 +1,6 @@
 """Layers without a product in a step for Flax NNX."""
 
+import math
 from typing import Any
 
 from prnn_jax._cells.activations import GivenActivation
@@ -155,6 +156,42 @@ class RGLRU(LinearLayer):
 
     _cell = CELLS["rg_lru"]
     c: float = 8.0
+
+
+class LRU(LinearLayer):
+    r"""Linear recurrent unit over whole sequences; the equation is `prnn_jax.lru`'s.
+
+    A carry is h, its real parts before its imaginary ones. As in its paper, λ begins in
+    a ring, and γ so that :math:`|h|` is as large as x; the radii are quantiles of the
+    paper's distribution.
+
+    Attributes:
+      w_ih: `nnx.Param` `[in_features, 2*state_size]`, B, as of the function.
+      w_out: `nnx.Param` `[2*state_size, hidden_features]`, C.
+      nu_log: `nnx.Param` `[state_size]`.
+      theta_log: `nnx.Param` `[state_size]`.
+      gamma_log: `nnx.Param` `[state_size]`.
+      skip: `nnx.Param` `[hidden_features]`; None where in_features is another.
+
+    Args:
+      in_features: size of the input at each step.
+      hidden_features: size of the output.
+      state_size: complex numbers of the state; by default hidden_features.
+      r_min: of λ's magnitude, the least that it begins with.
+      r_max: the most.
+      max_phase: of λ, the most that it begins with, in radians.
+      **options: all other arguments of `MinGRU`, but activation. There is no bias.
+
+    Raises:
+      ValueError: sizes or options do not fit; says what was expected.
+    """
+
+    _cell = CELLS["lru"]
+    skip: Any = None
+    state_size: int | None = None
+    r_min: float = 0.0
+    r_max: float = 1.0
+    max_phase: float = 2 * math.pi
 
 
 class IndRNN(LinearLayer):
