@@ -106,8 +106,8 @@ def array(op: str, name: str, value, *, or_complex: bool = False) -> Array:
     is_complex = jnp.issubdtype(value.dtype, jnp.complexfloating)
     check(
         or_complex or not is_complex,
-        f"{op}: {name} must be real, got {value.dtype}; of complex numbers are "
-        "prnn_jax.linear_recurrence and, inside, prnn_jax.lru.",
+        f"{op}: {name} must be real, got {value.dtype}; prnn_jax.linear_recurrence "
+        "takes complex numbers.",
     )
     check(
         is_complex or jnp.issubdtype(value.dtype, jnp.floating),
