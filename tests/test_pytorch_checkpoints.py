@@ -1,5 +1,10 @@
 """Checkpoints of PyTorch in a folder, of one file or of several with an index."""
 
+import argparse
+import collections
+import dataclasses
+import enum
+import functools
 import json
 from pathlib import Path
 
@@ -202,3 +207,100 @@ def test_safetensors_of_float64(tmp_path):
         assert_bitwise_equal(import_pytorch(to).layers, trained(net).layers)
     save_file({f"a.{key}": value for key, value in small.items()} | BESIDE, path)
     assert_bitwise_equal(import_pytorch(path).layers, import_pytorch(small).layers)
+
+
+# ---- objects of other packages beside the arrays -------------------------------------
+
+
+@dataclasses.dataclass
+class Specifications:
+    classes: list
+
+
+class AttributeDict(dict):
+    """As Lightning's of old."""
+
+
+class Classes(list):
+    pass
+
+
+class Problem(enum.Enum):
+    MONO = 1
+
+
+class Runs:
+    """What must not happen while a file is read."""
+
+    def __reduce__(self):
+        return pytest.fail, ("code of a checkpoint has run",)
+
+
+HYPER = {
+    "task": Specifications([Problem.MONO]),
+    "lstm": AttributeDict(hidden_size=HIDDEN, more=Classes([1, 2])),
+    "at": Path("a/b"),
+    "loss": np.float64(0.25),
+    "options": argparse.Namespace(rate=0.1),
+    "make": functools.partial(dict, a=1),
+    "by_name": collections.defaultdict(list, a=[1]),
+    "names": {Problem.MONO},
+    "runs": Runs(),
+}
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "old"])
+def test_a_checkpoint_of_lightning(is_new, tmp_path):
+    """As pyannote's and flair's; none of whose packages need be there."""
+    lstm = module()["lstm"]
+    state = {f"model.{key}": value for key, value in lstm.state_dict().items()}
+    moments = {n: {"exp_avg": value} for n, value in enumerate(state.values())}
+    checkpoint = {
+        "epoch": 3,
+        "state_dict": state,
+        "optimizer_states": [{"state": moments}],
+        "hyper_parameters": HYPER,
+    }
+    options = {"_use_new_zipfile_serialization": is_new}
+    torch.save(checkpoint, path := tmp_path / "epoch=3.ckpt", **options)
+    net = import_pytorch(path)
+    assert net.name == "state_dict.model"
+    assert_bitwise_equal(net.layers, import_pytorch(state).layers)
+    with pytest.raises(ValueError, match=r'"cpu", weights_only=False\)\. PyTorch says'):
+        update_pytorch(path, net, to=tmp_path / "new.ckpt")
+    new = update_pytorch(checkpoint, trained(net))
+    assert_bitwise_equal(import_pytorch(new).layers, trained(net).layers)
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "old"])
+def test_a_checkpoint_of_other_arrays(is_new, tmp_path):
+    state = {k: v.numpy() for k, v in module()["lstm"].state_dict().items()}
+    options = {"_use_new_zipfile_serialization": is_new}
+    path = tmp_path / "arrays.pt"
+    torch.save({"arrays": state, "at": Path("a")}, path, **options)
+    assert_bitwise_equal(import_pytorch(path).layers, import_pytorch(state).layers)
+    state["weight_hh_l1"] = Specifications([1])  # which is to be of the network
+    torch.save({"arrays": state}, path, **options)
+    with pytest.raises(ValueError, match="has more in it"):
+        import_pytorch(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.onnx", b"\x08\x06\x12", r"prnn_jax\.convert\.import_onnx is for such a fi"),
+        ("a.keras", b"PK\x03\x04", r"prnn_jax\.convert\.import_keras is for such a fi"),
+        ("a.pt", b"\x89HDF\r\n", r"prnn_jax\.convert\.import_keras is for such a file"),
+        (
+            "a.mlmodel",
+            b"\x08\x02\x12\xe8",
+            r"begins with b'\\x08\\x02\\x12\\xe8', as non",
+        ),
+        ("a.pt", b"", r"pass torch\.load\(path, map_location=.cpu., weights_only"),
+    ],
+)
+def test_files_of_others(name, content, message, tmp_path):
+    """Of which PyTorch says that weights_only=False will likely succeed."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        import_pytorch(tmp_path / name)

@@ -185,7 +185,7 @@ def test_a_pickle_of_arrays(tmp_path):
     for new in (True, False):
         options = {"_use_new_zipfile_serialization": new}
         torch.save(nn.LSTM(IN, HIDDEN), path, **options)  # a module, and no state_dict
-        with pytest.raises(ValueError, match=r"trust, pass torch\.load\(path, weight"):
+        with pytest.raises(ValueError, match=r"trust, pass torch\.load\(path, map_l"):
             import_pytorch(path)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ import numpy as np
 
 from prnn_jax._given.checks import check
 from prnn_jax.convert._safetensors import read_safetensors
+from prnn_jax.convert._torch_pickles import DAMAGED, arrays_alone
 
 _INDEX = ".index.json"
 #: What a folder, as of Hugging Face, has its weights in: the first that is there.
@@ -23,24 +23,26 @@ _IN_FOLDER = tuple(
 )
 #: How old files of torch.save begin, which are pickles of several objects.
 _OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
-#: What readers raise of files that are damaged, or of another kind.
-_DAMAGED = (
-    *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
-    *(ValueError, TypeError, AttributeError),
-)
+#: How files of others begin, and what imports these.
+_OTHERS = {b"\x89HDF": "prnn_jax.convert.import_keras"}
 
 
-def read(path: Path, op: str = "import_pytorch") -> Any:
-    """What a file, a folder or an index of files holds; `op` begins the messages."""
+def read(path: Path, op: str = "import_pytorch", *, is_copied: bool = False) -> Any:
+    """What a file, a folder or an index of files holds; `op` begins the messages.
+
+    Of one that has objects of other packages beside the arrays, these are left out,
+    unless it is to be copied.
+    """
     path = file_in(path, op)
     if path.name.endswith(_INDEX):
         files = shards(path, op)
-        return {key: value for file in files for key, value in _dict(file, op).items()}
+        arrays = [_dict(file, op, is_copied) for file in files]
+        return {key: value for own in arrays for key, value in own.items()}
     if path.suffix == ".npz":
         try:
             with np.load(path, allow_pickle=False) as file:
                 return dict(file)
-        except (*_DAMAGED, zipfile.BadZipFile, zlib.error) as error:
+        except (*DAMAGED, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(
                 f"{op}: {path} must be a file of np.savez, of arrays alone: {error}"
             ) from error
@@ -70,12 +72,36 @@ def read(path: Path, op: str = "import_pytorch") -> Any:
         if any(name.endswith("/constants.pkl") for name in names):
             return torch.jit.load(path, map_location="cpu")
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (*_DAMAGED, zipfile.BadZipFile, OSError) as error:
+    except (*DAMAGED, zipfile.BadZipFile, OSError) as error:
+        arrays = None if is_copied else arrays_alone(path)
+        if arrays is not None:
+            return arrays
         raise ValueError(
             f"{op}: {path} must be a state_dict of torch.save, or a file of "
-            "torch.jit.save or safetensors. Of one that has more in it, and that you "
-            f"trust, pass {_loader(path)}. PyTorch says: {error}"
+            f"torch.jit.save or safetensors. {_remedy(path, error)}"
         ) from error
+
+
+def _remedy(path: Path, error: Exception) -> str:
+    """What to do about a file that `read` does not read."""
+    start = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            start = file.read(len(_OLD_TORCH))
+    other = next((name for s, name in _OTHERS.items() if start.startswith(s)), "")
+    if path.suffix in (".onnx", ".keras"):
+        other = f"prnn_jax.convert.import_{path.suffix[1:]}"
+    if other:
+        return f"{other} is for such a file."
+    if start and not start.startswith((b"PK", b"\x80")):
+        return f"This one begins with {start[:8]!r}, as none of these does."
+    loader = 'torch.load(path, map_location="cpu", weights_only=False)'
+    if start.startswith(b"\x80") and start != _OLD_TORCH:
+        loader = 'pickle.load(open(path, "rb"))'
+    return (
+        "Of one that has more in it, and that you trust, pass "
+        f"{loader}. PyTorch says: {error}"
+    )
 
 
 def _names_in(path: Path) -> list[str]:
@@ -84,19 +110,9 @@ def _names_in(path: Path) -> list[str]:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as file:
                 return file.namelist()
-    except (*_DAMAGED, zipfile.BadZipFile, OSError):
+    except (*DAMAGED, zipfile.BadZipFile, OSError):
         pass  # as PyTorch will say
     return []
-
-
-def _loader(path: Path) -> str:
-    """What loads a file that `read` does not: what it was written with."""
-    if path.is_file():
-        with path.open("rb") as file:
-            start = file.read(len(_OLD_TORCH))
-        if start.startswith(b"\x80") and start != _OLD_TORCH:
-            return 'pickle.load(open(path, "rb"))'
-    return "torch.load(path, weights_only=False)"
 
 
 def file_in(path: Path, op: str) -> Path:
@@ -138,8 +154,8 @@ def shards(path: Path, op: str) -> list[Path]:
     return [path.parent / name for name in names]
 
 
-def _dict(path: Path, op: str) -> Mapping[str, Any]:
-    arrays = read(path, op)
+def _dict(path: Path, op: str, is_copied: bool) -> Mapping[str, Any]:
+    arrays = read(path, op, is_copied=is_copied)
     check(
         isinstance(arrays, Mapping),
         f"{op}: {path}, a file of an index, must be a state_dict, got "

@@ -72,10 +72,12 @@ def import_pytorch(
         TorchScript, of a state_dict, of safetensors (which needs the package of this
         name), or of NumPy's arrays (`.npz`), of a folder with a `model.safetensors` or
         `pytorch_model.bin`, or of the index of a checkpoint in several files
-        (`model.safetensors.index.json`). In any of them an LSTM, GRU or RNN, or a
-        cell of one of these, which becomes a network of one layer. Arrays that others
-        have renamed are taken as PyTorch's where they are called `w_ih`, `w_hh`,
-        `b_ih`, `b_hh` after the network's name, as in "enc_w_ih".
+        (`model.safetensors.index.json`). What a checkpoint has besides arrays, as
+        hyper-parameters of Lightning's, is left out: no code of its packages is run, or
+        needed. In any of them an LSTM, GRU or RNN, or a cell of one of these, which
+        becomes a network of one layer. Arrays that others have renamed are taken as
+        PyTorch's where they are called `w_ih`, `w_hh`, `b_ih`, `b_hh` after the
+        network's name, as in "enc_w_ih".
       name: which one, where there are several: the module's, such as "encoder.lstm". A
         sequence of names: the layers of a network.
       nonlinearity: of an RNN, where there is no module that says it.

@@ -85,7 +85,7 @@ def update_pytorch(
 def _updated_file(path: Path, net: Imported, names: Sequence[str], to: Any) -> Path:
     to = _new_folder(path, to) if path.is_dir() else destination(_OP, path, to)
     file = file_in(path, _OP)
-    loaded = read(file)
+    loaded = read(file, is_copied=True)
     if hasattr(loaded, "named_modules"):
         _updated(loaded, net, names).save(str(to))
         return to
@@ -106,7 +106,8 @@ def _updated_file(path: Path, net: Imported, names: Sequence[str], to: Any) -> P
     for one in files:
         is_alone = files == [file]
         copied = target if is_alone else target.parent / one.name
-        _write(one, copied, loaded if is_alone else read(one), arrays)
+        own = loaded if is_alone else read(one, is_copied=True)
+        _write(one, copied, own, arrays)
     return to
 
 

@@ -1,0 +1,91 @@
+"""Arrays in checkpoints of PyTorch that have objects of other packages beside them.
+
+As those of Lightning have, with hyper-parameters. Nothing of such packages is imported
+or run: their objects are left out.
+"""
+
+import pickle
+import struct
+import types
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prnn_jax.convert._arrays import flat
+from prnn_jax.convert._torch_weights import keys_of, slstm_paths
+
+#: What readers raise of files that are damaged, or of another kind.
+DAMAGED = (
+    *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
+    *(ValueError, TypeError, AttributeError),
+)
+#: What pickles of tensors and arrays are made with, besides storages, which
+#: `torch.load` makes. None of these does anything but make one.
+_OF_ARRAYS = {
+    "_codecs.encode",  # of bytes
+    "collections.OrderedDict",
+    "torch.Size",
+    "torch._utils._rebuild_tensor",
+    "torch._utils._rebuild_tensor_v2",
+    "torch._utils._rebuild_parameter",
+    "numpy.dtype",
+    "numpy.ndarray",
+    "numpy.core.multiarray._reconstruct",
+    "numpy._core.multiarray._reconstruct",
+}
+
+
+class _LeftOut:
+    """In the place of whatever else there is: takes all that a pickle does with it."""
+
+    def __init__(self, *_given: Any, **_named: Any): ...
+
+    def __setstate__(self, state: Any) -> None: ...
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def append(self, item: Any) -> None: ...
+
+    def extend(self, items: Any) -> None: ...
+
+    def add(self, item: Any) -> None: ...
+
+    def __call__(self, *_given: Any) -> "_LeftOut":
+        return self
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" in _OF_ARRAYS:
+            return super().find_class(module, name)
+        return _LeftOut
+
+
+def _load(file: Any, **options: Any) -> Any:
+    return _Unpickler(file, **options).load()
+
+
+#: In the place of the module pickle, for `torch.load`.
+_PICKLE: Any = types.SimpleNamespace(
+    __name__="pickle", Unpickler=_Unpickler, load=_load
+)
+
+
+def arrays_alone(path: Path) -> Mapping[str, Any] | None:
+    """The arrays of a checkpoint that has those of a network, all of them; or None."""
+    import torch
+
+    options: Any = {"weights_only": False, "pickle_module": _PICKLE}
+    try:
+        loaded = torch.load(path, map_location="cpu", **options)
+    except (*DAMAGED, zipfile.BadZipFile, OSError):
+        return None
+    if not isinstance(loaded, Mapping):
+        return None
+    arrays = flat(loaded, ".")
+    networks = [key for keys in keys_of(arrays).values() for key in keys.values()]
+    networks += [key for name in slstm_paths(arrays) for key in arrays if name in key]
+    if not networks or any(isinstance(arrays[key], _LeftOut) for key in networks):
+        return None
+    return loaded
