@@ -192,12 +192,63 @@ def test_a_state_dict_without_one_of_its_layers():
         import_pytorch(arrays)
 
 
+class Several(nn.Module):
+    """Layers and cells, some of them without a bias, or with weights in parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.RNN(IN, IN, bias=False, nonlinearity="relu")
+        self.b = nn.RNN(IN, IN, 2, batch_first=True, bidirectional=True)
+        normed = nn.GRU(2 * IN, IN)
+        self.c = nn.utils.parametrizations.weight_norm(normed, "weight_hh_l0")
+        self.d = nn.RNNCell(IN, IN, bias=False, nonlinearity="relu")
+        self.e = nn.RNNCell(IN, IN)
+        self.f, self.g = nn.GRUCell(IN, IN), nn.LSTM(IN, HIDDEN, proj_size=3)
+        self.twice = nn.LSTM(3, 3)
+
+    def forward(self, x):
+        y = self.c(self.b(self.a(x)[0])[0])[0]
+        y = self.f(self.e(self.d(y[0])))
+        y = self.g(y[None])[0]
+        return self.twice(self.twice(y)[0].transpose(0, 1))[0]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_program_tells_what_its_operators_do(strict):
+    torch.manual_seed(3)
+    module = Several().eval()
+    program = torch.export.export(module, (torch.from_numpy(X),), strict=strict)
+    for name in ("a", "b", "c", "d", "e", "f", "g", "twice"):
+        net, of_module = import_pytorch(program, name), import_pytorch(module, name)
+        assert net.options == of_module.options, name
+    with pytest.raises(ValueError, match="nonlinearity must be"):
+        import_pytorch(program.state_dict, "a")
+
+
+def test_a_program_does_not_tell_what_its_operators_do_not_agree_on():
+    from prnn_jax.convert._torch_programs import told_by
+
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.RNN(3, 3), nn.RNN(3, 3, batch_first=True)
+            for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+                setattr(self.b, name, getattr(self.a, name))
+
+        def forward(self, x):
+            return self.b(self.a(x)[0])[0]
+
+    program = torch.export.export(Twice(), (torch.zeros(2, 3, 3),))
+    told = told_by(program)
+    assert {*map(str, told.values())} == {"{'activation': 'tanh'}"}
+
+
 def test_a_program_of_torch_export(tmp_path):
     torch.manual_seed(3)
     module = LSTM().eval()
     program = torch.export.export(module, (torch.from_numpy(X),))
     net = import_pytorch(program)
-    np.testing.assert_allclose(net(X, time_major=True)[0], y_of(module.rnn), atol=1e-6)
+    np.testing.assert_allclose(net(X)[0], y_of(module.rnn), atol=1e-6)
     with pytest.raises(ValueError, match=r"of 'rnn'. If they are used so, import its"):
         import_pytorch(program.module())
     (tmp_path / "model.pt2").write_bytes(b"")

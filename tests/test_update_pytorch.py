@@ -292,10 +292,8 @@ def test_a_program_of_torch_export(name, tmp_path):
     module = Alone(NETWORKS[name]()).eval()
     before = arrays_of(module.state_dict())
     program = torch.export.export(module, (torch.from_numpy(X),))
-    relu = "relu" if "relu" in name else None
-    net = replace(
-        import_pytorch(program, nonlinearity=relu), time_major=name in TIME_MAJOR
-    )
+    net = import_pytorch(program)
+    assert net.options == import_pytorch(module).options
     new = trained(net)
     assert update_pytorch(program, new) is program
     assert_runs_as(program.module(), new, False)

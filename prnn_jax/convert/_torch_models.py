@@ -26,6 +26,7 @@ from prnn_jax.convert._torch_modules import (
     check_readable,
     kind_of,
 )
+from prnn_jax.convert._torch_programs import told_by
 from prnn_jax.convert._torch_weights import (
     dequantized,
     effective,
@@ -53,7 +54,8 @@ def import_pytorch(
         y, states = net(x)
 
     Of a module, `net` computes what the module does in evaluation, with x in the
-    module's layout (time first unless it has batch_first=True). Arrays alone do not
+    module's layout (time first unless it has batch_first=True); so it does of a program
+    of `torch.export`, unless that was decomposed. Arrays alone do not
     tell the layout: from a state_dict, x is `[*batch, time, input]`, as everywhere
     here; `net(x, time_major=True)` has it the other way. Dropout between layers is not
     imported; `net(x, dropout=..., key=...)` has it.
@@ -80,7 +82,7 @@ def import_pytorch(
         network's name, as in "enc_w_ih".
       name: which one, where there are several: the module's, such as "encoder.lstm". A
         sequence of names: the layers of a network.
-      nonlinearity: of an RNN, where there is no module that says it.
+      nonlinearity: of an RNN, where there is no module or program that says it.
 
     Returns:
       The network, with its parameters as JAX's arrays.
@@ -111,15 +113,18 @@ def network_in(
         names = [*name]
     if hasattr(model, "named_modules"):
         return joined(OP, [_of_modules(model, one) for one in names])
+    told: dict[str, dict[str, Any]] = {}
     if isinstance(getattr(model, "state_dict", None), Mapping):
-        model = model.state_dict  # of a program of torch.export
+        told = told_by(model)  # a program of torch.export
+        model = model.state_dict
     check(
         hasattr(model, "items") and hasattr(model, "keys"),
         f"{OP}: model must be a torch.nn.Module, TorchScript, a state_dict, or a path "
         f"to one of these, got {type(model).__name__}.",
     )
     arrays = _arrays.flat(model, ".")
-    return joined(OP, [_of_arrays(arrays, n, nonlinearity, is_known) for n in names])
+    given = nonlinearity, is_known, told
+    return joined(OP, [_of_arrays(arrays, one, *given) for one in names])
 
 
 # ---- modules -------------------------------------------------------------------------
@@ -169,7 +174,11 @@ def _of_modules(model: Any, name: str | None) -> Imported:
 
 
 def _of_arrays(
-    given: dict[str, Any], name: str | None, nonlinearity, is_known: bool
+    given: dict[str, Any],
+    name: str | None,
+    nonlinearity: str | None,
+    is_known: bool,
+    told: Mapping[str, Mapping[str, Any]],
 ) -> Imported:
     arrays, unmade = whole(OP, given)
     for key, parts in unmade.items():
@@ -209,12 +218,16 @@ def _of_arrays(
         f"{OP}: {path!r} must have weight_hh [G*hidden, hidden], of G = 1, 3 or 4 "
         f"gates, got {_listed(networks[path])}; {_SHARDS}.",
     )
+    own = (told[key] for key in keys_of(arrays)[path].values() if key in told)
+    options: dict[str, Any] = {**next(own, {})}
+    nonlinearity = options.get("activation", nonlinearity)
     check(
         cell != "rnn" or nonlinearity in ("tanh", "relu"),
         f"{OP}: nonlinearity must be 'tanh' or 'relu' for the RNN {path!r}, whose "
         f"arrays do not tell it, got {nonlinearity!r}.",
     )
-    options = {"activation": nonlinearity} if cell == "rnn" else {}
+    if cell == "rnn":
+        options["activation"] = nonlinearity
     of_path = networks[path]
     options["bidirectional"] = any(key.endswith("_reverse") for key in of_path)
     hint = f"these are of {path!r}; {_SHARDS}"

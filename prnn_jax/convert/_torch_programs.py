@@ -1,0 +1,39 @@
+"""What a program of torch.export tells of its networks besides their arrays."""
+
+from typing import Any
+
+#: The operators of layers, and of cells, by what they have in common.
+_LAYERS = {f"aten.{name}.input" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+_CELLS = {f"aten.rnn_{name}_cell.default" for name in ("tanh", "relu")}
+_PARAMS, _BATCH_FIRST = 2, 8  # places of arguments, of a cell's and a layer's operator
+
+
+def told_by(program: Any) -> dict[str, dict[str, Any]]:
+    """By the key of each array of a network how x lies, and of an RNN its activation.
+
+    Of networks whose operators the program has; one that was decomposed has none. What
+    two operators with the same arrays do not have in common is not told.
+    """
+    signature = getattr(program, "graph_signature", None)
+    keys = {
+        **getattr(signature, "inputs_to_parameters", {}),
+        **getattr(signature, "inputs_to_buffers", {}),
+    }
+    told: dict[str, dict[str, Any]] = {}
+    for node in getattr(getattr(program, "graph", None), "nodes", ()):
+        operator = str(node.target)
+        options: dict[str, Any] = {}
+        given = node.args[_PARAMS:]
+        if operator in _LAYERS:
+            given = node.args[_PARAMS]
+            options["time_major"] = not node.args[_BATCH_FIRST]
+        elif operator not in _CELLS:
+            continue
+        if "rnn" in operator:
+            options["activation"] = "relu" if "relu" in operator else "tanh"
+        for one in given:
+            key = keys.get(getattr(one, "name", ""))
+            if key is not None:
+                before = told.get(key, options)
+                told[key] = {k: v for k, v in options.items() if before.get(k) == v}
+    return told
