@@ -1,0 +1,195 @@
+"""Layers of packages on PyTorch that are none of its own: docs/migration/pytorch.md."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from libraries import library
+
+import prnn_jax
+
+torch = library("torch")
+nn = torch.nn
+
+BATCH, TIME, IN, HIDDEN = 3, 8, 5, 6
+X = torch.from_numpy(np.random.default_rng(1).standard_normal((BATCH, TIME, IN)))
+#: Of sums of at most 30 products near 1 in float32, where the other side has float64.
+CLOSE = {"rtol": 0, "atol": 4e-6}
+
+
+@pytest.fixture(autouse=True)
+def no_gradients():
+    torch.manual_seed(3)
+    with torch.no_grad():
+        yield
+
+
+def drawn(module):
+    """The module in float64, with norms and biases that are not as they begin."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return module.double().eval()
+
+
+def of(array):
+    return jnp.asarray(array.numpy(), jnp.float32)
+
+
+def over_time(step, x, *states):
+    """Every h of a step that gives the next states, h first."""
+    y = []
+    for x_t in x.unbind(1):
+        states = step(x_t, *states)
+        y.append(states[0])
+    return torch.stack(y, 1), states
+
+
+def zeros(width=HIDDEN):
+    return torch.zeros(BATCH, width, dtype=torch.float64)
+
+
+def test_the_lstm_with_layer_norm_of_di_engine():
+    names = {"wx": (IN, 4 * HIDDEN), "wh": (HIDDEN, 4 * HIDDEN), "bias": (4 * HIDDEN,)}
+    own = nn.ParameterDict({n: nn.Parameter(torch.zeros(s)) for n, s in names.items()})
+    norms = drawn(nn.ModuleList([nn.LayerNorm(4 * HIDDEN) for _ in "xh"]))
+    own = drawn(own)
+
+    def step(x, h, c):
+        a = norms[0](x @ own["wx"]) + norms[1](h @ own["wh"]) + own["bias"]
+        i, f, o, u = a.chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * u.tanh()
+        return o.sigmoid() * c.tanh(), c
+
+    wanted, _ = over_time(step, X, zeros(), zeros())
+
+    def in_order(array):
+        i, f, o, u = jnp.split(of(array), 4, -1)
+        return jnp.concatenate([i, f, u, o], -1)
+
+    cell = prnn_jax.normed("lstm", prnn_jax.LayerNorm(c=None))
+    gains = cell.gains(x=in_order(norms[0].weight), h=in_order(norms[1].weight))
+    bias = in_order(own["bias"] + norms[0].bias + norms[1].bias)
+    weights = in_order(own["wx"]), in_order(own["wh"])
+    y, _ = cell(of(X), prnn_jax.Params(*weights, bias, None, gains))
+    np.testing.assert_allclose(y, wanted, **CLOSE)
+
+
+@pytest.mark.parametrize("go_forward", [True, False])
+def test_the_lstm_of_elmo(go_forward):
+    """allennlp's LstmCellWithProjection."""
+    cell, bound, lengths = 4 * HIDDEN, (0.3, 0.1), [8, 5, 1]
+    layer = nn.ModuleDict(
+        {
+            "input_linearity": nn.Linear(IN, 4 * cell, bias=False),
+            "state_linearity": nn.Linear(HIDDEN, 4 * cell),
+            "state_projection": nn.Linear(cell, HIDDEN, bias=False),
+        }
+    )
+    layer = drawn(layer)
+
+    def step(x, h, c):
+        a = layer["input_linearity"](x) + layer["state_linearity"](h)
+        i, f, g, o = a.chunk(4, -1)
+        c = (i.sigmoid() * g.tanh() + f.sigmoid() * c).clamp(-bound[0], bound[0])
+        h = layer["state_projection"](o.sigmoid() * c.tanh())
+        return h.clamp(-bound[1], bound[1]), c
+
+    wanted = torch.zeros(BATCH, TIME, HIDDEN)
+    for n, length in enumerate(lengths):
+        x = X[n : n + 1, :length].expand(BATCH, -1, -1)
+        x = x if go_forward else x.flip(1)
+        y, _ = over_time(step, x, zeros(), zeros(cell))
+        wanted[n, :length] = (y if go_forward else y.flip(1))[0]
+    params = prnn_jax.Params(
+        of(layer["input_linearity"].weight.T),
+        of(layer["state_linearity"].weight.T),
+        of(layer["state_linearity"].bias),
+        None,
+        w_hr=of(layer["state_projection"].weight.T),
+    )
+    y, _ = prnn_jax.lstm(
+        of(X),
+        params,
+        lengths=jnp.asarray(lengths),
+        reverse=not go_forward,
+        clip=prnn_jax.Clip(state=bound[0], projection=bound[1]),
+    )
+    np.testing.assert_allclose(y, wanted, **CLOSE)
+
+
+def test_the_quasi_rnn_of_speechbrain():
+    w, zoneout = drawn(nn.Linear(IN, 3 * HIDDEN)), 0.2
+
+    def one_way(x):
+        z, f, o = w(x).chunk(3, -1)
+        f = (1 - zoneout) * f.sigmoid()
+        pairs = torch.stack([f * z.tanh(), 1 - f], -1)
+        c, _ = over_time(lambda p, c: (p[..., 0] + p[..., 1] * c,), pairs, zeros())
+        return o.sigmoid() * c
+
+    wanted = torch.cat([one_way(X), one_way(X.flip(1)).flip(1)], -1)
+    sign = jnp.repeat(jnp.asarray([1.0, -1.0, 1.0]), HIDDEN)
+    weight, bias = sign * of(w.weight.T), sign * of(w.bias)
+    both = jnp.stack([weight[None]] * 2), jnp.stack([bias] * 2)
+    y, _ = prnn_jax.qrnn(of(X), *both, zoneout=zoneout, bidirectional=True)
+    np.testing.assert_allclose(y, wanted, **CLOSE)
+
+
+def light_step(a_x, product, state):
+    (h,) = state
+    a, z = (x + product(h, gate) for gate, x in enumerate(a_x))
+    z = jax.nn.sigmoid(z)
+    return (z * h + (1 - z) * jax.nn.relu(a),)
+
+
+def test_the_light_gru_of_speechbrain():
+    w = drawn(nn.Linear(IN, 2 * HIDDEN, bias=False))
+    u = drawn(nn.Linear(HIDDEN, 2 * HIDDEN, bias=False))
+    norm = drawn(nn.BatchNorm1d(2 * HIDDEN))
+    norm.running_mean.normal_()
+    norm.running_var.uniform_(0.5, 2)
+
+    def step(a_x, h):
+        a, z = (a_x + u(h)).chunk(2, -1)
+        z = z.sigmoid()
+        return (z * h + (1 - z) * a.relu(),)
+
+    a_x = norm(w(X).transpose(1, 2)).transpose(1, 2)
+    wanted, _ = over_time(step, a_x, zeros())
+    light = prnn_jax.define_cell("light", light_step, gates="az")
+    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+    weights = of((scale[:, None] * w.weight).T), of(u.weight.T)
+    bias = of(norm.bias - scale * norm.running_mean)
+    y, _ = light(of(X), prnn_jax.Params(*weights, bias, None))
+    np.testing.assert_allclose(y, wanted, **CLOSE)
+
+
+def test_the_sru_of_its_authors():
+    weight, scale = torch.randn(IN, 3 * IN, dtype=torch.float64), 1.7
+    peepholes, bias = torch.randn(2, 2 * IN, dtype=torch.float64)
+    vf, vr, bf, br = *peepholes.chunk(2), *bias.chunk(2)
+
+    def step(x, _, c):
+        a, f, r = (x @ weight).view(BATCH, IN, 3).unbind(-1)  # of each unit together
+        f, r = (f + vf * c + bf).sigmoid(), (r + vr * c + br).sigmoid()
+        c = f * c + (1 - f) * a
+        return r * c + (1 - r) * scale * x, c
+
+    wanted, _ = over_time(step, X, zeros(IN), zeros(IN))
+    w = of(weight).reshape(IN, IN, 3).swapaxes(1, 2).reshape(IN, 3 * IN)
+    options = {"peepholes": of(peepholes), "skip_scale": scale}
+    y, _ = prnn_jax.sru(of(X), w, of(bias), **options)
+    np.testing.assert_allclose(y, wanted, **CLOSE)
+
+
+def test_the_minimal_gru_in_log_space():
+    """minGRU-pytorch's, whose candidates are positive."""
+    weight = drawn(nn.Linear(IN, 2 * HIDDEN, bias=False)).weight
+    a, z = (X @ weight.T).chunk(2, -1)
+    a, z = torch.where(a >= 0, a + 0.5, a.sigmoid()), z.sigmoid()
+    pairs = torch.stack([1 - z, z * a], -1)
+    wanted, _ = over_time(lambda p, h: (p[..., 0] * h + p[..., 1],), pairs, zeros())
+    a, z = jnp.split(of(X) @ of(weight.T), 2, -1)
+    a, z = jnp.where(a >= 0, a + 0.5, jax.nn.sigmoid(a)), jax.nn.sigmoid(z)
+    y, _ = prnn_jax.linear_recurrence(1 - z, z * a)
+    np.testing.assert_allclose(y, wanted, **CLOSE)
