@@ -316,10 +316,6 @@ def test_dynamically_quantized(name, dtype):
         (lambda: nn.RNN(IN, HIDDEN).state_dict(), "nonlinearity must be 'tanh' or"),
         (lambda: {"a.weight_hh": np.zeros((8, 3))}, "G = 1, 3 or 4"),
         (
-            lambda: torch.jit.trace(nn.LSTM(IN, HIDDEN), torch.zeros(2, 3, IN)),
-            "does not tell batch_first",
-        ),
-        (
             lambda: nn.LSTM(IN, HIDDEN, device="meta"),
             "on the device meta",
         ),

@@ -225,8 +225,41 @@ def test_a_program_tells_what_its_operators_do(strict):
         import_pytorch(program.state_dict, "a")
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_trace_tells_what_its_operators_do(loaded, tmp_path):
+    torch.manual_seed(3)
+    module = Several().eval()
+    trace = torch.jit.trace(module, torch.from_numpy(X))
+    if loaded:
+        trace.save(tmp_path / "a.pt")
+        trace = tmp_path / "a.pt"
+    for name in "abdefg":
+        net, of_module = import_pytorch(trace, name), import_pytorch(module, name)
+        assert net.options == of_module.options, name
+        assert_bitwise_equal(net.layers, of_module.layers)
+
+
+class OfPacked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(IN, HIDDEN)
+
+    def forward(self, x):
+        lengths = torch.tensor([5, 3, 2])
+        return self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths))[1]
+
+
+def test_a_trace_that_does_not_tell():
+    trace = torch.jit.trace(OfPacked(), torch.from_numpy(X))
+    doubled = type("LSTM", (Doubled,), {})(IN, HIDDEN)  # as its class, called so
+    for one in (trace, torch.jit.trace(doubled, torch.from_numpy(X))):
+        with pytest.raises(ValueError, match="does not tell batch_first, as modules"):
+            import_pytorch(one)
+        assert import_pytorch(one.state_dict()).layers
+
+
 def test_a_program_does_not_tell_what_its_operators_do_not_agree_on():
-    from prnn_jax.convert._torch_programs import told_by
+    from prnn_jax.convert._torch_graphs import told_by
 
     class Twice(nn.Module):
         def __init__(self):

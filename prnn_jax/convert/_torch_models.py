@@ -13,6 +13,7 @@ from prnn_jax.convert import _arrays
 from prnn_jax.convert._imported import Imported, check_dtype, joined
 from prnn_jax.convert._pytorch import layers_of
 from prnn_jax.convert._torch_files import read
+from prnn_jax.convert._torch_graphs import told_by
 from prnn_jax.convert._torch_modules import (
     CELLS,
     MODULES,
@@ -25,8 +26,8 @@ from prnn_jax.convert._torch_modules import (
     check_imported,
     check_readable,
     kind_of,
+    option,
 )
-from prnn_jax.convert._torch_programs import told_by
 from prnn_jax.convert._torch_weights import (
     dequantized,
     effective,
@@ -158,7 +159,7 @@ def _of_modules(model: Any, name: str | None) -> Imported:
         options["time_major"] = not attribute(module, "batch_first", where)
         options["bidirectional"] = bool(attribute(module, "bidirectional", where))
     if cell == "rnn":
-        nonlinearity = getattr(module, "nonlinearity", None)  # of a cell, or a layer
+        nonlinearity = option(module, "nonlinearity")  # of a cell, or a layer
         mode = getattr(module, "mode", "")
         options["activation"] = nonlinearity or mode.removeprefix("RNN_").lower()
         check(

@@ -6,6 +6,7 @@ from typing import Any
 
 from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
+from prnn_jax.convert._torch_graphs import traced
 from prnn_jax.convert._torch_weights import (
     is_of_weights,
     keys_of,
@@ -87,18 +88,25 @@ def check_forward(module: Any, where: str) -> None:
     )
 
 
-def attribute(module: Any, name: str, where: str) -> Any:
+def option(module: Any, name: str) -> Any:
+    """What a module was made with; None where it does not tell."""
     value = getattr(module, name, None)
+    return traced(module).get(name) if value is None and is_traced(module) else value
+
+
+def attribute(module: Any, name: str, where: str) -> Any:
+    value = option(module, name)
     check(
         value is not None,
-        f"{OP}: {where} does not tell {name}, as modules that torch.jit.trace made do "
-        "not; import its state_dict() instead, whose x is [*batch, time, input].",
+        f"{OP}: {where} does not tell {name}, as modules that torch.jit.trace made of "
+        "a PackedSequence, or of an x without a batch, do not; import its state_dict() "
+        "instead, whose x is [*batch, time, input].",
     )
     return value
 
 
 def is_traced(module: Any) -> bool:
-    """Whether it is of TorchScript and tells no option, so that its arrays are all."""
+    """Whether it is of TorchScript and has no option, but in its graph."""
     is_script = isinstance(getattr(module, "original_name", None), str)
     told = any(hasattr(module, name) for name in ("batch_first", "nonlinearity"))
     return is_script and not told

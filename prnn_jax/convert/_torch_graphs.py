@@ -1,4 +1,4 @@
-"""What a program of torch.export tells of its networks besides their arrays."""
+"""What graphs of PyTorch tell of networks besides their arrays."""
 
 from typing import Any
 
@@ -37,3 +37,23 @@ def told_by(program: Any) -> dict[str, dict[str, Any]]:
                 before = told.get(key, options)
                 told[key] = {k: v for k, v in options.items() if before.get(k) == v}
     return told
+
+
+def traced(module: Any) -> dict[str, Any]:
+    """Attributes of a layer, or a cell, that torch.jit.trace has left to its graph."""
+    nodes = [*module.graph.nodes()]
+    inputs = {one.debugName() for one in module.graph.inputs()}
+    for node in nodes:
+        operator = node.kind()
+        if operator.removeprefix("aten::") in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+            x, *_ = node.inputs()
+            given = [one.toIValue() for one in node.inputs()]
+            # One of a PackedSequence has another place; of x alone is PyTorch's own.
+            if not isinstance(given[3], bool) or x.debugName() not in inputs:
+                return {}
+            told = {"bidirectional": given[-2], "batch_first": given[-1]}
+            return {**told, "nonlinearity": operator.rpartition("_")[2]}
+    kinds = {node.kind().removeprefix("aten::").strip("_") for node in nodes}
+    names = {"tanh", "rnn_tanh_cell"}, {"relu", "rnn_relu_cell"}
+    tanh, relu = (bool(kinds & of) for of in names)
+    return {} if tanh == relu else {"nonlinearity": "relu" if relu else "tanh"}
