@@ -277,6 +277,26 @@ def test_weights_that_are_not_there():
         import_pytorch(module.state_dict())
 
 
+@pytest.mark.parametrize("kind", ["module", "trace", "state_dict"])
+def test_a_module_that_was_made_in_inference_mode(kind):
+    torch.manual_seed(3)
+    with torch.inference_mode():
+        model = Layers(*LAYERS["GRU of two and one"]()).eval()
+        given = model
+        if kind == "trace":
+            given = torch.jit.trace(model, torch.from_numpy(X))
+    assert model.cells[0].weight_hh_l1.is_inference()
+    new = trained(import_pytorch(given, ["cells.0", "cells.1"]))
+    if kind == "state_dict":
+        state = update_pytorch(model.state_dict(), new)
+    else:
+        assert update_pytorch(given, new) is given
+        state = given.state_dict()
+    with torch.inference_mode():
+        given.load_state_dict(state)
+        np.testing.assert_allclose(new(X)[0], y_of(given), **CLOSE)
+
+
 # ---- integers, constants -------------------------------------------------------------
 
 

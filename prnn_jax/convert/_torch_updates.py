@@ -166,8 +166,9 @@ def _updated(model: Any, net: Imported, names: Sequence[str]) -> Any:
     import torch
 
     places = [*_places(model, net, names)]  # all are found before any is written
-    with torch.no_grad():
-        for parameter, array in places:
+    for parameter, array in places:
+        # Only there may those be written that were made in inference mode.
+        with torch.inference_mode(parameter.is_inference()), torch.no_grad():
             parameter.copy_(torch.from_numpy(_plain(array)))
     return model
 
