@@ -279,10 +279,10 @@ def test_a_checkpoint_of_other_arrays(is_new, tmp_path):
     path = tmp_path / "arrays.pt"
     torch.save({"arrays": state, "at": Path("a")}, path, **options)
     assert_bitwise_equal(import_pytorch(path).layers, import_pytorch(state).layers)
-    state["weight_hh_l1"] = Specifications([1])  # which is to be of the network
-    torch.save({"arrays": state}, path, **options)
-    with pytest.raises(ValueError, match="has more in it"):
-        import_pytorch(path)
+    for key in ("weight_hh_l1", "weight_hh_l0_v"):  # which are to be of the network
+        torch.save({"arrays": {**state, key: Specifications([1])}}, path, **options)
+        with pytest.raises(ValueError, match="has more in it"):
+            import_pytorch(path)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ or run: their objects are left out.
 """
 
 import pickle
+import re
 import struct
 import types
 import zipfile
@@ -34,6 +35,8 @@ _OF_ARRAYS = {
     "numpy.core.multiarray._reconstruct",
     "numpy._core.multiarray._reconstruct",
 }
+#: The key of an array of a network, or of a part of one.
+_OF_NETWORK = re.compile(r"(^|[._])(weight|bias|w|b)_(ih|hh|hr)|slstm_cell")
 
 
 class _LeftOut:
@@ -84,8 +87,7 @@ def arrays_alone(path: Path) -> Mapping[str, Any] | None:
     if not isinstance(loaded, Mapping):
         return None
     arrays = flat(loaded, ".")
-    networks = [key for keys in keys_of(arrays).values() for key in keys.values()]
-    networks += [key for name in slstm_paths(arrays) for key in arrays if name in key]
-    if not networks or any(isinstance(arrays[key], _LeftOut) for key in networks):
-        return None
-    return loaded
+    left_out = [key for key, one in arrays.items() if isinstance(one, _LeftOut)]
+    has_network = bool(keys_of(arrays) or slstm_paths(arrays))
+    is_whole = not any(map(_OF_NETWORK.search, left_out))
+    return loaded if has_network and is_whole else None
