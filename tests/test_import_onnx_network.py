@@ -22,7 +22,7 @@ from onnx_support import (
     y_of,
 )
 
-from prnn_jax.convert import import_onnx
+from prnn_jax.convert import import_onnx, update_onnx
 
 helper, numpy_helper = onnx.helper, onnx.numpy_helper
 
@@ -51,6 +51,20 @@ def exported(module, x, dynamo=False) -> bytes:
     options |= {"input_names": ["x"], "dynamo": dynamo}
     torch.onnx.export(First().eval(), (torch.from_numpy(x),), file, **options)
     return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_pytorch_exports_without_a_file():
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnxscript")
+    torch.manual_seed(1)
+    module = torch.nn.GRU(IN, HIDDEN).eval()
+    options = {"dynamo": True, "verbose": False}
+    program = torch.onnx.export(module, (torch.from_numpy(X),), **options)
+    net = import_onnx(program)
+    with torch.no_grad():
+        np.testing.assert_allclose(net(X)[0], module(torch.from_numpy(X))[0], atol=1e-6)
+    assert import_onnx(update_onnx(program, net)).places == net.places
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -68,7 +68,8 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
     caller's.
 
     Args:
-      model: a path, or an `onnx.ModelProto`, or its bytes.
+      model: a path, or an `onnx.ModelProto`, or its bytes, or what `torch.onnx.export`
+        gives.
       name: which node, where there are several that differ: its name, or that of its
         first output; with the names of what is around it where it is in a subgraph, as
         "If_0/then_branch/LSTM". A sequence of names: the layers of a network.
@@ -129,6 +130,7 @@ def loaded(model: Any) -> Any:
         from onnx.parser import ParseError
     except ModuleNotFoundError as error:
         raise ImportError(f"{_OP} needs the package onnx: pip install onnx.") from error
+    model = getattr(model, "model_proto", model)  # of torch.onnx.export
     if isinstance(model, onnx.ModelProto):
         return _inlined(model)
     is_path = isinstance(model, (str, os.PathLike))

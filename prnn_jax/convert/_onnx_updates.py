@@ -47,7 +47,7 @@ def update_onnx(
     others, and the node gets an initializer of its own.
 
     Args:
-      model: a path, or an `onnx.ModelProto`, or its bytes; none of them is changed.
+      model: as `import_onnx` takes it; it is not changed.
       net: as imported, with other numbers: what optax or `jax.tree.map` make of it, or
         `dataclasses.replace(net, layers=layers)`.
       name: the node, or the nodes in the order of `net.places`, where they have other
