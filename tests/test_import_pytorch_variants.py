@@ -239,6 +239,16 @@ def test_a_trace_tells_what_its_operators_do(loaded, tmp_path):
         assert_bitwise_equal(net.layers, of_module.layers)
 
 
+@pytest.mark.parametrize("make", [lambda: old_norm(), lambda: pruned()])
+def test_a_trace_with_the_parts_of_a_weight(make):
+    torch.manual_seed(3)
+    trace = torch.jit.trace(nn.Sequential(make()), torch.from_numpy(X))
+    parts = [p for n, p in trace.named_parameters() if n.endswith(("_g", "_orig"))]
+    parts[0].data.mul_(1.7)
+    net = import_pytorch(trace)
+    np.testing.assert_allclose(net(X)[0], y_of(trace), atol=2e-6)
+
+
 class OfPacked(nn.Module):
     def __init__(self):
         super().__init__()

@@ -25,6 +25,7 @@ from prnn_jax.convert._torch_modules import (
     check_found,
     check_imported,
     check_readable,
+    is_traced,
     kind_of,
     option,
 )
@@ -154,6 +155,9 @@ def _of_modules(model: Any, name: str | None) -> Imported:
     is_quantized = "quantized" in type(module).__module__
     parent = modules.get(path.rpartition(".")[0]) if path else None
     own = dequantized(module) if is_quantized else effective(module, parent)
+    if is_traced(module):  # whose parts, as of weight_norm, are put together as it runs
+        made, _ = whole(OP, module.state_dict())
+        own |= {name: made[key] for name, key in keys_of(made).get("", {}).items()}
     options: dict[str, Any] = {}
     if not kind_of(module).endswith("Cell"):
         options["time_major"] = not attribute(module, "batch_first", where)
