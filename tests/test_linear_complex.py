@@ -151,7 +151,9 @@ def test_errors():
     b = numbers(2, 3, 4)
     with pytest.raises(ValueError, match="all arrays must have the same dtype"):
         prnn_jax.linear_recurrence(np.ones(4, np.float32), b)
-    with pytest.raises(ValueError, match=r"x must be real, got complex64; .*linear_rec"):
+    with pytest.raises(
+        ValueError, match=r"x must be real, got complex64; .*linear_rec"
+    ):
         prnn_jax.min_gru(b, np.ones((4, 6), np.float32))
     with pytest.raises(TypeError, match="forward-mode differentiation"):
         jax.jvp(lambda b: prnn_jax.linear_recurrence(b, b)[0], (b,), (b,))
