@@ -1,8 +1,8 @@
 """import_xlstm: against what the packages' own layers compute of the same arrays.
 
-`COMPUTED` is y of xlstm 2.0.6 (sLSTMLayer, backend "vanilla", float32) and of
-tirex-ts 1.4.2 (its cell told to be float32 instead of bfloat16), at the last step of
-the second row.
+`COMPUTED` is y of xlstm 2.0.6 (sLSTMLayer, backend "vanilla", float32), of tirex-ts
+1.4.2 (its cell told to be float32 instead of bfloat16) and of tirex-2 0.4.0
+(sLSTMFlashRNNLayer, likewise), at the last step of the second row.
 """
 
 from types import SimpleNamespace
@@ -26,7 +26,14 @@ SHAPES = {
 }
 CONV = {"conv1d.conv.weight": (FEATURES, 1, WIDTH), "conv1d.conv.bias": (FEATURES,)}
 TIREX = {"slstm_cell._recurrent_kernel_": (HEADS, HEAD, 4 * HEAD)}
-KINDS = {"plain": SHAPES, "conv": SHAPES | CONV, "tirex": SHAPES | TIREX}
+TIREX_2 = {
+    **{key: shape for key, shape in SHAPES.items() if "cell" not in key},
+    "_bias_": (HEADS, 4, HEAD),
+    "_recurrent_kernel_": (HEADS, HEAD, 4, HEAD),
+}
+KINDS = {"plain": SHAPES, "conv": SHAPES | CONV}
+KINDS |= {"tirex": SHAPES | TIREX, "tirex_2": TIREX_2}
+BACKENDS = {"tirex": "cuda", "tirex_2": "flashrnn"}
 # fmt: off
 COMPUTED = {
     "conv": [0.0851147, -1.32461, 1.05454, 0.320293, -0.161861, -0.372992,
@@ -35,6 +42,8 @@ COMPUTED = {
               -0.425824, 1.85642, 1.63042, -0.326222, -0.581696, 0.218106],
     "tirex": [-0.302076, 2.00295, 0.549104, -0.599826, 0.537218, -1.12729,
               -0.376304, 1.63811, -0.73795, -0.20013, -0.371593, 1.11531],
+    "tirex_2": [0.25802, 0.497578, -0.318889, 0.787294, 0.502403, 0.0431949,
+                0.511829, -0.173611, 0.172254, -0.0567967, 0.0068064, 0.653458],
 }
 # fmt: on
 
@@ -98,6 +107,47 @@ def test_lengths_keep_the_state_of_the_last_step():
         jax.tree.map(lambda a, b, row=row: close(a[row], b), state, alone)
 
 
+@pytest.mark.parametrize("by", ["lengths", "mask"])
+def test_what_does_not_count_reaches_nothing(by):
+    layer = import_xlstm(arrays_of("conv"))
+    counts = np.arange(7) < np.array([[7], [3]])
+    if by == "mask":
+        counts = np.array([[0, 0, 1, 1, 1, 1, 1], [1, 0, 1, 0, 1, 0, 1]], bool)
+    given = {"lengths": np.array([7, 3])} if by == "lengths" else {"mask": counts}
+
+    def loss(layer, x):
+        y, state = layer(x, **given)
+        return (y**2).sum() + sum((s**2).sum() for s in jax.tree.leaves(state)), y
+
+    of_x = jax.jit(jax.grad(loss, (0, 1), has_aux=True))
+    clean, holes = (np.where(counts[..., None], X, other) for other in (0, np.nan))
+    jax.tree.map(np.testing.assert_array_equal, of_x(layer, holes), of_x(layer, clean))
+    (_, dx), y = of_x(layer, holes)
+    assert (dx[~counts] == 0).all()
+    for row in range(2):  # the convolution sees the steps that count alone
+        alone = layer(X[row][counts[row]])[0]
+        close(y[row][counts[row]], alone)
+
+
+def test_a_reset_begins_anew():
+    layer = import_xlstm(arrays_of("conv"))
+    resets = np.zeros((2, 7), int)
+    resets[0, 3] = resets[1, 0] = resets[1, 6] = 1
+    before = layer(X)[1]
+    y, state = layer(X, before, resets=resets)
+    close(y[0, :3], layer(X[:, :3], before)[0][0])
+    close(y[0, 3:], layer(X[0, 3:])[0])
+    close(y[1, :6], layer(X[1, :6])[0])
+    close(y[1, 6:], layer(X[1, 6:])[0])
+    of_row = [layer(X[0, 3:])[1], layer(X[1, 6:])[1]]
+    for row, wanted in enumerate(of_row):
+        jax.tree.map(lambda a, b, row=row: close(a[row], b), state, wanted)
+    with pytest.raises(
+        ValueError, match=r"resets must be \[\*batch, time\] = \[2, 7\]"
+    ):
+        layer(X, resets=resets[0])
+
+
 def test_lengths_that_cannot_be():
     layer = import_xlstm(arrays_of("conv"))
     for lengths, message in (([2, 8], "got 8"), ([2], "lengths must be")):
@@ -137,11 +187,16 @@ def test_a_module_and_a_file(tmp_path):
 def test_there_and_back(kind):
     arrays = arrays_of(kind)
     layer = import_xlstm(arrays)
-    back = to_xlstm(layer, "cuda" if kind == "tirex" else "vanilla")
+    back = to_xlstm(layer, BACKENDS.get(kind, "vanilla"))
+    if kind == "tirex_2":  # which has one tensor by two names
+        np.testing.assert_array_equal(
+            back.pop("recurrent_kernel"), back["_recurrent_kernel_"]
+        )
     assert back.keys() == arrays.keys()
     for key, value in arrays.items():
         np.testing.assert_allclose(back[key], value, rtol=0, atol=1e-7, err_msg=key)
-    other = import_xlstm(to_xlstm(layer, "vanilla" if kind == "tirex" else "cuda"))
+    others = {"tirex": "vanilla", "tirex_2": None}
+    other = import_xlstm(to_xlstm(layer, others.get(kind, "cuda")))
     for a, b in zip(*map(jax.tree.leaves, (other, layer)), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-7)
 
@@ -151,6 +206,8 @@ def test_what_is_no_layer():
         to_xlstm(arrays_of("plain"))
     with pytest.raises(ValueError, match="backend must be"):
         to_xlstm(import_xlstm(arrays_of("plain")), "triton")
+    with pytest.raises(ValueError, match=r"epsilon must be 1e-06 for .* got 1e-05"):
+        to_xlstm(import_xlstm(arrays_of("plain")), "flashrnn")
 
 
 def test_a_name_says_which():
@@ -175,6 +232,7 @@ def test_arrays_of_two_dtypes_become_one():
     ("change", "message"),
     [
         ({"slstm_cell._recurrent_kernel_": None}, "must have an sLSTM layer"),
+        ({"slstm_cell._recurrent_kernel_": ()}, r"\[heads, head, 4\*head\].*got \[\]"),
         ({"zgate.weight": None}, "must have all arrays .* lacks zgate.weight"),
         ({"slstm_cell._recurrent_kernel_": (3, 4, 12)}, r"got \[3, 4, 12\]"),
         ({"ogate.weight": (3, 4, 5)}, r": ogate.weight must be .* \[3, 4, 4\], got"),

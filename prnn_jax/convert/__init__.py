@@ -35,7 +35,8 @@ from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
 from prnn_jax.convert._rnnoise import import_rnnoise
 from prnn_jax.convert._torch_models import import_pytorch
 from prnn_jax.convert._torch_updates import update_pytorch
-from prnn_jax.convert._xlstm import SlstmLayer, import_xlstm, to_xlstm
+from prnn_jax.convert._xlstm import import_xlstm, to_xlstm
+from prnn_jax.convert._xlstm_layer import SlstmLayer
 
 __all__ = [
     "Imported",

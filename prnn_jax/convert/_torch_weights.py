@@ -28,8 +28,8 @@ _PART = re.compile(
 _RAW = re.compile(rf"(?:(.*)\.)?{_OWN}_raw")
 #: What a dynamically quantized layer, or a cell, has instead of arrays.
 _PACKED = re.compile(r"(?:(.*)\.)?(?:_all_weight_values\.\d+\.param|_packed_weight_.h)")
-#: Of the array that each sLSTM layer of an xLSTM has.
-_SLSTM = "slstm_cell._recurrent_kernel_"
+#: The array that each sLSTM layer of an xLSTM has, in its cell or, of TiRex-2, itself.
+_SLSTM = re.compile(r"(?:(.*?)\.)?(?:slstm_cell\.)?_recurrent_kernel_")
 _NORMED = {"_g", "_v"}, {".original0", ".original1"}
 
 
@@ -52,7 +52,7 @@ def packed_paths(arrays: Iterable[str]) -> list[str]:
 
 def slstm_paths(arrays: Iterable[str]) -> list[str]:
     """The sLSTM layers in a state_dict, by the names that `import_xlstm` takes."""
-    return [key[: -len(_SLSTM)].rstrip(".") for key in arrays if key.endswith(_SLSTM)]
+    return [match[1] or "" for match in map(_SLSTM.fullmatch, arrays) if match]
 
 
 def others_of(arrays: Mapping[str, Any], path: str) -> dict[str, Any]:
