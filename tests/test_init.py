@@ -76,6 +76,20 @@ def test_chrono():
     assert not np.any([r, n])
 
 
+@pytest.mark.parametrize("cell", ["lstm", "slstm"])
+@pytest.mark.parametrize("scheme", ["orthogonal", "pytorch"])
+def test_forget_bias(cell, scheme):
+    """A number, or one for each unit of a head; other gates begin with zero."""
+    given = {"scheme": scheme, "heads": 4, "bidirectional": True}
+    of_units = 5 - 12 * np.linspace(0, 1, 6) ** 0.3
+    for wanted in (3.0, np.float32(3), of_units, list(of_units), jnp.array(of_units)):
+        params = prnn_jax.init(cell, KEY, IN, HIDDEN, forget_bias=wanted, **given)
+        i, f, *others = np.split(np.asarray(params.b_ih), 4, -1)
+        np.testing.assert_allclose(f, np.broadcast_to(wanted, (2, 4, 6)), rtol=1e-6)
+        assert not np.any([i, *others])
+        assert params.b_hh is None or not np.any(params.b_hh)
+
+
 @pytest.mark.parametrize("scheme", ["orthogonal", "keras", "pytorch"])
 def test_runs_with_heads_and_directions(scheme):
     x = jnp.ones((2, 3, IN))
@@ -109,7 +123,12 @@ def test_runs_with_heads_and_directions(scheme):
         ("lstm", {"scheme": "xavier"}, "scheme must be"),
         ("lstm", {"heads": 5}, "heads must divide hidden_size=24, got 5"),
         ("gru", {"peepholes": True}, "peepholes must be False"),
-        ("gru", {"forget_bias": 1.0}, "forget_bias must be None"),
+        ("gru", {"forget_bias": 1.0}, "forget_bias must be None .* got 1.0 for gru"),
+        (
+            "slstm",
+            {"forget_bias": [1, 2]},
+            r"or \[hidden\] = \[24\] of a head, got \[2",
+        ),
         ("lstm", {"forget_bias": 1.0, "chrono": 9}, "forget_bias must be None"),
         ("rnn", {"chrono": 9}, "chrono must be None, or more than 2"),
         ("lstm", {"chrono": 2}, "chrono must be None, or more than 2 steps"),

@@ -7,8 +7,10 @@ from typing import Any, Literal, Unpack, get_args, overload
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jax.typing import ArrayLike
 
 from prnn_jax._call.call import Call
+from prnn_jax._call.controls import as_array
 from prnn_jax._cells.table import AnyCell, Cell, CellName, Defined, check_cell_name
 from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks
@@ -22,6 +24,8 @@ Scheme = Literal["orthogonal", "keras", "pytorch"]
 
 #: Of the gates that keep the old state: what they are called, and their opposites.
 _KEEPS: dict[CellName, tuple[str, str]] = {"lstm": ("f", "i"), "gru": ("z", "")}
+#: Cells with a forget gate.
+_FORGETS = "lstm", "slstm"
 
 
 @overload
@@ -32,7 +36,7 @@ def init(
     hidden_size: int,
     *,
     scheme: Scheme = "orthogonal",
-    forget_bias: float | None = None,
+    forget_bias: ArrayLike | None = None,
     chrono: float | None = None,
     bias: bool = True,
     peepholes: bool = False,
@@ -65,7 +69,7 @@ def init(
     hidden_size: int,
     *,
     scheme: Scheme = "orthogonal",
-    forget_bias: float | None = None,
+    forget_bias: ArrayLike | None = None,
     chrono: float | None = None,
     bias: bool = True,
     peepholes: bool = False,
@@ -96,8 +100,11 @@ def init(
       input_size: of x.
       hidden_size: of the state, all heads together.
       scheme: see above.
-      forget_bias: what the LSTM's forget gate begins with instead (Jozefowicz et al.
-        2015, ICML); by default 1 with "orthogonal" and "keras".
+      forget_bias: what the forget gate of the LSTM or the sLSTM begins with instead: a
+        number (Jozefowicz et al. 2015, ICML), or one for each unit, `[hidden_size]`, or
+        with heads `[hidden_size / heads]`, the same in each. By default 1 for the LSTM
+        with "orthogonal" and "keras". The xLSTM's sLSTM in block k of n begins with
+        `5 - 12 * jnp.linspace(0, 1, head) ** (0.3 + 1.3 * k / (n - 1))`.
       chrono: the longest dependency, in steps, that the layer is to remember: biases
         begin with :math:`b_f = \log u`, :math:`b_i = -b_f` (LSTM) or
         :math:`b_z = \log u` (GRU, whose z keeps the old state), u uniform from 1 to
@@ -175,8 +182,8 @@ def init(
     row = cell.row if isinstance(cell, Defined) else names.get(cell, cell)
     table = Call(row).table
     count = 3 if peepholes else table.per_unit
-    first_bias = _first_bias(table, scheme, forget_bias, chrono, bias)
     hidden = hidden_size // (heads or 1)
+    first_bias = _first_bias(table, scheme, hidden, forget_bias, chrono, bias)
     projection = None if proj_size is None else proj_size // (heads or 1)
 
     def draw(key: Array) -> Params:
@@ -194,14 +201,15 @@ def init(
     return typed(stacked, bidirectional=bidirectional, heads=heads is not None)
 
 
-#: Of (key, hidden), the biases of all gates side by side.
-FirstBias = Callable[[Array, int], Array]
+#: Of a key, the biases of all gates side by side.
+FirstBias = Callable[[Array], Array]
 
 
 def _first_bias(
     table: Cell,
     scheme: Scheme,
-    forget_bias: float | None,
+    hidden: int,
+    forget_bias: ArrayLike | None,
     chrono: float | None,
     bias: bool,
 ) -> FirstBias | None:
@@ -214,12 +222,19 @@ def _first_bias(
             "init: chrono must be None, or more than 2 steps for a lstm or gru, got "
             f"{chrono:g} for {cell}.",
         )
+    of_forget = jnp.ones(())
     if forget_bias is not None:
-        forget_bias = float(number("init", "forget_bias", forget_bias))
+        of_forget = jnp.asarray(as_array("init", "forget_bias", forget_bias))
+    shape = list(of_forget.shape)
     check(
-        forget_bias is None or (cell == "lstm" and chrono is None),
+        forget_bias is None or (cell in _FORGETS and chrono is None),
         f"init: forget_bias must be None beside chrono, and where there is no such "
-        f"gate, got {forget_bias} for {cell}.",
+        f"gate, got {shape or of_forget} for {cell}.",
+    )
+    check(
+        shape in ([], [hidden]),
+        f"init: forget_bias must be a number, or [hidden] = [{hidden}] of a head, got "
+        f"{shape}.",
     )
     check(
         bias or (forget_bias is None and chrono is None),
@@ -228,13 +243,12 @@ def _first_bias(
     has_own = cell == "lstm" and scheme != "pytorch"
     if forget_bias is None and chrono is None and not has_own:
         return None
-    of_forget = 1.0 if forget_bias is None else forget_bias
-    keeps, lets_in = _KEEPS[cell]  # pyright: ignore[reportArgumentType]
+    keeps, lets_in = _KEEPS.get(cell, ("f", ""))  # pyright: ignore[reportArgumentType]
 
-    def begins(key: Array, hidden: int) -> Array:
+    def begins(key: Array) -> Array:
         of_gates = dict.fromkeys(table.gate_names, jnp.zeros(hidden))
         if chrono is None:
-            of_gates[keeps] = jnp.full(hidden, of_forget)
+            of_gates[keeps] = jnp.broadcast_to(of_forget, hidden)
         else:
             u = jax.random.uniform(key, (hidden,), minval=1.0, maxval=chrono - 1)
             of_gates[keeps] = jnp.log(u)
@@ -268,7 +282,7 @@ def _draw(
 
         b_ih, b_hh = uniform(2, wide), uniform(3, wide)
         if first_bias is not None:
-            b_ih, b_hh = first_bias(keys[4], hidden), jnp.zeros(wide)
+            b_ih, b_hh = first_bias(keys[4]), jnp.zeros(wide)
         return Params(
             uniform(0, input_size, wide),
             uniform(1, output, wide),
@@ -288,7 +302,7 @@ def _draw(
         parts = jax.random.split(keys[n], gates)
         return jnp.concatenate([of_gate(k, (rows, hidden)) for k in parts], -1)
 
-    b_ih = jnp.zeros(wide) if first_bias is None else first_bias(keys[4], hidden)
+    b_ih = jnp.zeros(wide) if first_bias is None else first_bias(keys[4])
     orthogonal = jax.nn.initializers.orthogonal()
     return Params(
         matrix(0, input_size, jax.nn.initializers.glorot_uniform()),
