@@ -47,7 +47,7 @@ def check_cell(
     )
     keys = jax.random.split(jax.random.key(seed), 3)
     params = cell.init(keys[0], input_size, hidden_size, scheme="pytorch")
-    x = jax.random.normal(keys[1], (_ROWS, _TIME, input_size))
+    x = jax.random.normal(keys[1], (_ROWS, _TIME, input_size), jnp.float32)
     run: Any = jax.jit(cell.__call__)
     whole = run(x, params)
 

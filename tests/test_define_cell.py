@@ -273,6 +273,8 @@ def test_what_such_a_cell_has_not():
 @pytest.mark.parametrize("cell", OWN)
 def test_check_cell_finds_nothing(cell):
     check_cell(OWN[cell])
+    with jax.enable_x64(True):
+        check_cell(OWN[cell])
 
 
 def over_the_batch(a_x, product, state):
