@@ -151,8 +151,10 @@ def slstm(
       c' = f c + i \tanh(a_z), n' = f n + i \quad h' = σ(a_o) c' / n'
 
     with :math:`a = x W_{ih} + b_{ih} + h W_{hh} + b_{hh}` (Beck et al. 2024,
-    arXiv:2405.04517, with the sigmoid as forget gate). Where n is zero, as it is at the
-    start, m' = a_i and f = 0. It is mostly used with heads (see `Params`).
+    arXiv:2405.04517, with the sigmoid as forget gate, as in the packages xlstm and
+    flashrnn; the paper's other choice, :math:`e^{a_f}`, is a cell for `define_cell`).
+    Where n is zero, as it is at the start, m' = a_i and f = 0. It is mostly used with
+    heads (see `Params`); `convert.import_xlstm` has what is around it in an xLSTM.
 
     Args:
       x: `[*batch, time, input]`.
