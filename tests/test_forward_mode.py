@@ -22,6 +22,16 @@ WAYS = {
 }
 
 
+#: Of the function that `jax.vjp` returns: what a solver of an adjoint equation, such as
+#: diffrax' BacksolveAdjoint, may ask for.
+OF_COTANGENTS = {
+    "jvp": lambda back, dy: jax.jvp(back, (dy,), (dy,)),
+    "jacfwd": lambda back, dy: jax.jacfwd(back)(dy),
+    "jit of jacfwd": lambda back, dy: jax.jit(jax.jacfwd(back))(dy),
+    "jit inside": lambda back, dy: jax.jvp(jax.jit(back), (dy,), (dy,)),
+}
+
+
 def of(case: Case, name: str, implementation: str | None):
     """A scalar function of one of a case's arrays, and that array."""
     arrays = case.inputs()
@@ -86,3 +96,22 @@ def test_of_cells_without_a_product(way):
     with pytest.raises(TypeError, match=r'pass implementation="scan" for it'):
         WAYS[way](function, x)
     WAYS[way](functools.partial(function, implementation="scan"), x)
+
+
+@pytest.mark.parametrize("way", OF_COTANGENTS)
+@pytest.mark.parametrize("cell", ["lstm", "min_gru"])
+def test_the_error_of_cotangents(cell, way):
+    params = prnn_jax.init(cell, jax.random.key(0), 5, 4)
+
+    def back(**how):
+        def function(x):
+            if cell == "lstm":
+                return prnn_jax.lstm(x, params, **how)[0]
+            return prnn_jax.min_gru(x, **params, **how)[0]
+
+        y, of_cotangent = jax.vjp(function, jnp.ones((2, 3, 5)))
+        return of_cotangent, jnp.ones_like(y)
+
+    with pytest.raises(TypeError, match=r'pass implementation="scan" for it'):
+        OF_COTANGENTS[way](*back())
+    OF_COTANGENTS[way](*back(implementation="scan"))

@@ -3,7 +3,8 @@
 The native engines and the lean backward pass have no tangents, nor has a step that
 clips gradients. JAX's own message, for a function with a custom derivative, cannot know
 of `implementation="scan"`; so the inputs of a call pass through an identity whose
-tangent may be transposed but not computed.
+tangent may be transposed but not computed. So do its outputs, and what is transposed
+passes through the same: then the tangent of a cotangent is known, too.
 """
 
 import jax
@@ -73,4 +74,11 @@ ad.primitive_jvps[_identity] = lambda primals, tangents, **message: (
 _tangent.def_impl(_refuse)
 batching.primitive_batchers[_tangent] = _refuse
 mlir.register_lowering(_tangent, _refuse)
-ad.deflinear2(_tangent, lambda cotangent, _, **__: [cotangent])
+
+
+def _transposed(cotangent, _, **message):
+    return [_identity.bind(cotangent, **message)]
+
+
+ad.deflinear2(_tangent, _transposed)
+ad.primitive_transposes[_identity] = _transposed

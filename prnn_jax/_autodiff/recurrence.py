@@ -54,7 +54,7 @@ def recurrence(call: Call, primals: Primals) -> tuple[Array, State]:
         return y, state_n
     out: Any = _forward(call, reverse_mode_only(call, primals))
     y, state_n, _ = out
-    return y, state_n
+    return reverse_mode_only(call, (y, state_n))
 
 
 def placed(call: Call, primals: Primals) -> Primals:

@@ -337,4 +337,4 @@ def _flat(how: Elementwise, time_major: bool, a: Array, b: Array, h_0: Array) ->
         of_a = jnp.broadcast_to(a, h_0.shape).reshape(rows, width)
     arrays = of_a, b.reshape(shape), h_0.reshape(rows, width)
     y = recur(how, *elementwise_reverse_mode_only(how.implementation, arrays))
-    return y.reshape(b.shape)
+    return elementwise_reverse_mode_only(how.implementation, y).reshape(b.shape)
