@@ -94,7 +94,8 @@ def qrnn(
             x, counts = input_of(op, x, options)
             width, flat = _flat(op, weights["w_ih"], x)
             taps, x_n = windows(op, x, width, x_0, x_to, options)
-            seen = jnp.stack(taps, -2).reshape(*x.shape[:-1], -1)
+            columns = width * x.shape[-1]  # -1 would not do of no steps
+            seen = jnp.stack(taps, -2).reshape(*x.shape[:-1], columns)
             gates = {"w_ih": flat, "b_ih": weights["b_ih"]}
             z, f, *others = gates_of(op, seen, gates, 1 + len(pooling), precision)
             f = jax.nn.sigmoid(f)
