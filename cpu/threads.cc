@@ -1,5 +1,6 @@
 #include "cpu/threads.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -108,11 +109,13 @@ class Barrier {
 
   // A pool thread asks to take part; -1 if there is no more room, or nothing left to do. A thread
   // that was woken on the caller's core would only take turns with it: it sleeps until the system
-  // has found it another.
+  // has found it another, ever longer, for there may be none, and to look takes the caller's time.
   int join() {
-    while (core_.load() >= 0 && core_.load() == current_core()) {
+    constexpr std::chrono::microseconds kFirstNap{20}, kLongestNap{5000};
+    for (auto nap = kFirstNap; core_.load() >= 0 && core_.load() == current_core();
+         nap = std::min(2 * nap, kLongestNap)) {
       if (closed_.load()) return -1;
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      std::this_thread::sleep_for(nap);
     }
     const int thread = joined_.fetch_add(1) + 1;
     return thread < static_cast<int>(ended_.size()) ? thread : -1;
@@ -167,8 +170,9 @@ class Barrier {
   }
   void close() { closed_.store(true, std::memory_order_release); }
 
+  static constexpr std::int64_t kMostThreads = 4096;  // less one
+
  private:
-  static constexpr std::int64_t kMostThreads = 4096;
   struct alignas(128) Ended {
     std::atomic<std::int64_t> step{-2};  // not even there
   };
@@ -212,9 +216,12 @@ class Oversubscription {
 std::int64_t take_together(ThreadPool& pool, int threads, std::int64_t first, std::int64_t end,
                            const std::function<void(std::int64_t, int, int)>& body) {
   auto barrier = std::make_shared<Barrier>(threads);
-  // `body` is used by present only, and the caller waits for all of those.
+  const auto caller = std::this_thread::get_id();
+  // `body` is used by present only, and the caller waits for all of those. A pool that has no room
+  // for a task, as XLA's, runs it at once: the caller, who would wait for itself.
   for (int t = 1; t < threads; ++t)
-    pool.schedule([barrier, &body] {
+    pool.schedule([barrier, caller, &body] {
+      if (std::this_thread::get_id() == caller) return;
       const int me = barrier->join();
       if (me < 0) return;
       std::int64_t step = barrier->first_step(me);
@@ -250,6 +257,7 @@ std::int64_t take_together(ThreadPool& pool, int threads, std::int64_t first, st
 
 void parallel_steps(ThreadPool& pool, int threads, std::int64_t steps,
                     const std::function<void(std::int64_t, int, int)>& body) {
+  threads = std::min(threads, static_cast<int>(Barrier::kMostThreads) - 1);
   for (std::int64_t step = 0; step < steps;) {
     if (threads <= 1 || steps == 1 || Oversubscription::recent())
       body(step++, 0, 1);

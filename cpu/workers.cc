@@ -22,28 +22,42 @@ using Clock = std::chrono::steady_clock;
 // 50 µs; to wake a thread costs up to 50 µs on a virtual machine.
 constexpr std::chrono::microseconds kAwake{200};
 
-// The cores on which the threads of a process may run. Where the system does not tell, anywhere.
+// The cores on which a thread may run. Where the system does not tell, anywhere.
 class Cores {
  public:
 #if defined(__linux__)
-  Cores() { known_ = sched_getaffinity(0, sizeof cores_, &cores_) == 0; }
+  Cores() {
+    known_ = sched_getaffinity(0, sizeof cores_, &cores_) == 0;
+    given_ = cores_;
+  }
   int count() const { return known_ ? CPU_COUNT(&cores_) : anywhere(); }
-  // Has a thread run on the others only, if there are any.
-  void keep_off(pthread_t thread, int core) const {
-    if (core < 0 || !known_ || CPU_COUNT(&cores_) < 2) return;
+  // Has a thread run on the others only, if there are any. Where somebody else has given it other
+  // cores meanwhile (taskset, a cpuset), it is on those that it stays.
+  void keep_off(pthread_t thread, int core) {
+    if (core < 0 || !known_) return;
+    const cpu_set_t now = of(thread);
+    if (!CPU_EQUAL(&now, &given_)) cores_ = now;
+    if (CPU_COUNT(&cores_) < 2) return;
     cpu_set_t others = cores_;
     CPU_CLR(core, &others);
     pthread_setaffinity_np(thread, sizeof others, &others);
+    given_ = of(thread);
   }
 #else
   int count() const { return anywhere(); }
-  void keep_off(pthread_t, int) const {}
+  void keep_off(pthread_t, int) {}
 #endif
 
  private:
   static int anywhere() { return static_cast<int>(std::thread::hardware_concurrency()); }
 #if defined(__linux__)
-  cpu_set_t cores_;
+  // What the system says of a thread; else as it was.
+  cpu_set_t of(pthread_t thread) const {
+    cpu_set_t out;
+    return pthread_getaffinity_np(thread, sizeof out, &out) == 0 ? out : given_;
+  }
+  cpu_set_t cores_;  // all
+  cpu_set_t given_;  // those that keep_off has left
   bool known_;
 #endif
 };
@@ -74,6 +88,10 @@ class Queue {
     if (idle_ <= static_cast<int>(tasks_.size()) && started() < most_workers()) start();
     if (started() == 0) return;
     const int core = current_core();
+    if (tasks_.size() >= kMostWaiting) {
+      tasks_.pop_front();
+      waiting_.fetch_sub(1, std::memory_order_relaxed);
+    }
     tasks_.push_back({std::move(task), core});
     for (Worker& worker : workers_)
       if (worker.is_idle && worker.may_be_on(core)) worker.avoid(core);
@@ -84,6 +102,9 @@ class Queue {
   }
 
  private:
+  // Where one call keeps all workers busy for seconds, the others leave tasks behind that nobody
+  // has begun: of more, the oldest are given up.
+  static constexpr std::size_t kMostWaiting = 1024;
   struct Task {
     std::function<void()> run;
     int core;  // of the thread that wants it done

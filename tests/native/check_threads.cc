@@ -1,8 +1,9 @@
 // Checks cpu/threads.cc: every unit of every step is done once, after the whole step before, on a
 // pool whose threads come late, are slow, or never come, and on the workers of cpu/workers.cc,
 // which many callers share. Exits with 1 and a line on a failure. Run under sanitizers by
-// tests/test_native.py; with "fork", in the child of a process that has workers.
+// tests/test_native.py; with "fork", in children of a process, before it has workers and after.
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -132,6 +134,52 @@ void comes_back(int threads) {
   if (state != kBack) fail("nobody came back", state);
 }
 
+// Runs each task at once, as a pool does that has no room for more.
+class CallersThread : public prnn::ThreadPool {
+ public:
+  int threads() const override { return 4; }
+  void schedule(std::function<void()> task) override { task(); }
+};
+
+void on_the_callers_thread() {
+  CallersThread pool;
+  loop(pool, 9);
+  steps(pool, 12, 30, 0, 0);
+}
+
+// Threads that have no other core than the caller's ask seldom whether they have one.
+void on_one_core() {
+  cpu_set_t all, one;
+  sched_getaffinity(0, sizeof all, &all);
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  sched_setaffinity(0, sizeof one, &one);
+  std::atomic<long> most_naps{0};
+  class ThreadsHere : public LateThreads {
+   public:
+    explicit ThreadsHere(std::atomic<long>& most_naps) : LateThreads(5, 0), naps_(most_naps) {}
+    void schedule(std::function<void()> task) override {
+      LateThreads::schedule([task = std::move(task), &naps = naps_] {
+        task();
+        rusage of{};
+        getrusage(RUSAGE_THREAD, &of);
+        long seen = naps;
+        while (of.ru_nvcsw > seen && !naps.compare_exchange_weak(seen, of.ru_nvcsw)) {
+        }
+      });
+    }
+
+   private:
+    std::atomic<long>& naps_;
+  };
+  {
+    ThreadsHere pool(most_naps);
+    prnn::parallel_steps(pool, 5, 40, [](std::int64_t, int, int) { busy(1000); });
+  }
+  if (most_naps > 40) fail("a thread without a core of its own is awake too often", most_naps);
+  sched_setaffinity(0, sizeof all, &all);
+}
+
 void on_late_threads(int threads, int delay_us, int round) {
   const auto late_steps = [&](int units, int count, int delay_us, int unit_us,
                               int member_delay_us) {
@@ -202,28 +250,80 @@ void on_other_cores() {
   }
 }
 
-int in_a_child() {
-  on_workers(1);
+// What calls leave behind while all workers are busy does not grow without end.
+void behind_a_long_call() {
+  std::atomic<int> begun{0};
+  std::atomic<bool> is_over{false};
+  const int all = prnn::most_workers();
+  for (int n = 0; n < all; ++n)
+    prnn::run_on_worker([&] {
+      begun += 1;
+      while (!is_over.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      begun -= 1;
+    });
+  while (begun.load() < all) std::this_thread::yield();
+  constexpr int kTasks = 20000;
+  const auto kept = std::make_shared<int>();
+  for (int n = 0; n < kTasks; ++n) prnn::run_on_worker([kept] {});
+  if (kept.use_count() > kTasks / 10) fail("workers keep too many tasks", kept.use_count());
+  is_over = true;
+  while (kept.use_count() > 1 || begun.load() > 0) std::this_thread::yield();
+}
+
+// The exit status of a child that does this; 0 is well.
+template <class F>
+int in_a_child(F&& what) {
   const pid_t child = fork();
   if (child == 0) {
-    on_workers(2);
+    what();
     _exit(0);
   }
   int status = 1;
   waitpid(child, &status, 0);
-  on_workers(1);
   return status;
+}
+
+// Of a worker that somebody else puts on one core, where its caller is, too: it stays there.
+void stays_where_it_is_put() {
+  std::atomic<int> id{0};
+  prnn::run_on_worker([&] { id = gettid(); });
+  while (id.load() == 0) std::this_thread::yield();
+  cpu_set_t one, now;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  sched_setaffinity(0, sizeof one, &one);
+  sched_setaffinity(id.load(), sizeof one, &one);
+  for (int n = 0; n < 20; ++n) {
+    std::atomic<bool> done{false};
+    prnn::run_on_worker([&] { done = true; });
+    while (!done.load()) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::microseconds(n % 2 == 0 ? 0 : 500));
+  }
+  sched_getaffinity(id.load(), sizeof now, &now);
+  if (!CPU_EQUAL(&one, &now)) fail("a worker left the core it was put on", 0);
+}
+
+void with_forks() {
+  // Of a process without workers: each child's are new.
+  for (int n = 0; n < 20; ++n)
+    if (in_a_child(stays_where_it_is_put) != 0) fail("a child with cores of its own", n);
+  on_workers(1);
+  if (in_a_child([] { on_workers(2); }) != 0) fail("a child of a fork", 0);
+  on_workers(1);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "fork") == 0) {
-    if (in_a_child() != 0) fail("a child of a fork", 0);
+    with_forks();
     std::printf("ok\n");
     return 0;
   }
   on_other_cores();
+  on_the_callers_thread();
+  on_one_core();
+  behind_a_long_call();
   for (int threads : {2, 3}) comes_back(threads);
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 20;
   for (int round = 0; round < rounds; ++round) {
