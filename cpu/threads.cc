@@ -197,16 +197,23 @@ class Oversubscription {
     const auto now = Clock::now();
     const auto worked = now - begin_ - waited_;
     if (waited_ <= worked + std::chrono::microseconds(500)) return false;
-    const auto rest = rest_.load();
-    until_.store((now + Clock::duration(rest)).time_since_epoch().count());
-    rest_.store(rest < kLongestRest.count() ? 2 * rest : rest);
+    // Where others had the core for a whole slice of time, waiting is to be a small part of all.
+    const auto least = wait < kTimeSlice ? kShortestRest : 16 * wait;
+    const auto rest = std::min(std::max(Clock::duration(rest_.load()), least), kLongestRest);
+    until_.store((now + rest).time_since_epoch().count());
+    rest_.store(std::min(2 * rest, kLongestRest).count());
     return true;
   }
-  static void forget() { rest_.store(kShortestRest.count()); }
+  // A call went well: which may have been by chance, too.
+  static void forget() {
+    const auto known = Clock::duration(rest_.load());
+    if (known > kShortestRest) rest_.store(std::max(known / 2, kShortestRest).count());
+  }
 
  private:
+  static constexpr Clock::duration kTimeSlice = std::chrono::milliseconds(3);
   static constexpr Clock::duration kShortestRest = std::chrono::milliseconds(5);
-  static constexpr Clock::duration kLongestRest = std::chrono::milliseconds(80);
+  static constexpr Clock::duration kLongestRest = std::chrono::milliseconds(500);
   const Clock::time_point begin_ = Clock::now();
   Clock::duration waited_{};
   inline static std::atomic<Clock::rep> until_{0}, rest_{kShortestRest.count()};
