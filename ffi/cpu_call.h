@@ -1,6 +1,7 @@
 // What XLA's calls into the CPU engine share.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -16,7 +17,10 @@ namespace prnn {
 class XlaThreadPool : public ThreadPool {
  public:
   explicit XlaThreadPool(xla::ffi::ThreadPool pool) : pool_(pool) {}
-  int threads() const override { return static_cast<int>(pool_.num_threads()); }
+  // 0 where XLA has none: then there is the caller's.
+  int threads() const override {
+    return static_cast<int>(std::max<std::int64_t>(pool_.num_threads(), 1));
+  }
   void schedule(std::function<void()> task) override { pool_.Schedule(std::move(task)); }
 
  private:

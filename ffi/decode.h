@@ -191,9 +191,11 @@ inline xla::ffi::ErrorOr<NativeCall> decode_shape(
   out.dtype = sequence->element_type();
   out.is_stack = call.is_stack;
   if (!numbers(out.cell).projects) return out;
-  if (!w_hr.has_value() || w_hr->dimensions().size() != 3 || out.shape.hidden == 0)
-    return xla::ffi::Unexpected(
-        xla::ffi::Error::InvalidArgument("prnn_jax: w_hr must have rank 3, and h some values"));
+  // Of no units, or no values, h would be zeros that nobody writes.
+  if (!w_hr.has_value() || w_hr->dimensions().size() != 3 || w_hr->dimensions()[1] == 0 ||
+      out.shape.hidden == 0)
+    return xla::ffi::Unexpected(xla::ffi::Error::InvalidArgument(
+        "prnn_jax: w_hr must have rank 3 and units, and h some values"));
   out.shape.projected = out.shape.hidden;
   out.shape.hidden = w_hr->dimensions()[1];
   return out;

@@ -224,6 +224,22 @@ def test_of_buffers_that_do_not_fit(name, call, controlled):
         assert_refused(wrong)
 
 
+def test_of_a_projection_of_no_units():
+    """Of which h would be what its memory held before."""
+
+    def array(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    outputs, call = 3, Call("lstm_projected")
+    states = array(BATCH, GROUPS, outputs), array(BATCH, GROUPS, 0)
+    y = array(BATCH, TIME, GROUPS, outputs)
+    weights = array(GROUPS, outputs, 0), array(GROUPS, 0), array(GROUPS, 0, outputs)
+    arguments = (array(BATCH, TIME, GROUPS, 0), *weights, *states)
+    attributes = {"call": call.attributes(jnp.dtype("float32"), Controls())}
+    results = (y, *states, array(64))
+    assert_refused(NativeCall("prnn_forward", results, arguments, attributes))
+
+
 @pytest.mark.parametrize("cell", ["lstm", "gru_reset_before"])
 def test_of_weights_to_prepare(cell):
     whole = preparation(Call(cell))
