@@ -172,11 +172,14 @@ void on_one_core() {
    private:
     std::atomic<long>& naps_;
   };
+  const auto begin = std::chrono::steady_clock::now();
   {
     ThreadsHere pool(most_naps);
     prnn::parallel_steps(pool, 5, 40, [](std::int64_t, int, int) { busy(1000); });
   }
-  if (most_naps > 40) fail("a thread without a core of its own is awake too often", most_naps);
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  if (most_naps > 20 + took.count() / 2)  // one in 5 ms, of which the first are shorter
+    fail("a thread without a core of its own is awake too often", most_naps);
   sched_setaffinity(0, sizeof all, &all);
 }
 
@@ -292,6 +295,8 @@ void stays_where_it_is_put() {
   CPU_ZERO(&one);
   CPU_SET(sched_getcpu(), &one);
   sched_setaffinity(0, sizeof one, &one);
+  sched_getaffinity(id.load(), sizeof now, &now);
+  if (CPU_EQUAL(&one, &now)) return;  // it has put itself there: nobody can tell
   sched_setaffinity(id.load(), sizeof one, &one);
   for (int n = 0; n < 20; ++n) {
     std::atomic<bool> done{false};
