@@ -198,7 +198,7 @@ class Oversubscription {
     const auto worked = now - begin_ - waited_;
     if (waited_ <= worked + std::chrono::microseconds(500)) return false;
     // Where others had the core for a whole slice of time, waiting is to be a small part of all.
-    const auto least = wait < kTimeSlice ? kShortestRest : 16 * wait;
+    const auto least = wait < kTimeSlice ? kShortestRest : 4 * wait;
     const auto rest = std::min(std::max(Clock::duration(rest_.load()), least), kLongestRest);
     until_.store((now + rest).time_since_epoch().count());
     rest_.store(std::min(2 * rest, kLongestRest).count());
