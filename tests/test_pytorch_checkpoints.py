@@ -6,6 +6,7 @@ import dataclasses
 import enum
 import functools
 import json
+import pickle
 from pathlib import Path
 
 import jax
@@ -283,6 +284,42 @@ def test_a_checkpoint_of_other_arrays(is_new, tmp_path):
         torch.save({"arrays": {**state, key: Specifications([1])}}, path, **options)
         with pytest.raises(ValueError, match="has more in it"):
             import_pytorch(path)
+
+
+def test_a_file_that_changes_functions(tmp_path):
+    """PyTorch would write a patch of their sources where their name says."""
+
+    def part(value):
+        return pickle.dumps(value, 2)[2:-1]
+
+    function = b"ctorch._utils\n_rebuild_tensor\n"
+    state = {"dump_patches": True}, {"__name__": str(tmp_path / "written")}
+    source = part("a.py") + part("not its source")
+    lent = b"(" + part("module") + function + part(state) + b"b" + source + b"tQ0"
+    sizes = {"short": 2, "int": 4, "long": 4}
+    head = {"protocol_version": 1001, "little_endian": True, "type_sizes": sizes}
+    parts = [pickle.dumps(v, 2) for v in (0x1950A86A20F9469CFC6C, 1001, head)]
+    parts += [b"\x80\x02" + lent + part({}) + b".", pickle.dumps([], 2)]
+    (path := tmp_path / "a.pt").write_bytes(b"".join(parts))
+    with pytest.raises(ValueError, match="has more in it"):
+        import_pytorch(path)
+    assert [one.name for one in tmp_path.iterdir()] == ["a.pt"]
+    assert torch._utils._rebuild_tensor.__name__ == "_rebuild_tensor"
+
+
+class CountedWrong:
+    """An array of 1000 objects, of which there is none: NumPy reads what is no list."""
+
+    def __reduce__(self):
+        make, given, _ = np.zeros(0).__reduce__()
+        return make, given, (1, (1000,), np.dtype(object), False, [])
+
+
+def test_arrays_of_anything_but_numbers(tmp_path):
+    state = module()["lstm"].state_dict()
+    beside = {"wrong": CountedWrong(), "names": np.array(["a"]), "at": Path("a")}
+    torch.save({"lstm": state, **beside}, path := tmp_path / "a.pt")
+    assert_bitwise_equal(import_pytorch(path).layers, import_pytorch(state).layers)
 
 
 @pytest.mark.parametrize(

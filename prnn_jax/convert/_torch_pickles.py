@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prnn_jax.convert._arrays import flat
 from prnn_jax.convert._torch_weights import keys_of, slstm_paths
 
@@ -22,7 +24,8 @@ DAMAGED = (
     *(ValueError, TypeError, AttributeError),
 )
 #: What pickles of tensors and arrays are made with, besides storages, which
-#: `torch.load` makes. None of these does anything but make one.
+#: `torch.load` makes. Called, none of these does anything but make one; `_Unpickler`
+#: sees to what else a pickle may do with them.
 _OF_ARRAYS = {
     "_codecs.encode",  # of bytes
     "collections.OrderedDict",
@@ -58,11 +61,41 @@ class _LeftOut:
         return self
 
 
+class _Function:
+    """A function to be called: a pickle could set attributes of the function itself."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Any):
+        self._function = function
+
+    def __setstate__(self, state: Any) -> None:
+        raise pickle.UnpicklingError("a function has no state")
+
+    def __call__(self, *given: Any) -> Any:
+        return self._function(*given)
+
+
+class _Array(np.ndarray):
+    """NumPy's, which would read past the end of objects that a pickle counts wrong."""
+
+    def __new__(cls, *_given: Any, **_named: Any) -> "_Array":
+        raise pickle.UnpicklingError("NumPy pickles no array so")
+
+    def __setstate__(self, state: Any) -> None:
+        *_, dtype, _, values = state
+        if dtype.kind in "biufc" and isinstance(values, bytes):  # else it stays empty
+            super().__setstate__(state)
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" in _OF_ARRAYS:
-            return super().find_class(module, name)
-        return _LeftOut
+        if f"{module}.{name}" not in _OF_ARRAYS:
+            return _LeftOut
+        found = super().find_class(module, name)
+        if found is np.ndarray:
+            return _Array
+        return found if isinstance(found, type) else _Function(found)
 
 
 def _load(file: Any, **options: Any) -> Any:
