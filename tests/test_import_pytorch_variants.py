@@ -259,10 +259,37 @@ class OfPacked(nn.Module):
         return self.rnn(nn.utils.rnn.pack_padded_sequence(x, lengths))[1]
 
 
+class Halved(nn.LSTM):
+    def forward(self, x):
+        return super().forward(x)[0] / 2
+
+
+class Begun(nn.LSTM):
+    def forward(self, x):
+        state = torch.ones(1, x.shape[1], self.hidden_size)
+        return super().forward(x, (state, state))
+
+
+def test_a_trace_with_a_state():
+    class Stated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm, self.gru = nn.LSTM(IN, HIDDEN), nn.GRU(IN, HIDDEN)
+
+        def forward(self, x, h):
+            return self.lstm(x, (h, h))[1], self.gru(x, h)[0]
+
+    x = torch.from_numpy(X)
+    trace = torch.jit.trace(Stated(), (x, torch.ones(1, x.shape[1], HIDDEN)))
+    for name in ("lstm", "gru"):
+        assert import_pytorch(trace, name).options["time_major"]
+
+
 def test_a_trace_that_does_not_tell():
     trace = torch.jit.trace(OfPacked(), torch.from_numpy(X))
-    doubled = type("LSTM", (Doubled,), {})(IN, HIDDEN)  # as its class, called so
-    for one in (trace, torch.jit.trace(doubled, torch.from_numpy(X))):
+    others = [type("LSTM", (own,), {})(IN, HIDDEN) for own in (Doubled, Halved, Begun)]
+    traces = [torch.jit.trace(own, torch.from_numpy(X)) for own in others]
+    for one in (trace, *traces):
         with pytest.raises(ValueError, match="does not tell batch_first, as modules"):
             import_pytorch(one)
         assert import_pytorch(one.state_dict()).layers
@@ -284,6 +311,27 @@ def test_a_program_does_not_tell_what_its_operators_do_not_agree_on():
     program = torch.export.export(Twice(), (torch.zeros(2, 3, 3),))
     told = told_by(program)
     assert {*map(str, told.values())} == {"{'activation': 'tanh'}"}
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_program_tells_of_each_name_of_a_module(loaded, tmp_path):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.RNN(IN, HIDDEN, nonlinearity="relu")
+            self.b = self.a
+
+        def forward(self, x):
+            return self.b(x)[0]
+
+    module = Named().eval()
+    program = torch.export.export(module, (torch.from_numpy(X),))
+    if loaded:
+        torch.export.save(program, tmp_path / "a.pt2")
+        program = torch.export.load(tmp_path / "a.pt2")
+    for name in ("a", "b"):
+        net = import_pytorch(program, name)
+        np.testing.assert_allclose(net(X)[0], y_of(module.a), atol=1e-6)
 
 
 def test_a_program_of_torch_export(tmp_path):
