@@ -285,6 +285,16 @@ def test_a_trace_with_a_state():
         assert import_pytorch(trace, name).options["time_major"]
 
 
+def test_a_trace_of_what_was_not_called():
+    module = Several()
+    module.other, module.cell = nn.GRU(IN, HIDDEN), nn.RNNCell(IN, HIDDEN)
+    module.second = module.a
+    trace = torch.jit.trace(module, torch.from_numpy(X))
+    for name in ("other", "second", "cell"):
+        with pytest.raises(ValueError, match="does not tell"):
+            import_pytorch(trace, name)
+
+
 def test_a_trace_that_does_not_tell():
     trace = torch.jit.trace(OfPacked(), torch.from_numpy(X))
     others = [type("LSTM", (own,), {})(IN, HIDDEN) for own in (Doubled, Halved, Begun)]

@@ -50,7 +50,10 @@ def told_by(program: Any) -> dict[str, dict[str, Any]]:
 
 def traced(module: Any) -> dict[str, Any]:
     """Attributes of a layer, or a cell, that torch.jit.trace has left to its graph."""
-    nodes = [*module.graph.nodes()]
+    try:
+        nodes = [*module.graph.nodes()]
+    except RuntimeError:  # it was not called, under this name at least
+        return {}
     for node in nodes:
         operator = node.kind()
         if operator.removeprefix("aten::") in ("lstm", "gru", "rnn_tanh", "rnn_relu"):

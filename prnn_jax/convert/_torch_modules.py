@@ -99,8 +99,8 @@ def attribute(module: Any, name: str, where: str) -> Any:
     check(
         value is not None,
         f"{OP}: {where} does not tell {name}, as modules that torch.jit.trace made of "
-        "a PackedSequence, or of an x without a batch, do not; import its state_dict() "
-        "instead, whose x is [*batch, time, input].",
+        "a PackedSequence, or of an x without a batch, or has not called, do not; "
+        "import its state_dict() instead, whose x is [*batch, time, input].",
     )
     return value
 
