@@ -7,6 +7,7 @@ import enum
 import functools
 import json
 import pickle
+import re
 from pathlib import Path
 
 import jax
@@ -305,6 +306,19 @@ def test_a_file_that_changes_functions(tmp_path):
         import_pytorch(path)
     assert [one.name for one in tmp_path.iterdir()] == ["a.pt"]
     assert torch._utils._rebuild_tensor.__name__ == "_rebuild_tensor"
+
+
+@pytest.mark.parametrize("beside", [{}, {"at": Path("a")}], ids=["arrays", "more"])
+def test_a_damaged_file_of_old(beside, tmp_path):
+    """PyTorch has an assertion for a storage that nothing is made of."""
+    path, state = tmp_path / "a.pt", module().state_dict()
+    torch.save({**state, **beside}, path, _use_new_zipfile_serialization=False)
+    content = bytearray(path.read_bytes())
+    *_, last = re.finditer(rb"X.\0\0\0\d{6,}", content, re.DOTALL)
+    content[last.end() - 1] = ord("X")
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"must be a state_dict of torch\.save, or"):
+        import_pytorch(path)
 
 
 class CountedWrong:

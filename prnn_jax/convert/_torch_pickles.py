@@ -21,7 +21,7 @@ from prnn_jax.convert._torch_weights import keys_of, slstm_paths
 #: What readers raise of files that are damaged, or of another kind.
 DAMAGED = (
     *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
-    *(ValueError, TypeError, AttributeError),
+    *(ValueError, TypeError, AttributeError, AssertionError, MemoryError),
 )
 #: What pickles of tensors and arrays are made with, besides storages, which
 #: `torch.load` makes. Called, none of these does anything but make one; `_Unpickler`
