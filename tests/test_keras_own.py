@@ -261,6 +261,17 @@ def test_explain_of_both_directions():
     assert both.explain(BATCH, TIME).engine == "native"
 
 
+def test_explain_is_of_the_state():
+    on = {"device": "NVIDIA H200"}
+    few, many = (
+        layers.LRU(UNITS, state_size=size).explain(1, 4096, **on)
+        for size in (64, 65536)
+    )
+    sizes = {"batch": 1, "time": 4096, "hidden_size": 65536}
+    assert many == prnn_jax.explain("lru", **sizes, **on)
+    assert many.chunks < few.chunks
+
+
 @each_layer
 def test_sizes_that_do_not_fit(name):
     layer = LAYERS[name][0]

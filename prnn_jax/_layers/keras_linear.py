@@ -125,7 +125,9 @@ class LinearLayer(OwnLayer):
         Raises:
           ValueError: as `prnn_jax.explain`.
         """
-        options["peepholes"] = bool(dict(self.own).get("peepholes"))
+        own = dict(self.own)
+        options["peepholes"] = bool(own.get("peepholes"))
+        options["hidden_size"] = own.get("state_size") or self.units
         plan = self._explained(self.linear.name, batch, time, **options)
         return as_asked(plan, self.implementation)
 

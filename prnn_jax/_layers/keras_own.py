@@ -223,7 +223,8 @@ class OwnLayer(keras.layers.RNN):
 
     def _explained(self, cell: Any, batch: int, time: int, **options: Any) -> Plan:
         sizes = {"batch": batch, "time": time, "hidden_size": self.units}
-        return explain(cell, **sizes, dtype=self.cell.compute_dtype, **options)
+        given = {**sizes, "dtype": self.cell.compute_dtype, **options}
+        return explain(cell, **given)
 
 
 def _named(role: str) -> tuple[str, ...]:

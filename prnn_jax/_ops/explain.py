@@ -54,7 +54,7 @@ def explain(
         a function without a product in a step, such as "min_gru".
       batch: rows, all batch axes together.
       time: steps.
-      hidden_size: units of a group.
+      hidden_size: units of a group; of "lru" complex numbers of the state.
       input_size: of x, if the call is a layer and not a recurrence alone.
       groups: independent recurrences in the call: 2 for a bidirectional layer.
       layers: of a stack that has nothing but the layers; on a GPU they may run at once,
