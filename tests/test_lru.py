@@ -48,6 +48,7 @@ def test_in_16_bits(dtype):
         ({"h_0": np.ones((2, 3), "f")}, r"h_0 must be .*\[2, 6\], got \[2, 3\]"),
         ({"nu_log": np.ones(3, "F")}, "nu_log must be real, got complex64"),
         ({"w_out": np.ones((6, 5), "d")}, "same dtype"),
+        ({"w_out": None}, "w_out must be an array"),
     ],
 )
 def test_what_does_not_fit_is_an_error(changed, message):

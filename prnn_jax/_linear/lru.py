@@ -114,9 +114,10 @@ def _layer(
 def _checked(op: str, x: Array, weights: dict) -> dict[str, Any]:
     """The arrays, which fit together; None where there is none."""
     out = {
-        name: None if w is None else checks.jax_array(op, name, w)
+        name: None
+        if w is None and name in ("gamma_log", "skip")
+        else checks.jax_array(op, name, w)
         for name, w in weights.items()
-        if w is not None or name in ("gamma_log", "skip")
     }
     arrays = {name: w for name, w in out.items() if w is not None}
     checks.same_dtype(op, {"x": x, **arrays})
