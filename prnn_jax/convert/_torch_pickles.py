@@ -70,7 +70,7 @@ class _Function:
         self._function = function
 
     def __setstate__(self, state: Any) -> None:
-        raise pickle.UnpicklingError("a function has no state")
+        raise pickle.UnpicklingError  # none of ours has one
 
     def __call__(self, *given: Any) -> Any:
         return self._function(*given)
@@ -80,7 +80,7 @@ class _Array(np.ndarray):
     """NumPy's, which would read past the end of objects that a pickle counts wrong."""
 
     def __new__(cls, *_given: Any, **_named: Any) -> "_Array":
-        raise pickle.UnpicklingError("NumPy pickles no array so")
+        raise pickle.UnpicklingError  # NumPy pickles no array so
 
     def __setstate__(self, state: Any) -> None:
         *_, dtype, _, values = state
