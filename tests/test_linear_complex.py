@@ -155,6 +155,8 @@ def test_errors():
         ValueError, match=r"x must be real, got complex64; .*linear_rec"
     ):
         prnn_jax.min_gru(b, np.ones((4, 6), np.float32))
+    with float64(), pytest.raises(ValueError, match="take complex64, not complex128"):
+        prnn_jax.linear_recurrence(*[b.astype(complex)] * 2, implementation="native")
     with pytest.raises(TypeError, match="forward-mode differentiation"):
         jax.jvp(lambda b: prnn_jax.linear_recurrence(b, b)[0], (b,), (b,))
 

@@ -58,3 +58,15 @@ def test_what_does_not_fit_is_an_error(changed, message):
     }
     with float64(), pytest.raises(ValueError, match=message):
         prnn_jax.lru(np.ones((2, 7, 4), "f"), **{**params, **changed})
+
+
+def test_a_layer_begins_with_gamma_where_none_is_given():
+    nnx = pytest.importorskip("flax.nnx")
+    import prnn_jax.nnx
+
+    params = prnn_jax.init("lru", jax.random.key(0), 4, 5, state_size=3)
+    params["gamma_log"] = None
+    layer = prnn_jax.nnx.LRU.from_params(params)
+    assert isinstance(layer.gamma_log, nnx.Param)
+    x = np.random.default_rng(1).standard_normal((2, 7, 4)).astype(np.float32)
+    np.testing.assert_allclose(layer(x), prnn_jax.lru(x, **params)[0], rtol=1e-6)

@@ -75,6 +75,8 @@ def engine_of(
     if how.implementation == "scan":
         return "scan", 'implementation="scan" was asked for'
     reason = no_engine(of_parts(dtype), platform, is_elsewhere=is_elsewhere)
+    if reason and jnp.dtype(dtype) == jnp.complex128:
+        reason = "of complex numbers the native engines take complex64, not complex128"
     if not reason:
         described = jnp.dtype(dtype).name
         return "native", f"there is a native engine for {platform} and {described}"

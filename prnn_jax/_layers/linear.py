@@ -13,6 +13,7 @@ from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._linear.call import LinearCall
+from prnn_jax._linear.lru import gamma_log_of
 from prnn_jax._linear.table import Initializer, LinearCell, check_own
 
 #: Options of layers with a product that none of these has, and why.
@@ -150,7 +151,7 @@ class Spec:
         )
 
     def kept(self, op: str, arrays: Mapping[str, Any]) -> dict[str, Array]:
-        """Given parameters as the layer keeps them; zeros for biases and peepholes.
+        """Given parameters as the layer keeps them: all, where some may be left out.
 
         Raises:
           ValueError: there is one too many or too few, or it has another shape; in the
@@ -170,6 +171,8 @@ class Spec:
                 continue
             if array is None and (is_bias or name in ("peepholes", "skip")):
                 array = jnp.zeros(shape, arrays[self.cell.names[0]].dtype)
+            if array is None and name == "gamma_log":
+                array = gamma_log_of(arrays["nu_log"])
             came = None if array is None else list(jnp.shape(array))
             check(
                 came == list(shape),

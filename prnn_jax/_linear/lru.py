@@ -80,10 +80,10 @@ def _layer(
     state = weights["nu_log"].shape[-1]
     wide = jnp.promote_types(x.dtype, jnp.float32)
     nu, theta = (jnp.exp(weights[n].astype(wide)) for n in ("nu_log", "theta_log"))
-    if weights["gamma_log"] is None:
-        gamma = jnp.sqrt(-jnp.expm1(-2 * nu))
-    else:
-        gamma = jnp.exp(weights["gamma_log"].astype(wide))
+    gamma_log = weights["gamma_log"]
+    if gamma_log is None:
+        gamma_log = gamma_log_of(weights["nu_log"].astype(wide))
+    gamma = jnp.exp(gamma_log.astype(wide))
     scaled = weights["w_ih"].astype(wide) * jnp.concatenate([gamma, gamma])[None]
     scaled = {"w_ih": scaled.astype(x.dtype)}
     b = _complex(projected(op, x, scaled, "2*state", 2 * state, precision))
@@ -109,6 +109,11 @@ def _layer(
     if weights["skip"] is not None:
         y = y + jnp.broadcast_to(weights["skip"], x.shape) * x
     return y, _parts(last).astype(x.dtype)
+
+
+def gamma_log_of(nu_log: Array) -> Array:
+    """log √(1 - |λ|²), with which γ begins: the state is then as large as x."""
+    return 0.5 * jnp.log(-jnp.expm1(-2 * jnp.exp(nu_log)))
 
 
 def _checked(op: str, x: Array, weights: dict) -> dict[str, Any]:
