@@ -3,8 +3,10 @@
 #include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -12,6 +14,7 @@
 #include <thread>
 
 #include "cpu/environment.h"
+#include "cpu/quota.h"
 
 namespace prnn {
 namespace {
@@ -184,10 +187,14 @@ Queue& queue() {
 int most_workers() {
   static const int most = [] {
     if (const auto given = kWorkers.value()) return static_cast<int>(*given);
-    return Cores().count() - 1;
+    const int cores = Cores().count();
+    const double quota = cpu_quota().value_or(cores);
+    return static_cast<int>(std::ceil(std::min<double>(quota, cores))) - 1;
   }();
   return most;
 }
+
+bool has_own_threads() { return kWorkers.value() != 0; }
 
 void run_on_worker(std::function<void()> task) { queue().push(std::move(task)); }
 

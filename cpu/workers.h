@@ -6,9 +6,11 @@
 namespace prnn {
 
 // How many there may be in this process, beside the callers' own threads: one less than there are
-// cores that it may use, or what the environment variable PRNN_CPU_WORKERS says. With 0, calls use
-// XLA's pool.
+// cores that it may use, all of their time or a part (cpu/quota.h), or what the environment variable
+// PRNN_CPU_WORKERS says.
 int most_workers();
+// Or calls use XLA's pool: where that variable says 0.
+bool has_own_threads();
 
 // Has a worker run the task, or, if all are busy, the first that ends what it does. All calls share
 // the workers; there is no limit to how long a task may wait, and it may be that it never runs

@@ -27,12 +27,12 @@ class XlaThreadPool : public ThreadPool {
   xla::ffi::ThreadPool pool_;
 };
 
-// Calls f(pool) with the threads that calls share: our own, or XLA's where there are none.
+// Calls f(pool) with the threads that calls share: our own, or XLA's where we are to have none.
 template <class F>
 void with_threads(xla::ffi::ThreadPool pool, F&& f) {
   XlaThreadPool of_xla(pool);
   Workers workers(std::min(of_xla.threads(), 1 + most_workers()));
-  if (most_workers() > 0)
+  if (has_own_threads())
     f(workers);
   else
     f(of_xla);

@@ -1,4 +1,5 @@
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -7,6 +8,7 @@
 
 #include "cpu/plan/describe.h"
 #include "cpu/plan/machines.h"
+#include "cpu/quota.h"
 #include "cpu/run.h"
 #include "cpu/workers.h"
 #include "ffi/attributes.h"
@@ -85,6 +87,8 @@ void bind_cpu_planner(nb::module_& m) {
   m.def("instruction_set", [] { return best_isa().name; });
   m.def("sums_pairs", [] { return best_isa().sums_pairs; });
   m.def("cpu_workers", most_workers);
+  m.def("has_own_threads", has_own_threads);
+  m.def("cpu_quota", cpu_quota, "root"_a = "");
   m.def("cpu_rates", [] { return to_map(this_machine(best_isa().width).rates); });
   m.def("known_processors", [] {
     nb::list out;

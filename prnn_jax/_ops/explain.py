@@ -194,7 +194,7 @@ def _on_cpu(
 def _threads() -> int:
     """Of a call on the CPU: the engine's own and the caller's, or XLA's."""
     available, workers = cores(), native.cpu_workers()
-    return min(available, 1 + workers) if workers else available
+    return min(available, 1 + workers) if native.has_own_threads() else available
 
 
 def _on_cuda(
