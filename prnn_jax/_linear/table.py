@@ -4,11 +4,10 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypedDict, get_args
+from typing import Any, ClassVar, TypedDict, get_args
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
 from prnn_jax._cells.activations import GivenActivation, applied
@@ -16,15 +15,15 @@ from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
+from prnn_jax._linear import initial
 from prnn_jax._linear.functions import indrnn, min_gru, min_lstm
+from prnn_jax._linear.initial import Begins, Sized
 from prnn_jax._linear.lru import lru
 from prnn_jax._linear.qrnn import Pooling, qrnn
 from prnn_jax._linear.rg_lru import rg_lru
 from prnn_jax._linear.sru import sru
 
 Initializer = jax.nn.initializers.Initializer
-#: Of a parameter: how it begins, and its shape.
-Begins = tuple[Callable[..., Array], tuple[int, ...]]
 
 
 class FunctionOptions(TypedDict, total=False):
@@ -55,19 +54,6 @@ class OwnOptions(InitOptions, total=False):
     activation: GivenActivation
     peepholes: bool
     zoneout_rate: float
-
-
-class Sized(Protocol):
-    """A layer as the table knows it: two sizes, and options that not all have."""
-
-    @property
-    def input_size(self) -> int: ...
-
-    @property
-    def hidden_size(self) -> int: ...
-
-    @property
-    def own(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,128 +226,24 @@ def check_own(op: str, layer: Sized, sizes: tuple[str, str]) -> None:
         )
 
 
-# ---- how parameters begin ------------------------------------------------------------
-
-_normal, _uniform = (
-    jax.nn.initializers.lecun_normal(),
-    jax.nn.initializers.lecun_uniform(),
-)
-_zeros = jax.nn.initializers.zeros
-
-
-def _gated(count: int) -> dict[str, Any]:
-    def begins(s: Sized) -> dict[str, Begins]:
-        columns = count * s.hidden_size
-        return {
-            "w_ih": (_normal, (s.input_size, columns)),
-            "b_ih": (_zeros, (columns,)),
-        }
-
-    return {"gates": lambda own: count, "begins": begins}
-
-
-def _of_sru(s: Sized) -> dict[str, Begins]:
-    """Weights uniform with the variance 1/input, as the paper has them."""
-    hidden = s.hidden_size
-
-    def biases(_, shape: tuple[int, ...], dtype: Any) -> Array:
-        of_r = jnp.full(hidden, s.own["highway_bias"], dtype)
-        return jnp.concatenate([jnp.zeros(hidden, dtype), of_r]).reshape(shape)
-
-    out: dict[str, Begins] = {
-        "w_ih": (_uniform, (s.input_size, 3 * hidden)),
-        "b_ih": (biases, (2 * hidden,)),
-    }
-    if s.own["peepholes"]:
-        out["peepholes"] = _zeros, (2 * hidden,)
-    if s.input_size != hidden:
-        out["w_skip"] = _uniform, (s.input_size, hidden)
-    return out
-
-
 def _arguments_of_sru(s: Sized) -> dict[str, Any]:
     """The highway's scale keeps the variance of x, as in the paper."""
     scale = math.sqrt(1 + 2 * math.exp(s.own["highway_bias"]))
     return {"activation": s.own["activation"], "skip_scale": scale}
 
 
-def _gates_of_qrnn(own: Mapping[str, Any]) -> int:
-    return 1 + len(own["pooling"])
-
-
-def _of_qrnn(s: Sized) -> dict[str, Begins]:
-    columns = _gates_of_qrnn(s.own) * s.hidden_size
-    shape = s.own["width"], s.input_size, columns
-    return {"w_ih": (_normal, shape), "b_ih": (_zeros, (columns,))}
-
-
-def _of_rg_lru(s: Sized) -> dict[str, Begins]:
-    hidden = s.hidden_size
-
-    def decay(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-        """σ(Λ)^c uniform from 0.9 to 0.999, as the paper has it."""
-        kept = jax.random.uniform(key, shape, minval=0.9, maxval=0.999)
-        log_a = jnp.log(kept) / s.own["c"]
-        return (log_a - jnp.log(-jnp.expm1(log_a))).astype(dtype)
-
-    return {
-        "w_gates": (_normal, (hidden, 2 * hidden)),
-        "b_gates": (_zeros, (2 * hidden,)),
-        "decay": (decay, (hidden,)),
-    }
-
-
-def _states_of_lru(s: Sized) -> int:
-    return s.own["state_size"] or s.hidden_size
-
-
-def _of_lru(s: Sized) -> dict[str, Begins]:
-    """λ in a ring, with a phase up to a bound, as the paper has it.
-
-    The radii are its distribution's quantiles, not drawn: γ begins as they have it.
-    """
-    size, least, most = _states_of_lru(s), s.own["r_min"], s.own["r_max"]
-    squares = (np.arange(size) + 0.5) / size * (most**2 - least**2) + least**2
-
-    def known(values: np.ndarray) -> Callable[..., Array]:
-        return lambda key, shape, dtype: jnp.asarray(values, dtype).reshape(shape)
-
-    def phase(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-        u = jax.random.uniform(key, shape, minval=jnp.finfo(jnp.float32).tiny)
-        return jnp.log(u * s.own["max_phase"]).astype(dtype)
-
-    def normal(variance: float) -> Callable[..., Array]:
-        return jax.nn.initializers.normal(math.sqrt(variance))
-
-    out = {
-        "w_ih": (normal(0.5 / s.input_size), (s.input_size, 2 * size)),
-        "w_out": (normal(1 / size), (2 * size, s.hidden_size)),
-        "nu_log": (known(np.log(-0.5 * np.log(squares))), (size,)),
-        "theta_log": (phase, (size,)),
-        "gamma_log": (known(0.5 * np.log1p(-squares)), (size,)),
-    }
-    if s.input_size == s.hidden_size:
-        out["skip"] = normal(1.0), (s.hidden_size,)
-    return out
-
-
-def _of_indrnn(s: Sized) -> dict[str, Begins]:
-    most = 1.0 if s.own["steps"] is None else 2.0 ** (1 / s.own["steps"])
-
-    def own(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-        return jax.random.uniform(key, shape, maxval=most).astype(dtype)
-
-    return {**_gated(1)["begins"](s), "w_hh": (own, (s.hidden_size,))}
-
-
 CELLS: dict[LinearCellName, LinearCell] = {
-    "min_gru": LinearCell(min_gru, "h_0", **_gated(2), own={"activation": "linear"}),
-    "min_lstm": LinearCell(min_lstm, "h_0", **_gated(3), own={"activation": "linear"}),
+    "min_gru": LinearCell(
+        min_gru, "h_0", **initial.gated(2), own={"activation": "linear"}
+    ),
+    "min_lstm": LinearCell(
+        min_lstm, "h_0", **initial.gated(3), own={"activation": "linear"}
+    ),
     "sru": LinearCell(
         sru,
         "c_0",
         lambda own: 3,
-        _of_sru,
+        initial.of_sru,
         {"activation": "linear", "peepholes": False, "highway_bias": 0.0},
         names=("w_ih", "b_ih", "peepholes", "w_skip"),
         takes=("activation", "skip_scale"),
@@ -370,8 +252,8 @@ CELLS: dict[LinearCellName, LinearCell] = {
     "qrnn": LinearCell(
         qrnn,
         "state_0",
-        _gates_of_qrnn,
-        _of_qrnn,
+        initial.gates_of_qrnn,
+        initial.of_qrnn,
         {"activation": "tanh", "width": 2, "pooling": "fo", "zoneout_rate": 0.0},
         axes=3,
         takes=("activation", "pooling"),
@@ -386,7 +268,7 @@ CELLS: dict[LinearCellName, LinearCell] = {
         rg_lru,
         "h_0",
         lambda own: 2,
-        _of_rg_lru,
+        initial.of_rg_lru,
         {"c": 8.0},
         names=("w_gates", "b_gates", "decay"),
         takes=("c",),
@@ -396,19 +278,19 @@ CELLS: dict[LinearCellName, LinearCell] = {
         lru,
         "h_0",
         lambda own: 2,
-        _of_lru,
+        initial.of_lru,
         {"state_size": None, "r_min": 0.0, "r_max": 1.0, "max_phase": 2 * math.pi},
         names=("w_ih", "w_out", "nu_log", "theta_log", "gamma_log", "skip"),
         output="w_out",
         takes=(),
         arguments=lambda s: {},
-        state_shapes=lambda s: ((2 * _states_of_lru(s),),),
+        state_shapes=lambda s: ((2 * initial.states_of_lru(s),),),
     ),
     "indrnn": LinearCell(
         indrnn,
         "h_0",
         lambda own: 1,
-        _of_indrnn,
+        initial.of_indrnn,
         {"activation": "relu", "steps": None},
         names=("w_ih", "b_ih", "w_hh"),
         in_params=True,
