@@ -6,8 +6,8 @@
 namespace prnn {
 
 // How many there may be in this process, beside the callers' own threads: one less than there are
-// cores that it may use, all of their time or a part (cpu/quota.h), or what the environment variable
-// PRNN_CPU_WORKERS says.
+// cores that it may use, all of their time or a part (cpu/quota.h), or what the environment
+// variable PRNN_CPU_WORKERS says.
 int most_workers();
 // Or calls use XLA's pool: where that variable says 0.
 bool has_own_threads();
