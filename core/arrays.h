@@ -7,14 +7,36 @@
 
 namespace prnn {
 
+// The states of a call, or their gradients, [batch, groups, H] each: h in the type of the arrays,
+// as it lies in y; the others, which no product reads, as floats, as they pass from step to step.
+// A call that begins with what another has left goes on as if they were one.
+template <class T, class Float>
+struct States {
+  T* h;
+  Float* others[kMaxStates - 1];
+
+  template <class Io>
+  PRNN_HD typename Io::F load(int n, std::int64_t at, Io io) const {
+    return n == 0 ? io.load(h + at) : io.load(others[n - 1] + at);
+  }
+  template <class Io>
+  PRNN_HD void store(int n, std::int64_t at, typename Io::F value, Io io) const {
+    n == 0 ? io.store(h + at, value) : io.store(others[n - 1] + at, value);
+  }
+};
+template <class T>
+using GivenStates = States<const T, const float>;
+template <class T>
+using MadeStates = States<T, float>;
+
 template <class T = float>
 struct ForwardArrays {
-  const T *a_x, *w_hh, *b_hh;    // sequence [G·H]; [groups, H, G·H]; [groups, G·H]
-  const T* per_unit;             // [groups, U·H], of cells that have such numbers
-  const T* w_hr;                 // [groups, H, P], of cells that project
-  const T* state_0[kMaxStates];  // [batch, groups, H] each
-  T* y;                          // sequence [H]
-  T* state_n[kMaxStates];
+  const T *a_x, *w_hh, *b_hh;  // sequence [G·H]; [groups, H, G·H]; [groups, G·H]
+  const T* per_unit;           // [groups, U·H], of cells that have such numbers
+  const T* w_hr;               // [groups, H, P], of cells that project
+  GivenStates<T> state_0;
+  T* y;  // sequence [H]
+  MadeStates<T> state_n;
   T* saved;            // sequence [kept values·H]; null: keep nothing
   bool saves_reserve;  // else only the states
   Controls<T> controls;
@@ -51,11 +73,12 @@ template <class T = float>
 struct BackwardArrays {
   const T *dy, *w_hh, *y, *saved;  // as in ForwardArrays
   const T *per_unit, *w_hr;        // likewise
-  const T *state_0[kMaxStates], *dstate_n[kMaxStates];
+  const T* state_0[kMaxStates];    // all as the saved ones, whose place they take
+  GivenStates<T> dstate_n;
   T *da_x, *da_h;    // sequences [G·H]; one array where kSameGradient
   T* dh;             // sequence [P], of cells that project: all of the gradient of h
   float* dper_unit;  // [batch, groups, U·H], of cells with layer norm: of each row's steps
-  T* dstate_0[kMaxStates];
+  MadeStates<T> dstate_0;
   Controls<T> controls;
   float* dreset_to[kMaxStates];  // [batch, groups, H] each; null where there are no resets
   float* multiplied;             // [2, batch, groups, G·H], as in ForwardArrays; null: da_h
@@ -97,16 +120,21 @@ struct BackwardArrays {
 
 // What a call of no steps does, in place of a pass: copy(n, to, from) for each state, and
 // clear(n, to) for each sum over resets, which are floats.
+template <class Copy>
+void copy_states(const MadeStates<void>& to, const GivenStates<void>& from, int states,
+                 Copy&& copy) {
+  copy(0, to.h, from.h);
+  for (int n = 1; n < states; ++n) copy(n, to.others[n - 1], from.others[n - 1]);
+}
 template <class Copy, class Clear>
 void hand_on_states(const ForwardArrays<void>& at, int states, Copy&& copy, Clear&&) {
-  for (int n = 0; n < states; ++n) copy(n, at.state_n[n], at.state_0[n]);
+  copy_states(at.state_n, at.state_0, states, copy);
 }
 template <class Copy, class Clear>
 void hand_on_states(const BackwardArrays<void>& at, int states, Copy&& copy, Clear&& clear) {
-  for (int n = 0; n < states; ++n) {
-    copy(n, at.dstate_0[n], at.dstate_n[n]);
+  copy_states(at.dstate_0, at.dstate_n, states, copy);
+  for (int n = 0; n < states; ++n)
     if (at.dreset_to[n] != nullptr) clear(n, at.dreset_to[n]);
-  }
 }
 
 // A matrix with the weights of one k in each row: of all units, product by product.

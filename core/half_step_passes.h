@@ -75,7 +75,7 @@ struct HalfStepForwardPass : PassBase<C, Io, T> {
   // Of engines that keep it from the first step on.
   PRNN_HD Carry carried(Index g, Index, Index b, Index unit, Io io) const {
     Carry carry{};
-    carry[0] = io.load(at.state_0[0] + shape.state_at(b, g) + unit);
+    carry[0] = at.state_0.load(0, shape.state_at(b, g) + unit, io);
     return carry;
   }
   PRNN_HD Vec<1, F> advance(Index g, Index s, Index b, Index unit, const Vec<kProducts, F>& a_h,
@@ -123,7 +123,7 @@ struct HalfStepForwardPass : PassBase<C, Io, T> {
     return {io.stored(at.controls.product_input(value[0], call, g, next, b, unit, io))};
   }
   PRNN_HD void keep(Index g, Index, Index b, Index unit, const Carry& carry, Io io) const {
-    io.store(at.state_n[0] + shape.state_at(b, g) + unit, carry[0]);
+    at.state_n.store(0, shape.state_at(b, g) + unit, carry[0], io);
   }
   PRNN_HD Index first_step(Index) const { return 0; }
   PRNN_HD Index end_step(Index longest) const {
@@ -202,7 +202,7 @@ struct HalfStepBackwardPass : PassBase<C, Io, T> {
   }
   PRNN_HD Carry carried(Index g, Index, Index b, Index unit, Io io) const {
     at.no_resets_yet(shape, g, b, unit, io);
-    return {io.load(at.dstate_n[0] + shape.state_at(b, g) + unit), F(0.0f)};
+    return {at.dstate_n.load(0, shape.state_at(b, g) + unit, io), F(0.0f)};
   }
   PRNN_HD Published advance(Index g, Index s, Index b, Index unit, const Vec<1, F>& product,
                             const Inputs& in, Carry& carry, Saved&, Io io) const {
@@ -246,7 +246,7 @@ struct HalfStepBackwardPass : PassBase<C, Io, T> {
     return values;
   }
   PRNN_HD void keep(Index g, Index, Index b, Index unit, const Carry& carry, Io io) const {
-    io.store(at.dstate_0[0] + shape.state_at(b, g) + unit, carry[0]);
+    at.dstate_0.store(0, shape.state_at(b, g) + unit, carry[0], io);
   }
   PRNN_HD Index first_step(Index longest) const {
     return longest < of_call().time ? shape.time - 2 * longest : 0;

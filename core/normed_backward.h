@@ -169,7 +169,7 @@ struct BackwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
       const std::int64_t state = shape.state_at(b, g) + unit;
       for (int n = 0; n < C::kStates; ++n)
         if (step < 0)
-          io.store(at.dstate_0[n] + state, d[n]);
+          at.dstate_0.store(n, state, d[n], io);
         else
           io.store(carried(g, b, unit, n), d[n]);
       if (s == 0)

@@ -188,7 +188,7 @@ struct ForwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
     const std::int64_t state = shape.state_at(b, g) + unit;
     for (int n = 1; n < C::kStates; ++n) io.store(carried(g, b, unit, n), next[n]);
     if (s + 1 == shape.length(b, g))
-      for (int n = 0; n < C::kStates; ++n) io.store(at.state_n[n] + state, next[n]);
+      for (int n = 0; n < C::kStates; ++n) at.state_n.store(n, state, next[n], io);
     if (at.saved == nullptr) return;
     const int first = at.saves_reserve ? Base::reserve() : 0;  // of the states
     T* const saved = at.saved + Base::in_sequence(row, first + C::kStates - 1) + unit;
@@ -202,7 +202,7 @@ struct ForwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
       const std::int64_t state = shape.state_at(b, g) + unit;
       if (s == 0)
         for (int n = 0; n < C::kStates; ++n)
-          io.store(at.state_n[n] + state, io.load(at.state_0[n] + state));
+          at.state_n.store(n, state, at.state_0.load(n, state, io), io);
       io.store(at.y + Base::in_sequence(Base::row_of(g, s, b), 1) + unit, F(0.0f));
     });
   }
@@ -210,9 +210,9 @@ struct ForwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
   PRNN_HD State<C, F> before(std::int64_t g, std::int64_t s, std::int64_t b, std::int64_t unit,
                              Io io) const {
     State<C, F> prev;
-    prev[0] = io.load(Base::h_before(at.y, at.state_0[0], g, s, b) + unit);
+    prev[0] = io.load(Base::h_before(at.y, at.state_0.h, g, s, b) + unit);
     for (int n = 1; n < C::kStates; ++n)
-      prev[n] = s == 0 ? io.load(at.state_0[n] + shape.state_at(b, g) + unit)
+      prev[n] = s == 0 ? at.state_0.load(n, shape.state_at(b, g) + unit, io)
                        : io.load(carried(g, b, unit, n));
     at.controls.replace(prev, shape, g, s, b, unit, io);
     return prev;

@@ -121,7 +121,7 @@ struct PassBase {
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr) {
         const T* const before = s == 0
-                                    ? at.state_0[0] + of_h.state_at(b, g)
+                                    ? at.state_0.h + of_h.state_at(b, g)
                                     : at.y + of_h.sequence_at(b, of_h.time_at(g, s - 1, b), g, 1);
         return at.controls.replaced(before, of_h, g, s, b);
       }
@@ -141,7 +141,7 @@ struct PassBase {
   PRNN_HD void hand_on_first(const ForwardArrays<T>& at, Index g, Index b, Index unit,
                              Io io) const {
     const Index state = shape.of_output().state_at(b, g) + unit;
-    hand_on(at, g, -1, b, unit, io.load(at.state_0[0] + state), io);
+    hand_on(at, g, -1, b, unit, at.state_0.load(0, state, io), io);
   }
   // The step of the forward pass that a backward pass takes as its s-th.
   PRNN_HD Index forward_step(Index s) const { return shape.time - 1 - s; }
@@ -159,7 +159,7 @@ struct PassBase {
     const Index state = shape.state_at(b, g) + unit;
     State<C, F> d;
     for (int n = 0; n < C::kStates; ++n)
-      d[n] = s == 0 ? io.load(at.dstate_n[n] + state)
+      d[n] = s == 0 ? at.dstate_n.load(n, state, io)
                     : io.load(carried_at(at.carried, g, b, unit, n, C::kStates));
     if (multiplies)  // else the mask may be no number
       d[0] = d[0] + at.controls.masked(product, shape, g, b, unit, io);

@@ -84,12 +84,12 @@ struct ForwardPass : PassBase<C, Io, T, S> {
   PRNN_HD const float* input(Index g, int, Index s, Index b) const {
     if constexpr (std::is_same_v<T, float>)
       if (at.multiplied == nullptr)
-        return at.controls.replaced(Base::h_before(at.y, at.state_0[0], g, s, b), shape, g, s, b);
+        return at.controls.replaced(Base::h_before(at.y, at.state_0.h, g, s, b), shape, g, s, b);
     return Base::slot(at.multiplied, g, s, b, 1);
   }
   // What the first step multiplies, where input() has it in a place of its own.
   PRNN_HD void begin(Index g, Index b, Index unit, Io io) const {
-    const F h = io.load(at.state_0[0] + shape.state_at(b, g) + unit);
+    const F h = at.state_0.load(0, shape.state_at(b, g) + unit, io);
     io.store(Base::slot(at.multiplied, g, 0, b, 1) + unit, exchanged(g, -1, b, unit, {h}, io)[0]);
   }
   template <int kPhase>
@@ -132,10 +132,10 @@ struct ForwardPass : PassBase<C, Io, T, S> {
     const Index state = shape.state_at(b, g) + unit;
     const bool is_over = s > shape.length(b, g);  // and keep() has stored its h
     Carry carry;
-    carry[0] = io.load(is_over ? at.state_n[0] + state
-                               : Base::h_before(at.y, at.state_0[0], g, s, b) + unit);
+    carry[0] = io.load(is_over ? at.state_n.h + state
+                               : Base::h_before(at.y, at.state_0.h, g, s, b) + unit);
     for (int n = 1; n < C::kStates; ++n)
-      carry[n] = s == 0 ? io.load(at.state_0[n] + state) : io.load(between_steps(g, b, unit, n));
+      carry[n] = s == 0 ? at.state_0.load(n, state, io) : io.load(between_steps(g, b, unit, n));
     return carry;
   }
   PRNN_HD Vec<1, F> advance(Index g, Index s, Index b, Index unit, const Vec<C::kGates, F>& a_h,
@@ -178,9 +178,9 @@ struct ForwardPass : PassBase<C, Io, T, S> {
   PRNN_HD void keep(Index g, Index s, Index b, Index unit, const Carry& carry, Io io) const {
     const Index state = shape.state_at(b, g) + unit;
     const bool ends = s + 1 >= shape.length(b, g);
-    if (ends) io.store(at.state_n[0] + state, carry[0]);
+    if (ends) at.state_n.store(0, state, carry[0], io);
     for (int n = 1; n < C::kStates; ++n) {
-      if (ends) io.store(at.state_n[n] + state, carry[n]);
+      if (ends) at.state_n.store(n, state, carry[n], io);
       if (at.carried != nullptr) io.store(between_steps(g, b, unit, n), carry[n]);
     }
   }
@@ -313,7 +313,7 @@ struct BackwardPass : PassBase<C, Io, T, S> {
     if (s == 0) at.no_resets_yet(shape, g, b, unit, io);
     Carry d;
     for (int n = 0; n < C::kStates; ++n)
-      d[n] = s == 0 ? io.load(at.dstate_n[n] + shape.state_at(b, g) + unit)
+      d[n] = s == 0 ? at.dstate_n.load(n, shape.state_at(b, g) + unit, io)
                     : io.load(between_steps(g, b, unit, n));
     return d;
   }
@@ -366,7 +366,7 @@ struct BackwardPass : PassBase<C, Io, T, S> {
   PRNN_HD void keep(Index g, Index s, Index b, Index unit, const Carry& d, Io io) const {
     for (int n = 0; n < C::kStates; ++n)
       if (s == shape.time)
-        io.store(at.dstate_0[n] + shape.state_at(b, g) + unit, d[n]);
+        at.dstate_0.store(n, shape.state_at(b, g) + unit, d[n], io);
       else
         io.store(between_steps(g, b, unit, n), d[n]);
   }

@@ -58,9 +58,9 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
                        const Gates<C, F>& a_h, Io io) const {
     const std::int64_t state = shape.state_at(b, g) + unit;
     float* carry = at.carried + shape.padded_row(b, g, 1) + unit;
-    Vec<2, F> prev{F(0.0f), s == 0 ? io.load(at.state_0[1] + state) : io.load(carry)};
+    Vec<2, F> prev{F(0.0f), s == 0 ? at.state_0.load(1, state, io) : io.load(carry)};
     if (s >= shape.length(b, g)) {
-      if (s == 0) io.store(at.state_n[1] + state, prev[1]);
+      if (s == 0) at.state_n.store(1, state, prev[1], io);
       return;
     }
     if (at.controls.resets_at(shape, g, s, b)) prev[1] = io.load(at.controls.reset_to[1] + state);
@@ -69,7 +69,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
     const auto out = step_of(cell, Base::per_unit(at.per_unit, g, unit, io), a_x, a_h, prev);
     io.store(made(g, b) + unit, io.stored(out.next[0]));
     io.store(carry, out.next[1]);
-    if (s + 1 == shape.length(b, g)) io.store(at.state_n[1] + state, out.next[1]);
+    if (s + 1 == shape.length(b, g)) at.state_n.store(1, state, out.next[1], io);
     if (at.saved == nullptr) return;
     const int first = at.saves_reserve ? C::kReserve : 0;  // of the states
     T* saved = at.saved + shape.sequence_at(b, shape.time_at(g, s, b), g, first + 1) + unit;
@@ -83,14 +83,14 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
     const std::int64_t state = of_h.state_at(b, g) + unit, length = shape.length(b, g);
     T* y = at.y + of_h.sequence_at(b, of_h.time_at(g, s, b), g, 1) + unit;
     if (s >= length) {
-      if (s == 0) io.store(at.state_n[0] + state, io.load(at.state_0[0] + state));
+      if (s == 0) at.state_n.store(0, state, at.state_0.load(0, state, io), io);
       return io.store(y, F(0.0f));
     }
     if constexpr (requires { cell.of_h(h); }) h = cell.of_h(h);
     h = io.stored(h);
     io.store(y, h);
     Base::hand_on(at, g, s, b, unit, h, io);
-    if (s + 1 == length) io.store(at.state_n[0] + state, h);
+    if (s + 1 == length) at.state_n.store(0, state, h, io);
   }
   // What the units of a row have made, m.
   PRNN_HD float* made(std::int64_t g, std::int64_t b) const {
@@ -152,7 +152,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     if (multiplies(g, 0, s, b))  // else the mask may be no number
       d[0] = d[0] + at.controls.masked(product, of_h, g, b, unit, io);
     hand_to_reset<0>(of_h, g, s, b, unit, d, io);
-    if (s == shape.time) return io.store(at.dstate_0[0] + of_h.state_at(b, g) + unit, d[0]);
+    if (s == shape.time) return at.dstate_0.store(0, of_h.state_at(b, g) + unit, d[0], io);
     const std::int64_t step = Base::forward_step(s);
     const std::int64_t here = of_h.sequence_at(b, of_h.time_at(g, step, b), g, 1) + unit;
     const bool counts = step < shape.length(b, g);
@@ -170,7 +170,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     Vec<1, F> d = taken<1>(shape, g, s, b, unit, carry, io);
     hand_to_reset<1>(shape, g, s, b, unit, d, io);
     const std::int64_t state = shape.state_at(b, g) + unit;
-    if (s == shape.time) return io.store(at.dstate_0[1] + state, d[0]);
+    if (s == shape.time) return at.dstate_0.store(1, state, d[0], io);
     const std::int64_t step = Base::forward_step(s), row = Base::row_of(g, step, b);
     if (step >= shape.length(b, g)) {
       io.store(carry, d[0]);
@@ -201,7 +201,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
     const std::int64_t state = of.state_at(b, g) + unit;
     if (s > 0) return {io.load(carry)};
     if (at.controls.resets != nullptr) io.store(at.dreset_to[kState] + state, F(0.0f));
-    return {io.load(at.dstate_n[kState] + state)};
+    return {at.dstate_n.load(kState, state, io)};
   }
   template <int kState>
   PRNN_HD void hand_to_reset(const Shape& of, std::int64_t g, std::int64_t s, std::int64_t b,

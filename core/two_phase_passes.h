@@ -49,9 +49,9 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
                     const Vec<(kPhase == 0 ? kOpen : 1), F>& a_h, Io io) const {
     const std::int64_t t = shape.time_at(g, s, b), state = shape.state_at(b, g) + unit;
     T* y = at.y + shape.sequence_at(b, t, g, 1) + unit;
-    Vec<1, F> prev{io.load(Base::h_before(at.y, at.state_0[0], g, s, b) + unit)};
+    Vec<1, F> prev{io.load(Base::h_before(at.y, at.state_0.h, g, s, b) + unit)};
     if (s >= shape.length(b, g)) {
-      if (s == 0) io.store(at.state_n[0] + state, prev[0]);
+      if (s == 0) at.state_n.store(0, state, prev[0], io);
       if (kPhase == 1) io.store(y, F(0.0f));
       return;
     }
@@ -72,7 +72,7 @@ struct ForwardPass<C, Io, T> : PassBase<C, Io, T> {
       const F h = io.stored(out.next[0]);
       io.store(y, h);
       Base::hand_on(at, g, s, b, unit, h, io);
-      if (s + 1 == shape.length(b, g)) io.store(at.state_n[0] + state, h);
+      if (s + 1 == shape.length(b, g)) at.state_n.store(0, state, h, io);
       if (at.saved != nullptr)
         Base::keep_values(at.saved + shape.sequence_at(b, t, g, saved_values<C>) + unit,
                           out.reserve, at.saves_non_temporal, io);
@@ -122,7 +122,7 @@ struct BackwardPass<C, Io, T> : PassBase<C, Io, T> {
       d = Base::gathered(at, g, s, b, unit, product[0], multiplies(g, 0, s, b), io);
     else
       d[0] = io.load(carry);
-    if (s == shape.time) return io.store(at.dstate_0[0] + shape.state_at(b, g) + unit, d[0]);
+    if (s == shape.time) return at.dstate_0.store(0, shape.state_at(b, g) + unit, d[0], io);
 
     const std::int64_t step = Base::forward_step(s), row = Base::row_of(g, step, b);
     if (step >= shape.length(b, g)) {

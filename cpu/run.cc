@@ -107,7 +107,7 @@ void hand_on_states(const Problem& p) {
     return static_cast<std::size_t>(state_floats(state == 0 ? p.shape.of_output() : p.shape));
   };
   const auto copy = [&](int n, void* to, const void* from) {
-    std::memcpy(to, from, value * values(n));
+    std::memcpy(to, from, (n == 0 ? value : sizeof(float)) * values(n));
   };
   const auto clear = [&](int n, float* to) { std::fill_n(to, values(n), 0.0f); };
   const int states = numbers(p.cell).states;

@@ -103,9 +103,10 @@ Failure prepare(const CudaCall& call, const Plan& plan, const Device& device) {
 Failure hand_on_states(const CudaCall& call, CUstream_st* stream) {
   const Shape& shape = call.shape;
   const auto count = static_cast<std::size_t>(shape.batch * shape.groups * shape.hidden);
-  const auto bytes = count * static_cast<std::size_t>(value_bytes(call.number));
+  const auto value = static_cast<std::size_t>(value_bytes(call.number));
   cudaError_t error = cudaSuccess;
-  const auto copy = [&](int, void* to, const void* from) {
+  const auto copy = [&](int n, void* to, const void* from) {
+    const std::size_t bytes = count * (n == 0 ? value : sizeof(float));
     if (error == cudaSuccess)
       error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
   };

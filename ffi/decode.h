@@ -1,9 +1,9 @@
 // A native call as XLA hands it over. Arguments and results, in order (core/shape.h has the
-// layouts), all of one dtype but the workspace:
-//   prnn_forward   a_x, w_hh, b_hh, [per_unit], [w_hr], state_0..., controls
-//                               -> y, state_n..., [saved], workspace
-//   prnn_backward  w_hh, [per_unit], [w_hr], y, [saved], state_0..., dy, dstate_n..., controls
-//                        -> da_x, [da_h], [dh], [dper_unit float32], dstate_0...,
+// layouts), all of one dtype but the workspace and states* other than h, which are float32:
+//   prnn_forward   a_x, w_hh, b_hh, [per_unit], [w_hr], state_0*..., controls
+//                               -> y, state_n*..., [saved], workspace
+//   prnn_backward  w_hh, [per_unit], [w_hr], y, [saved], state_0..., dy, dstate_n*..., controls
+//                        -> da_x, [da_h], [dh], [dper_unit float32], dstate_0*...,
 //                           [dreset_to... float32], workspace
 // `per_unit` is absent where the cell has no such numbers, w_hr and dh where it does not project,
 // dper_unit (of each row) where it does not normalise,
@@ -133,6 +133,18 @@ class CallBuffers : public Buffers {
   // The n-th, of which the first is h.
   const void* state(int n) { return argument({shape_.batch, shape_.groups, size_of_state(n)}); }
   void* state_result(int n) { return result({shape_.batch, shape_.groups, size_of_state(n)}); }
+  GivenStates<void> states(int count) {
+    GivenStates<void> out{state(0), {}};
+    for (int n = 1; n < count; ++n)
+      out.others[n - 1] = static_cast<const float*>(
+          argument({shape_.batch, shape_.groups, size_of_state(n)}, xla::ffi::DataType::F32));
+    return out;
+  }
+  MadeStates<void> states_result(int count) {
+    MadeStates<void> out{state_result(0), {}};
+    for (int n = 1; n < count; ++n) out.others[n - 1] = state_sums(n);
+    return out;
+  }
   float* state_sums(int n) {
     return static_cast<float*>(
         result({shape_.batch, shape_.groups, size_of_state(n)}, xla::ffi::DataType::F32));
@@ -259,10 +271,10 @@ inline xla::ffi::ErrorOr<NativeCall> decode_forward(xla::ffi::RemainingArgs args
   at.b_hh = buffers.bias(n.gates + (call.is_stack && !n.same_gradient ? 1 : 0));
   if (n.per_unit > 0) at.per_unit = buffers.bias(n.per_unit);
   if (n.projects) at.w_hr = buffers.projection();
-  for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state(s);
+  at.state_0 = buffers.states(n.states);
   at.controls = decode_controls(buffers, shape, n.states, call);
   at.y = buffers.output_result();
-  for (int s = 0; s < n.states; ++s) at.state_n[s] = buffers.state_result(s);
+  at.state_n = buffers.states_result(n.states);
   at.saves_reserve = call.save == "all";
   if (const int saved = saved_of_forward(call, n); saved > 0)
     at.saved = buffers.sequence_result(saved);
@@ -292,13 +304,13 @@ inline xla::ffi::ErrorOr<NativeCall> decode_backward(xla::ffi::RemainingArgs arg
   if (const int kept = n.kept(call.has_zoneout); kept > 0) at.saved = buffers.sequence(kept);
   for (int s = 0; s < n.states; ++s) at.state_0[s] = buffers.state(s);
   at.dy = call.is_stack ? buffers.outer_sequence(1, true) : buffers.output();
-  for (int s = 0; s < n.states; ++s) at.dstate_n[s] = buffers.state(s);
+  at.dstate_n = buffers.states(n.states);
   at.controls = decode_controls(buffers, shape, n.states, call);
   at.da_x = buffers.sequence_result(n.gates);
   at.da_h = n.same_gradient ? at.da_x : buffers.sequence_result(n.gates);
   if (n.projects) at.dh = buffers.output_result();
   if (n.normalises) at.dper_unit = buffers.row_sums(n.per_unit);
-  for (int s = 0; s < n.states; ++s) at.dstate_0[s] = buffers.state_result(s);
+  at.dstate_0 = buffers.states_result(n.states);
   if (call.has_resets)
     for (int s = 0; s < n.states; ++s) at.dreset_to[s] = buffers.state_sums(s);
   decoded->workspace = buffers.workspace(decoded->workspace_bytes);

@@ -63,8 +63,9 @@ class LSTM(Layer):
     carry is Flax's `(c, h)`, and if bidirectional a pair of them, forward and backward,
     as `nn.Bidirectional` has it.
 
-    Outputs and carries are in the dtype of the computation. Those of Flax's layers are
-    in param_dtype where that is wider, because their carry starts in it.
+    Outputs and carries are in the dtype of the computation; where that has 16 bits, a
+    carry that began in float32 stays so. Those of Flax's layers are in param_dtype
+    where that is wider, because their carry starts in it.
 
     Its parameters:
 

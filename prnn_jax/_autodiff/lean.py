@@ -16,7 +16,7 @@ from jax import Array, lax
 
 from prnn_jax._autodiff.per_unit import sum_over_steps
 from prnn_jax._autodiff.projected import projected
-from prnn_jax._call.before import before
+from prnn_jax._call.before import befores_of
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting, valid_steps
 from prnn_jax._call.primals import Input, Primals
@@ -108,10 +108,7 @@ def _backward_of_chunk(call: Call, chunk: "_Chunk", primals, kept, cotangents):
         for x, x_0 in zip(after, state_0, strict=True)
     )
     after = tuple(map(chunk.cut, after))
-    befores = tuple(
-        before(call, x, x_0, of_chunk, n)
-        for n, (x, x_0) in enumerate(zip(after, begins, strict=True))
-    )
+    befores = befores_of(call, after, begins, of_chunk)
     a_x = chunk.a_x(source, of_chunk)
     primals = primals._replace(source=a_x, state_0=begins, controls=of_chunk)
     gates = _gates(fast, primals, befores)
@@ -260,6 +257,7 @@ class _Chunk:
                 is_within = at < ends
             at = jnp.clip(at, 0, self.time - 1)
             there = lax.dynamic_index_in_dim(sequence, at, axis, keepdims=False)
+            there = there.astype(begins.dtype)
             halves.append(jnp.where(is_within, there, begins))
         return jnp.concatenate(halves, 1)
 

@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jax import Array
 
-from prnn_jax._call.before import before
+from prnn_jax._call.before import befores_of
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Primals
@@ -34,10 +34,7 @@ def gradient(
         return of_rows.sum(0).astype(da.dtype)
     after = jnp.split(saved[0], cell.reserve + cell.states - 1, -1)
     reserve, after = after[: cell.reserve], [y, *after[cell.reserve :]]
-    states = tuple(
-        before(call, state, state_0, controls, n)
-        for n, (state, state_0) in enumerate(zip(after, primals.state_0, strict=True))
-    )
+    states = befores_of(call, after, primals.state_0, controls)
     total = sum_over_steps(call, states, tuple(reserve), da, controls)
     return total.astype(da.dtype)
 

@@ -159,8 +159,10 @@ def check_arguments(
         for name, value in given.items()
         if name not in absent
     }
-    checks.same_dtype(op, arrays)
+    of_states = {name: arrays[name] for name in names if name in arrays}
+    checks.same_dtype(op, {k: a for k, a in arrays.items() if k not in of_states})
     x, w_hh = arrays[x_name], arrays["w_hh"]
+    checks.same_dtype_or_float32(op, (x_name, x), of_states)
     w_ih, b_ih, b_hh, peepholes, w_hr = (arrays.get(name) for name in _OPTIONAL)
     if states is not None:
         states = tuple(arrays[name] for name in names)

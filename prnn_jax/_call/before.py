@@ -1,10 +1,13 @@
 """The states before each step, of all steps at once, from those after them."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 from jax import Array, lax
 
 from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls
+from prnn_jax._cells.table import State
 
 
 def before(
@@ -44,6 +47,20 @@ def before(
         return out
     reset_to = jnp.expand_dims(controls.reset_to[state], axis)
     return jnp.where(controls.resets, reset_to, out)
+
+
+def befores_of(
+    call: Call, after: Sequence[Array], firsts: State, controls: Controls
+) -> State:
+    """`before` of all states, in the dtype of what is kept of the steps."""
+    dtype = after[0].dtype
+    if controls.reset_to is not None:
+        narrow = tuple(state.astype(dtype) for state in controls.reset_to)
+        controls = controls._replace(reset_to=narrow)
+    return tuple(
+        before(call, state, first.astype(dtype), controls, n)
+        for n, (state, first) in enumerate(zip(after, firsts, strict=True))
+    )
 
 
 def _shifted(after: Array, first: Array, axis: int, *, against: bool) -> Array:

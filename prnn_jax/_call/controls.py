@@ -180,6 +180,7 @@ class _Native:
     def mask(self, mask) -> Array:
         mask = as_array(self.op, "recurrent_mask", mask)
         mask = self._as_state("recurrent_mask", 0, mask)
+        checks.same_dtype(self.op, {"x": self.x, "recurrent_mask": mask})
         return lax.stop_gradient(self.given.state_to_native(mask))
 
     def zoneout(self, zoneout) -> Array:
@@ -221,7 +222,7 @@ class _Native:
         value = checks.jax_array(self.op, name, value)
         names, sizes = self.given.state_axes[state], self.given.state_shapes[state]
         checks.shape(self.op, name, value, names, sizes)
-        checks.same_dtype(self.op, {"x": self.x, name: value})
+        checks.same_dtype_or_float32(self.op, ("x", self.x), {name: value})
         return value
 
 

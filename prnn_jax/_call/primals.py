@@ -38,8 +38,8 @@ class Primals(NamedTuple):
       w_hh: `[N, output, G*hidden]`.
       b_hh: `[N, G*hidden]`.
       state_0: one array for each state, `[batch, N, output]` of h, `[batch, N, hidden]`
-        of the others.
-      controls: see there.
+        of the others, which may be float32 where all else is of 16 bits.
+      controls: see there; reset_to is of the dtypes of state_0.
       per_unit: `[N, U*hidden]`, of cells whose units have numbers of their own.
       w_hr: `[N, hidden, output]`, of cells that project; elsewhere output is hidden.
     """

@@ -5,6 +5,7 @@ nothing of derivatives (`_autodiff.recurrence` does).
 """
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -167,7 +168,7 @@ def _forward_results(call: Call, primals: Primals):
     like, *_ = jax.tree.leaves(primals.source)
     sizes = Sizes.of(call, like, primals.w_hh)
     y = _result(like, sizes.y(call))
-    state_n = tuple(_result(like, shape) for shape in sizes.states(call))
+    state_n = _states_like(primals.state_0)
     values = call.saved(zoneout=primals.controls.zoneout is not None)
     saved = (_result(like, sizes.sequence(call, values)),) if values else ()
     return y, state_n, saved
@@ -178,7 +179,7 @@ def _backward_results(call: Call, primals: Primals, kept):
     y, _ = kept
     sizes = Sizes.of(call, y, primals.w_hh)
     da = _result(y, sizes.sequence(call, call.table.gates))
-    dstate_0 = tuple(_result(y, shape) for shape in sizes.states(call))
+    dstate_0 = _states_like(primals.state_0)
     dreset_to = None if primals.controls.reset_to is None else dstate_0
     dh = _result(y, sizes.y(call)) if call.table.projects else None
     if call.table.norm is not None:
@@ -209,12 +210,15 @@ def _forward_native(call: Call, primals: Primals, *, platform="cpu"):
     )
     if projects:
         given[1] = _flat(given[1])
-    results = *_forward_results(call, primals), workspace
+    y, state_n, saved = _forward_results(call, primals)
+    results = y, _with_floats(state_n, _as_float), saved, workspace
     is_prepared = isinstance(source, Input) and source.prepared is not None
     run = _ffi_call("prnn_forward", platform, results, projects, is_prepared)
     weights = w_hh, b_hh, *jax.tree.leaves(own)
-    y, state_n, saved, _ = run(call, controls, *given, *weights, *state_0)
-    return y, state_n, saved
+    state_0 = _with_floats(state_0)
+    controls = controls._replace(reset_to=_narrow(controls.reset_to, y.dtype))
+    y, states, saved, _ = run(call, controls, *given, *weights, *state_0)
+    return y, _as_types(states, state_n), saved
 
 
 def _backward_native(call: Call, primals: Primals, kept, cotangents, *, platform="cpu"):
@@ -222,10 +226,12 @@ def _backward_native(call: Call, primals: Primals, kept, cotangents, *, platform
     y, saved = kept
     dy, dstate_n = cotangents
     sizes = Sizes.of(call, y, w_hh)
-    da, _, dstate_0, dreset_to, dh = _backward_results(call, primals, kept)
+    da, _, of_states, of_resets, dh = _backward_results(call, primals, kept)
     da_h = () if call.table.same_gradient else (da,)
+    dstate_0 = _with_floats(of_states, _as_float)
     # Summed over resets: in float32 whatever the dtype.
-    dreset_to = tuple(_result(y, d.shape, jnp.float32) for d in dreset_to or ())
+    dreset_to = tuple(map(_as_float, of_resets or ()))
+    controls = controls._replace(reset_to=_narrow(controls.reset_to, y.dtype))
     workspace = _workspace_of(call, sizes, controls, y, platform, backward=True)
     results = da, da_h, dh, dstate_0, dreset_to, workspace
     run = _ffi_call("prnn_backward", platform, results)
@@ -236,11 +242,12 @@ def _backward_native(call: Call, primals: Primals, kept, cotangents, *, platform
         *jax.tree.leaves(own),
         y,
         *saved,
-        *state_0,
+        *_narrow(state_0, y.dtype),
         dy,
-        *dstate_n,
+        *_with_floats(dstate_n),
     )
-    dreset_to = tuple(d.astype(y.dtype) for d in dreset_to) or None
+    dstate_0 = _as_types(dstate_0, of_states)
+    dreset_to = None if of_resets is None else _as_types(dreset_to, of_resets)
     return da_x, da_h[0] if da_h else da_x, dstate_0, dreset_to, dh
 
 
@@ -338,6 +345,35 @@ def _workspace_of(
         return _result(like, (size,), jnp.uint8)
     size = workspaces.cpu_floats(*options, backward=backward, input_size=input_size)
     return _result(like, (size,), jnp.float32)
+
+
+# States but h are float32 in a native call, whatever the dtype: as many calls one after
+# the other then are one.
+
+
+def _with_floats(states: State, as_float: Callable | None = None) -> State:
+    """As a native call takes them, or returns them."""
+    h, *others = states
+    change = as_float or (lambda state: state.astype(jnp.float32))
+    return (h, *map(change, others))
+
+
+def _as_float(like: Array) -> Any:
+    """A result like this one, in float32."""
+    return _result(like, like.shape, jnp.float32)
+
+
+def _as_types(states: Sequence[Array], types: State) -> State:
+    return tuple(s.astype(t.dtype) for s, t in zip(states, types, strict=True))
+
+
+def _narrow(states: Any, dtype: Any) -> Any:
+    """In the dtype of what is kept of the steps, among which they are read; or None."""
+    return None if states is None else tuple(s.astype(dtype) for s in states)
+
+
+def _states_like(states: State) -> Any:
+    return tuple(_result(state, state.shape) for state in states)
 
 
 def _result(like: Array, shape: tuple[int, ...], dtype=None):

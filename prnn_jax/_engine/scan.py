@@ -3,6 +3,7 @@
 Any floating dtype, any platform, any order of differentiation.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -107,13 +108,14 @@ def steps(
         if per_unit is not None:
             own = (per_unit if per_unit.ndim == 3 else per_unit[None],)
         by_name = {"project": project} if cell.projects else {}
-        after, reserve = cell.step(call, a_x_t, state, product, *own, **by_name)
+        given = a_x_t, state, product, *own
+        after, reserve = mixed(cell.step, state)(call, *given, **by_name)
         if zoneout is not None:
             if cell.keeps_made:
                 reserve = after[:1]
             stays = jnp.split(zoneout, cell.states, -1)
             after = tuple(
-                _mixture(k, old, new)
+                _mixture(k.astype(old.dtype), old, new)
                 for k, old, new in zip(stays, state, after, strict=True)
             )
         if taps_t is not None:
@@ -122,7 +124,8 @@ def steps(
         if lengths is not None:
             after = _select(n < lengths, after, before)
             y = jnp.where(n < lengths, y, 0)
-        saved = (*reserve, *after[1:]) if call.save == "all" else after[1:]
+        handed_on = tuple(s.astype(y.dtype) for s in after[1:])
+        saved = (*reserve, *handed_on) if call.save == "all" else handed_on
         saved = saved if call.save != "nothing" else ()
         return after, (y, (jnp.concatenate(saved, -1),) if saved else ())
 
@@ -201,6 +204,29 @@ def _time_of_step(call: Call, sizes: Sizes, lengths: Array | None) -> Array:
     second = (jnp.arange(groups) >= groups // 2)[None, None, :, None]
     against = (second != call.reverse) if call.bidirectional else call.reverse
     return jnp.where(against, turned, steps)
+
+
+def mixed(step: Callable, state: State) -> Callable:
+    """A cell's step for states of which those but h may be wider than all else.
+
+    It is in the wider dtype then; what it multiplies, h and the reserve are not.
+    """
+    narrow, wide = state[0].dtype, state[-1].dtype
+    if narrow == wide:
+        return step
+
+    def run(call: Call, a_x, state, product, *own, **by_name):
+        def in_wide(function):
+            return lambda x, *given: function(x.astype(narrow), *given).astype(wide)
+
+        by_name = {name: in_wide(function) for name, function in by_name.items()}
+        a_x, state, own = jax.tree.map(lambda x: x.astype(wide), (a_x, state, own))
+        after, reserve = step(call, a_x, state, in_wide(product), *own, **by_name)
+        h, *others = after
+        reserve = tuple(value.astype(narrow) for value in reserve)
+        return (h.astype(narrow), *others), reserve
+
+    return run
 
 
 def _mixture(k: Array, old: Array, new: Array) -> Array:

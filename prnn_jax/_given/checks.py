@@ -141,6 +141,16 @@ def same_dtype(op: str, arrays: dict[str, Array]) -> None:
         )
 
 
+def same_dtype_or_float32(
+    op: str, x: tuple[str, Array], states: Mapping[str, Array]
+) -> None:
+    """States must have the dtype of x, by its name; of 16 bits, or else float32."""
+    name, given = x
+    wide = jnp.promote_types(given.dtype, jnp.float32)
+    others = {key: s for key, s in states.items() if s.dtype != wide}
+    same_dtype(op, {name: given, **others})
+
+
 def shape(
     op: str,
     name: str,

@@ -68,7 +68,9 @@ def lstm(
       x: `[*batch, time, input]`, any number of batch axes, also none.
       params: `Params`, gate order i f g o; or what `prepare` makes of them.
       state_0: `(h_0, c_0)`, each `[*batch, hidden]`; zeros if not given. Here and below
-        h and what is shaped like it is `[*batch, projection]` with w_hr.
+        h and what is shaped like it is `[*batch, projection]` with w_hr. In the dtype
+        of x, or, where that has 16 bits, float32, in which the last state then is: c
+        is not rounded, and calls that hand it on give the bits of one.
       activation: in place of tanh: a name, or an `Activation` with numbers; or two, of
         the candidate :math:`a_g` and of :math:`c'`.
       gate_activation: in place of σ, as "hard_sigmoid" in old models of Keras.
@@ -159,7 +161,8 @@ def slstm(
     Args:
       x: `[*batch, time, input]`.
       params: `Params`, gate order i f z o; or what `prepare` makes of them.
-      state_0: `(h_0, c_0, n_0, m_0)`, each `[*batch, hidden]`; zeros if not given.
+      state_0: `(h_0, c_0, n_0, m_0)`, each `[*batch, hidden]`; zeros if not given. In
+        16 bits c_0, n_0 and m_0 may be float32, as c_0 of `lstm`.
       lengths: `[*batch]`, as in `lstm`.
       mask: `[*batch, time]`, which steps count, as in `lstm`.
       masked_y: y where one does not, as in `lstm`.

@@ -17,7 +17,7 @@ from prnn_jax._call.controls import Controls, check_controls
 from prnn_jax._call.options import MaskedY, Merge, Options
 from prnn_jax._call.primals import Input, Primals
 from prnn_jax._call.step_mask import StepMask, check_alone, which_count
-from prnn_jax._cells.table import AnyCell
+from prnn_jax._cells.table import AnyCell, State
 from prnn_jax._engine import gpu
 from prnn_jax._engine.eager import compiled_once
 from prnn_jax._engine.plan import engine_for, target_platform
@@ -25,6 +25,7 @@ from prnn_jax._engine.sharding import match_varying
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, Prepared, check_lead, described
+from prnn_jax._given.statics import float32_at_least
 
 
 def run_layer(op: str, call: Call, x, params, options: Options) -> tuple[Array, Any]:
@@ -159,15 +160,30 @@ class Checked(NamedTuple):
             source = layer_input(given, x, w_ih, b_ih)._replace(prepared=packed)
         no_zeros: Any = b_hh, states  # None of them is None any more
         b_hh, states = no_zeros
+        states = self._typed(given.state_to_native(state) for state in states)
+        if controls.reset_to is not None:
+            controls = controls._replace(reset_to=self._typed(controls.reset_to))
         return Primals(
             source,
             w_hh=w_hh.reshape(groups, output, columns),
             b_hh=b_hh.reshape(groups, columns),
-            state_0=tuple(given.state_to_native(state) for state in states),
+            state_0=states,
             controls=controls,
             per_unit=None if peepholes is None else peepholes.reshape(groups, -1),
             w_hr=None if w_hr is None else w_hr.reshape(groups, hidden, output),
         )
+
+    def _typed(self, states: Iterable[Array]) -> State:
+        """States as the recurrence takes them.
+
+        h as y has it, and the others in float32, if one of them was given so.
+        """
+        given: Any = self.arrays.states
+        h, *others = states
+        dtype = self.arrays.x.dtype
+        wide = float32_at_least(dtype)
+        of_others = wide if any(s.dtype == wide for s in given[1:]) else dtype
+        return (h.astype(dtype), *(s.astype(of_others) for s in others))
 
     def results(self, primals: Primals, y: Array, state_n) -> tuple[Array, Any]:
         """y and the state as the caller sees them, of what the recurrence gives."""
@@ -180,7 +196,10 @@ class Checked(NamedTuple):
         if self.merge == "sum":
             forward, backward = jnp.split(y, 2, -1)
             y = forward + backward
-        states: Any = tuple(given.state_from_native(state) for state in state_n)
+        states: Any = tuple(
+            given.state_from_native(state).astype(first.dtype)
+            for state, first in zip(state_n, self.arrays.states or (), strict=True)
+        )
         return y, states if len(states) > 1 else states[0]
 
 

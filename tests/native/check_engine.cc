@@ -54,7 +54,6 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   const std::int64_t of_y = rows * s.time * s.output();
   const auto of_state = [&](int i) { return rows * (i == 0 ? s.output() : s.hidden); };
   const float scale = 1.0f / std::sqrt(static_cast<float>(s.hidden));
-  constexpr float kFrequencies[] = {2.1f, 1.7f, 1.5f, 1.1f};  // of the states
   Buffers buffers(kind.dtype);
   std::vector<std::int32_t> lengths(rows);
   std::vector<std::uint8_t> resets(rows * s.time);
@@ -107,11 +106,12 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   backward.da_x = buffers.unwritten(sequence * n.gates);
   backward.da_h = n.same_gradient ? backward.da_x : buffers.unwritten(sequence * n.gates);
   backward.controls = controls;
+  forward.state_0 = backward.dstate_n = buffers.wave_states(n.states, of_state);
+  forward.state_n = buffers.unwritten_states(n.states, of_state);
+  backward.dstate_0 = buffers.unwritten_states(n.states, of_state);
   for (int i = 0; i < n.states; ++i) {
-    forward.state_0[i] = buffers.wave(of_state(i), kFrequencies[i], 0.5f, i == 2 ? 1.0f : 0.0f);
-    forward.state_n[i] = buffers.unwritten(of_state(i));
-    backward.state_0[i] = backward.dstate_n[i] = forward.state_0[i];
-    backward.dstate_0[i] = buffers.unwritten(of_state(i));
+    constexpr float kFrequencies[] = {2.1f, 1.7f, 1.5f, 1.1f};
+    backward.state_0[i] = buffers.wave(of_state(i), kFrequencies[i], 0.5f, i == 2 ? 1.0f : 0.0f);
     if (kind.has_controls) backward.dreset_to[i] = buffers.unwritten_floats(of_state(i));
   }
   const auto workspace = [&] { return buffers.unwritten_floats(prnn::workspace_floats(p)); };
@@ -131,7 +131,7 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   layer.forward.a_x = nullptr;
   layer.forward.y = buffers.unwritten(of_y);
   layer.forward.saved = nullptr;
-  for (int i = 0; i < n.states; ++i) layer.forward.state_n[i] = buffers.unwritten(of_state(i));
+  layer.forward.state_n = buffers.unwritten_states(n.states, of_state);
   const auto run_layer = [&] {
     auto* const workspace = buffers.unwritten_floats(prnn::workspace_floats(layer));
     run(layer, pool, workspace, way);
@@ -170,13 +170,15 @@ std::vector<Result> run(const prnn::CellSpec& cell, prnn::Shape s, Kind kind, in
   add(backward.da_x);
   add(backward.da_h);
   add(backward.dh);
-  if (n.normalises) results.push_back({buffers.of(backward.dper_unit), Dtype::kFloat32, true});
-  for (int i = 0; i < n.states; ++i) {
-    add(forward.state_n[i]);
-    add(backward.dstate_0[i]);
-    if (kind.has_controls)
-      results.push_back({buffers.of(backward.dreset_to[i]), Dtype::kFloat32, true});
+  const auto add_floats = [&](const float* data) {
+    results.push_back({buffers.of(data), Dtype::kFloat32, true});
+  };
+  if (n.normalises) add_floats(backward.dper_unit);
+  for (const prnn::MadeStates<void>& states : {forward.state_n, backward.dstate_0}) {
+    add(states.h);
+    for (int i = 1; i < n.states; ++i) add_floats(states.others[i - 1]);
   }
+  for (int i = 0; kind.has_controls && i < n.states; ++i) add_floats(backward.dreset_to[i]);
   return results;
 }
 

@@ -122,7 +122,7 @@ template <class T, class Memory = HostMemory>
 struct Data {
   std::mt19937 random{7};
   std::vector<Array<T, Memory>> inputs, results;
-  std::vector<Array<float, Memory>> sums;  // results that are floats in any format
+  std::vector<Array<float, Memory>> given_floats, sums;  // the same that are floats in any format
   ControlArrays<T, Memory> controls;
   std::vector<Array<T, Memory>> workspace;  // one
   CudaCall call;
@@ -136,26 +136,36 @@ struct Data {
     // Of a stack, a_x and dy are one layer's, and w has w_ih, too.
     const std::int64_t outer = call.is_stack ? sequence / s.groups : sequence;
     const bool is_lean = std::string_view(c.controls) == "lengths";
-    const auto input = [&](std::int64_t n, float scale) {
-      auto& array = inputs.emplace_back(n);
+    const auto fill_input = [&](auto& array, float scale) {
       if (values == Values::kZero) return array.clear();
       std::uniform_real_distribution<float> uniform(-scale, scale);
       return array.fill([&](auto) { return uniform(random); });
     };
+    const auto input = [&](std::int64_t n, float scale) {
+      return fill_input(inputs.emplace_back(n), scale);
+    };
     // The n-th state. What divides is not near 0, but it may be 0 in the beginning.
-    const auto input_state = [&](int n, bool is_first) {
+    const auto fill_state = [&](auto& array, int n, bool is_first) {
       std::uniform_real_distribution<float> uniform(-0.8f, 0.8f);
       const bool divides = cell.kind == CellKind::kSlstm && n == 2;
-      return inputs.emplace_back(state).fill([&](auto) {
+      return array.fill([&](auto) {
         const float v = uniform(random);
         return !divides ? v : is_first && v < -0.4f ? 0.0f : 0.5f + std::fabs(v);
       });
     };
-    const auto with_one_nan = [&](T* array) {
-      if (values == Values::kWithNan) Memory::set(array, 0xff, sizeof(T));
+    const auto input_state = [&](int n, bool is_first) {
+      return fill_state(inputs.emplace_back(state), n, is_first);
+    };
+    const auto with_one_nan = [&]<class V>(V* array) {
+      if (values == Values::kWithNan) Memory::set(array, 0xff, sizeof(V));
       return array;
     };
     const auto output = [&](std::int64_t n) { return results.emplace_back(n).get(); };
+    const auto states_made = [&] {
+      MadeStates<void> out{output(state), {}};
+      for (int n = 1; n < numbers.states; ++n) out.others[n - 1] = sums.emplace_back(state).get();
+      return out;
+    };
     const float weight = 1.5f / std::sqrt(static_cast<float>(s.hidden));
     const std::int64_t sources = call.is_stack ? 2 : 1;
     const std::int64_t weights = s.groups * sources * s.hidden * numbers.gates * s.hidden;
@@ -170,9 +180,12 @@ struct Data {
       const int products = pass_sizes(cell.kind, c.pass, call.is_stack).products;
       at.b_hh = input(s.groups * products * s.hidden, 0.5f);
       at.per_unit = per_unit();
-      for (int n = 0; n < numbers.states; ++n) at.state_0[n] = with_one_nan(input_state(n, true));
+      at.state_0.h = with_one_nan(input_state(0, true));
+      for (int n = 1; n < numbers.states; ++n)
+        at.state_0.others[n - 1] =
+            with_one_nan(fill_state(given_floats.emplace_back(state), n, true));
       at.y = output(sequence);
-      for (int n = 0; n < numbers.states; ++n) at.state_n[n] = output(state);
+      at.state_n = states_made();
       at.saves_reserve = !is_lean;
       controls.give(call.shape, at.controls);
       const int kept = numbers.kept(at.controls.zoneout != nullptr);
@@ -199,10 +212,13 @@ struct Data {
       }
       for (int n = 0; n < numbers.states; ++n) at.state_0[n] = input_state(n, false);
       at.dy = input(outer, 1.0f);
-      for (int n = 0; n < numbers.states; ++n) at.dstate_n[n] = with_one_nan(input(state, 1.0f));
+      at.dstate_n.h = with_one_nan(input(state, 1.0f));
+      for (int n = 1; n < numbers.states; ++n)
+        at.dstate_n.others[n - 1] =
+            with_one_nan(fill_input(given_floats.emplace_back(state), 1.0f));
       at.da_x = output(sequence * numbers.gates);
       at.da_h = numbers.same_gradient ? at.da_x : output(sequence * numbers.gates);
-      for (int n = 0; n < numbers.states; ++n) at.dstate_0[n] = output(state);
+      at.dstate_0 = states_made();
       if (at.controls.resets != nullptr)
         for (int n = 0; n < numbers.states; ++n) {
           at.controls.reset_to[n] = input_state(n, false);

@@ -30,11 +30,9 @@ class PrepackedLayer {
     if (n.projects)
       problem_.forward.w_hr = buffers_.wave(s.groups * s.hidden * s.output(), 0.5f, 0.2f);
     problem_.forward.b_hh = buffers_.wave(columns, 0.9f, 0.3f);
-    for (int i = 0; i < n.states; ++i) {
-      const std::int64_t state = rows * (i == 0 ? s.output() : s.hidden);
-      problem_.forward.state_0[i] = buffers_.wave(state, 1.3f + i, 0.5f, i == 2 ? 1.0f : 0.0f);
-      problem_.forward.state_n[i] = buffers_.unwritten(state);
-    }
+    const auto of_state = [&](int i) { return rows * (i == 0 ? s.output() : s.hidden); };
+    problem_.forward.state_0 = buffers_.wave_states(n.states, of_state);
+    problem_.forward.state_n = buffers_.unwritten_states(n.states, of_state);
     problem_.forward.y = buffers_.unwritten(rows * s.output() * s.time);
     workspace_ = buffers_.unwritten_floats(prnn::workspace_floats(problem_));
     problem_.weights = weights;

@@ -66,11 +66,17 @@ inline bool is_finite(const Bytes& bytes, Dtype dtype) {
 class Buffers {
  public:
   explicit Buffers(Dtype dtype) : dtype_(dtype) {}
-  const void* wave(std::int64_t size, float frequency, float scale, float offset = 0.0f) {
+  const float* wave_floats(std::int64_t size, float frequency, float scale, float offset = 0.0f) {
     const Floats values = ::wave(size, frequency, scale);
+    float* const out = unwritten_floats(size);
+    for (std::int64_t i = 0; i < size; ++i) out[i] = values[i] + offset;
+    return out;
+  }
+  const void* wave(std::int64_t size, float frequency, float scale, float offset = 0.0f) {
+    const float* const values = wave_floats(size, frequency, scale, offset);
     Bytes& out = make(size * width());
     for (std::int64_t i = 0; i < size; ++i) {
-      const float value = values[i] + offset;
+      const float value = values[i];
       const std::uint16_t half = narrow(value, dtype_);
       std::memcpy(out.data() + i * width(), width() == 4 ? static_cast<const void*>(&value) : &half,
                   width());
@@ -81,6 +87,21 @@ class Buffers {
   void* unwritten(std::int64_t size) { return make(size * width()).data(); }
   float* unwritten_floats(std::int64_t size) {
     return reinterpret_cast<float*>(make(size * 4).data());
+  }
+  // States, the n-th of size(n) values.
+  template <class Size>
+  prnn::GivenStates<void> wave_states(int count, Size&& size) {
+    prnn::GivenStates<void> out{wave(size(0), 2.1f, 0.5f), {}};
+    constexpr float kFrequencies[] = {1.7f, 1.5f, 1.1f};
+    for (int n = 1; n < count; ++n)  // the second of these divides
+      out.others[n - 1] = wave_floats(size(n), kFrequencies[n - 1], 0.5f, n == 2 ? 1.0f : 0.0f);
+    return out;
+  }
+  template <class Size>
+  prnn::MadeStates<void> unwritten_states(int count, Size&& size) {
+    prnn::MadeStates<void> out{unwritten(size(0)), {}};
+    for (int n = 1; n < count; ++n) out.others[n - 1] = unwritten_floats(size(n));
+    return out;
   }
   const Bytes& of(const void* data) const {
     for (const auto& bytes : all_)

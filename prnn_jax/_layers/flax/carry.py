@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._given.checks import check
+from prnn_jax._given.statics import float32_at_least
 
 Carry = Any  # a state, or a tuple of states; a pair of these if bidirectional
 
@@ -106,7 +107,8 @@ class Form:
           carry: see there.
           shapes: of its arrays, by name.
           axes: what theirs are called.
-          dtype: of the state.
+          dtype: of the computation, and of the state where that is not float32 in
+            one of 16 bits, which stays so.
 
         Raises:
           ValueError: it has another structure, or its arrays other shapes.
@@ -131,7 +133,7 @@ class Form:
             f"{name} must be {wanted}, each {axes[last]} = {each}{but}, got "
             f"{_described(carry)}.",
         )
-        leaves = [jnp.asarray(x, dtype) for x in jax.tree.leaves(carry)]
+        leaves = [in_dtype(x, dtype) for x in jax.tree.leaves(carry)]
         count = len(self.order)
         states = tuple(
             jnp.stack(leaves[k::count]) if self.bidirectional else leaves[k]
@@ -147,6 +149,12 @@ class Form:
         if not self.bidirectional:
             return carry
         return tuple(s[0] for s in carry), tuple(s[1] for s in carry)
+
+
+def in_dtype(x: Any, dtype: Any) -> Array:
+    """In that of the computation, or in float32 already, if that has 16 bits."""
+    x = jnp.asarray(x)
+    return x if x.dtype == float32_at_least(dtype) else x.astype(dtype)
 
 
 def _described(carry: Any) -> str:

@@ -168,7 +168,8 @@ class Layer(InTheirOwnName, nn.Module):
         Returns:
           `[*batch, time, features]` (or proj_size), every h (twice as wide if
           bidirectional and merged by "concat"), or `(carry, outputs)` with
-          return_carry. Both are in the dtype of the computation.
+          return_carry. Both are in the dtype of the computation; if that has 16 bits,
+          an initial_carry in float32 stays so.
 
         Raises:
           ValueError: shapes, dtypes or options do not fit; says what was expected.

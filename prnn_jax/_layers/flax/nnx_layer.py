@@ -274,7 +274,8 @@ class Layer(nnx.Module):
         Returns:
           `[*batch, time, hidden_features]` (or proj_size), every h (twice as wide if
           bidirectional and merged by "concat"), or `(carry, outputs)` with
-          return_carry. Both are in the dtype of the computation.
+          return_carry. Both are in the dtype of the computation; if that has 16 bits,
+          an initial_carry in float32 stays so.
 
         Raises:
           ValueError: shapes, dtypes or options do not fit; says what was expected.
