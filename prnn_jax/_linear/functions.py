@@ -50,7 +50,9 @@ def linear_recurrence(
       a: `[*batch, time, features]`, or `[features]`, the same at all steps; real or
         complex, as all arrays.
       b: `[*batch, time, features]`.
-      h_0: `[*batch, features]`; zeros if not given.
+      h_0: `[*batch, features]`; zeros if not given. In the dtype of b, or, where that
+        has 16 bits, float32: the last h is, too, and calls that hand it on give the
+        bits of one.
       lengths: `[*batch]`, how many steps of each row count, from its beginning, as in
         `lstm`: h is zero at the others, and `reverse` begins at the last that counts.
       mask: `[*batch, time]`: where zero, the step does not count, as in `lstm`: the

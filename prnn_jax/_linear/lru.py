@@ -108,7 +108,7 @@ def _layer(
     )
     if weights["skip"] is not None:
         y = y + jnp.broadcast_to(weights["skip"], x.shape) * x
-    return y, _parts(last).astype(x.dtype)
+    return y, _parts(last).astype(x.dtype if h_0 is None else jnp.result_type(h_0))
 
 
 def gamma_log_of(nu_log: Array) -> Array:
@@ -157,7 +157,7 @@ def _state(op: str, name: str, x: Array, state: Any, shape: tuple) -> Array | No
     if state is None:
         return None
     state = checks.jax_array(op, name, state)
-    checks.same_dtype(op, {"x": x, name: state})
+    checks.same_dtype_or_float32(op, ("x", x), {name: state})
     checks.shape(op, name, state, ("*batch", "2*state"), shape)
     return _complex(state)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
@@ -91,22 +92,38 @@ def _names(*, time_major: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Given:
-    """The arrays of a call, which fit together."""
+    """The arrays of a call, which fit together.
+
+    `dtype`: of y. Of 16 bits, h_0 may be float32, and `a` and `b` both.
+    """
 
     a: Array
     b: Array
     h_0: Array | None
     steps: Steps
+    dtype: Any
 
     @classmethod
     def of(
-        cls, op: str, a, b, h_0, *, time_major, of_a: str, of_b: str, of_h: str = "h_0"
+        cls,
+        op: str,
+        a,
+        b,
+        h_0,
+        *,
+        time_major,
+        of_a: str,
+        of_b: str,
+        of_h: str = "h_0",
+        dtype: Any = None,
     ) -> "Given":
         a, b = (_number(op, name, x) for name, x in ((of_a, a), (of_b, b)))
-        arrays = {of_a: a, of_b: b}
+        checks.same_dtype(op, {of_a: a, of_b: b})
+        dtype = b.dtype if dtype is None else dtype
         if h_0 is not None:
-            h_0 = arrays[of_h] = _number(op, of_h, h_0)
-        checks.same_dtype(op, arrays)
+            h_0 = _number(op, of_h, h_0)
+            like: Any = jax.ShapeDtypeStruct((), dtype)
+            checks.same_dtype_or_float32(op, (of_b, like), {of_h: h_0})
         steps = Steps.of(op, of_b, b, "features", time_major)
         names = ", ".join((*steps.names, "features"))
         check(
@@ -114,7 +131,7 @@ class Given:
             f"{op}: {of_a} must be [{names}] = {list(b.shape)} or [features] = "
             f"{list(b.shape[-1:])}, got {list(a.shape)}.",
         )
-        given = cls(a, b, h_0, steps)
+        given = cls(a, b, h_0, steps, dtype)
         if h_0 is not None:
             checks.shape(op, of_h, h_0, ("*batch", "features"), given.state_shape)
         return given
@@ -127,7 +144,7 @@ class Given:
         """The initial state."""
         if self.h_0 is not None:
             return self.h_0
-        return jnp.zeros(self.state_shape, self.b.dtype)
+        return jnp.zeros(self.state_shape, self.dtype)
 
 
 def _number(op: str, name: str, value: Any) -> Array:
@@ -232,7 +249,8 @@ class LinearControls(NamedTuple):
             checks.shape(op, "resets", resets, steps.names, steps.sizes)
         if reset_to is not None:
             reset_to = _number(op, "reset_to", reset_to)
-            checks.same_dtype(op, {"h_0": given.b, "reset_to": reset_to})
+            like: Any = jax.ShapeDtypeStruct((), given.dtype)
+            checks.same_dtype_or_float32(op, ("h_0", like), {"reset_to": reset_to})
             names = ("*batch", "features")
             checks.shape(op, "reset_to", reset_to, names, given.state_shape)
         return cls(lengths, mask, resets, reset_to)
@@ -254,6 +272,7 @@ def linear(
     of_a: str = "a",
     of_b: str = "b",
     of_h: str = "h_0",
+    dtype: Any = None,
     f: Any = None,
     lengths: Lengths | None = None,
     mask: ArrayLike | None = None,
@@ -264,18 +283,43 @@ def linear(
     time_major: bool = False,
     implementation: Implementation | None = None,
 ) -> tuple[Array, Array]:
-    """h' = f(a h + b) in the words of function `op`; a mask only without f."""
+    """h' = f(a h + b) in the words of function `op`; a mask only without f.
+
+    Args:
+      dtype: of y, if `a` and `b` may be float32 beside it.
+    """
     static = how(op, reverse, implementation, f)
-    names = {"of_a": of_a, "of_b": of_b, "of_h": of_h}
+    names = {"of_a": of_a, "of_b": of_b, "of_h": of_h, "dtype": dtype}
     given = Given.of(op, a, b, h_0, time_major=time_major, **names)
     controls = LinearControls.of(op, given, lengths, mask, masked_y, resets, reset_to)
     check_native(op, static, given.b.dtype)
     arrays = given.a, given.b, given.or_zeros(), controls
-    return _compiled(static, given.steps, masked_y, *match_varying(arrays))
+    types = static, given.steps, masked_y, given.dtype
+    return _compiled(*types, *match_varying(arrays))
 
 
-@compiled_once(static_argnums=(0, 1, 2))
+@compiled_once(static_argnums=(0, 1, 2, 3))
 def _compiled(
+    how: Elementwise,
+    steps: Steps,
+    masked_y: MaskedY,
+    dtype: Any,
+    a: Array,
+    b: Array,
+    h_0: Array,
+    controls: LinearControls,
+) -> tuple[Array, Array]:
+    """In float32 if an array is; then y is rounded to 16 bits, and no state is."""
+    first = h_0.dtype
+    wide = a.dtype if a.dtype.itemsize > first.itemsize else first
+    a, b, h_0 = (x.astype(wide) for x in (a, b, h_0))
+    if controls.reset_to is not None:
+        controls = controls._replace(reset_to=controls.reset_to.astype(wide))
+    y, last = _run(how, steps, masked_y, a, b, h_0, controls)
+    return y.astype(dtype), last.astype(first)
+
+
+def _run(
     how: Elementwise,
     steps: Steps,
     masked_y: MaskedY,

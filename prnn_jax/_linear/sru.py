@@ -193,4 +193,4 @@ def _scanned(
     by_step = jax.tree.map(lambda x: jnp.moveaxis(x, steps.axis, 0), sequences)
     last, out = lax.scan(step, c_0.astype(wide), by_step, reverse=reverse)
     c, r = (jnp.moveaxis(x, 0, steps.axis) for x in out)
-    return c, r, last.astype(dtype)
+    return c, r, last.astype(c_0.dtype)

@@ -120,5 +120,6 @@ def in_fewer_steps(
     if first is None:
         first = jnp.zeros((*steps.batch, y.shape[-1]), y.dtype)
     reverse = bool(given.reverse)
+    first = first.astype(y.dtype)  # which may be a float32 state of 16 bits
     y = put_back(counts[..., None], y, first, steps.axis, reverse, masked_y)
     return y, state

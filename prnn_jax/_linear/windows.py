@@ -46,12 +46,13 @@ def windows(
     lengths, resets = options.get("lengths"), options.get("resets")
     if lengths is not None:
         lengths = checked_lengths(op, lengths, steps.batch, steps.time)
+    dtype = x.dtype if x_0 is None else jnp.result_type(x_0)
     x_0, x_to = (
         _window(op, name, x, steps, width, w)
         for name, w in zip(names, (x_0, x_to), strict=True)
     )
     if x.size == 0 or width == 1:
-        return [x] * width, x_0
+        return [x] * width, x_0.astype(dtype)
     if resets is None and not (reverse and lengths is not None):
         taps = _slices(x, x_0, steps, reverse=reverse)
     else:
@@ -64,12 +65,13 @@ def windows(
     if lengths is None:
         last = 0 if reverse else steps.time - 1
         ends = [lax.index_in_dim(t, last, steps.axis, keepdims=False) for t in newer]
-        return taps, jnp.stack(ends, -2)
+        return taps, jnp.stack(ends, -2).astype(dtype)
     last = jnp.maximum(0 * lengths if reverse else lengths - 1, 0)
     at = steps.along(last[..., None])
     ends = [jnp.take_along_axis(t, at, steps.axis).squeeze(steps.axis) for t in newer]
     x_n = jnp.stack(ends, -2)
-    return taps, jnp.where(lengths[..., None, None] > 0, x_n, x_0)
+    x_n = jnp.where(lengths[..., None, None] > 0, x_n, x_0)
+    return taps, x_n.astype(dtype)
 
 
 def _window(
@@ -80,9 +82,9 @@ def _window(
     if given is None:
         given = jnp.zeros(sizes, x.dtype)
     given = checks.jax_array(op, name, given)
-    checks.same_dtype(op, {"x": x, name: given})
+    checks.same_dtype_or_float32(op, ("x", x), {name: given})
     checks.shape(op, name, given, ("*batch", "width - 1", "input"), sizes)
-    return aligned_state(x, steps.axis, given)
+    return aligned_state(x, steps.axis, given.astype(x.dtype))
 
 
 def _slices(x: Array, x_0: Array, steps: Steps, *, reverse: bool) -> list[Array]:

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._given.checks import check
-from prnn_jax._layers.flax.carry import Carry, one_step
+from prnn_jax._layers.flax.carry import Carry, in_dtype, one_step
 from prnn_jax._layers.flax.sequences import (
     batch_of,
     check_seq_lengths,
@@ -75,7 +75,7 @@ class Options(Spec):
             and shapes[0] == shapes[1],
             f"{name} must have the shapes {shapes[0]}, got {shapes[1]}.",
         )
-        carry = jax.tree.map(lambda x: jnp.asarray(x, dtype), carry)
+        carry = jax.tree.map(lambda x: in_dtype(x, dtype), carry)
         if not self.bidirectional:
             return carry
         return jax.tree.map(lambda *ways: jnp.stack(ways), *carry)

@@ -1,0 +1,95 @@
+"""Recurrences without a product in 16 bits, whose state is float32."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from linear_cells import CELLS, arrays_of, by_loop, ours, wide
+from support import assert_bitwise_equal
+
+import prnn_jax
+
+DTYPES = "bfloat16", "float16"
+
+
+def rms(values, exact) -> float:
+    exact = np.asarray(exact, np.float64)
+    square = np.mean((np.asarray(values, np.float64) - exact) ** 2)
+    return float(np.sqrt(square / np.mean(exact**2)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("implementation", [None, "scan"])
+def test_calls_one_after_the_other_are_one(implementation, dtype):
+    random = np.random.default_rng(3)
+    a = jnp.asarray(random.uniform(0.9, 1, (2, 24, 5)), dtype)
+    b = jnp.asarray(random.standard_normal((2, 24, 5)), dtype)
+    resets = random.uniform(size=(2, 24)) < 0.1
+    h_0 = random.standard_normal((2, 5)).astype(np.float32)
+
+    @jax.jit
+    def call(h, *chunk):
+        *factors, resets = chunk
+        given = {"resets": resets, "implementation": implementation}
+        return prnn_jax.linear_recurrence(*factors, h, **given)
+
+    y, h_n = call(h_0, a, b, resets)
+    assert (y.dtype, h_n.dtype) == (dtype, "float32")
+    parts, h = [], h_0
+    for n in range(24):
+        part, h = call(h, *(x[:, n : n + 1] for x in (a, b, resets)))
+        parts.append(part)
+    assert_bitwise_equal((jnp.concatenate(parts, 1), h), (y, h_n))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", CELLS)
+def test_single_steps_of_a_cell_are_as_accurate_as_one_call(name, dtype):
+    def cast(v, to):
+        return jnp.asarray(v, to if v.dtype.kind == "f" else None)
+
+    given = arrays_of(name, ("resets",))
+    arrays = jax.tree.map(lambda v: cast(v, dtype), given)
+    for states in ("state", "reset_to"):
+        arrays[states] = jax.tree.map(lambda v: v.astype("float32"), arrays[states])
+    known = jax.tree.map(lambda v: np.asarray(v, np.float32), arrays)
+    exact, _ = by_loop(name, wide({**known, "resets": given["resets"]}))
+    run = jax.jit(functools.partial(ours, name))
+    whole, last = run(arrays)
+    assert whole.dtype == dtype
+    assert all(s.dtype == "float32" for s in last)
+    parts, state = [], arrays["state"]
+    for n in range(whole.shape[1]):
+        step = {k: arrays[k][:, n : n + 1] for k in ("x", "resets")}
+        y, state = run({**arrays, **step, "state": state})
+        parts.append(y)
+    error, of_whole = (rms(y, exact) for y in (jnp.concatenate(parts, 1), whole))
+    assert error <= 1.1 * of_whole + float(jnp.finfo(dtype).eps) / 4
+
+
+def test_an_rg_lru_in_bfloat16_remembers():
+    """Of numbers from 0.99 to 1 bfloat16 knows three."""
+    random = np.random.default_rng(5)
+    x = jnp.asarray(random.standard_normal((1, 2000, 8)), "bfloat16")
+    w = jnp.asarray(random.standard_normal((8, 16)) / 8, "bfloat16")
+    decay = jnp.asarray(random.uniform(6, 9, 8), "bfloat16")
+    y, _ = prnn_jax.rg_lru(x, w, None, decay)
+    assert y.dtype == "bfloat16"
+    exact, _ = prnn_jax.rg_lru(
+        *(v.astype("float32") for v in (x, w)), None, decay.astype("float32")
+    )
+    assert rms(y, exact) <= 2 * float(jnp.finfo("bfloat16").eps)
+
+
+def test_a_cell_under_mask_holds_the_first_state():
+    arrays = arrays_of("indrnn", ("mask",))
+    half = jax.tree.map(
+        lambda v: v.astype("bfloat16") if v.dtype.kind == "f" else v, arrays
+    )
+    half["state"] = arrays["state"]
+    y, (h_n,) = ours("indrnn", half)
+    assert (y.dtype, h_n.dtype) == ("bfloat16", "float32")
+    np.testing.assert_array_equal(y[1, -1], arrays["state"][0][1].astype("bfloat16"))
+    np.testing.assert_array_equal(h_n[1], arrays["state"][0][1])
