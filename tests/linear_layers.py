@@ -56,7 +56,12 @@ def inputs(name: str) -> np.ndarray:
 
 
 def made(
-    where: str, name: str, take: int | None = None, params: Any = None, **options
+    where: str,
+    name: str,
+    take: int | None = None,
+    params: Any = None,
+    hidden: int = HIDDEN,
+    **options,
 ) -> Made:
     """`run(x, state, ...)` gives y and the state in the functions' form.
 
@@ -65,7 +70,7 @@ def made(
     library(LIBRARIES[where])
     given = {"params": params} if params is not None else {}
     options = {**({} if given else LAYERS[name][1]), **options}
-    size, hidden = sizes(name)
+    size, _ = sizes(name)
     take = size if take is None else take
     if where == "equinox":
         import prnn_jax.equinox

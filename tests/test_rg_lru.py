@@ -4,6 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from libraries import library
+from linear_layers import LIBRARIES, each_library, made
+from support import assert_bitwise_equal
 
 import prnn_jax
 
@@ -203,3 +206,166 @@ def test_errors_of_heads():
     given = in_float32(arrays())
     with pytest.raises(ValueError, match="resets must be"):
         prnn_jax.rg_lru(**given, resets=jnp.zeros((2, 3)), scale_first=False)
+
+
+# ---- layers, with the gates and first steps of RecurrentGemma ----
+
+
+def wanted_of(given: dict, begins=BEGINS) -> np.ndarray:
+    own = {name: a for name, a in given.items() if name != "x"}
+    rows = zip(given["x"], begins, strict=True)
+    return np.stack([of_recurrent_gemma(x, **own, begins=b) for x, b in rows])
+
+
+def params_and_input() -> tuple[dict, jax.Array]:
+    params = in_float32(arrays())
+    return params, params.pop("x")
+
+
+@each_library
+def test_documents_in_a_row_of_layers(where):
+    params, x = params_and_input()
+    layer = made(where, "RGLRU", HIDDEN, params=params, scale_first=False)
+    assert_bitwise_equal(layer.params, params)
+    y, h = layer.run(x, resets=BEGINS)
+    np.testing.assert_allclose(y, wanted_of(arrays()), atol=2e-6)
+    # A call without a state begins, also where no reset says so; one with a state,
+    # though it is of zeros, goes on.
+    first = BEGINS & False
+    np.testing.assert_array_equal(layer.run(x, resets=BEGINS & (x[..., 0] < 9))[0], y)
+    assert_bitwise_equal(layer.run(x)[0][1], y[1])
+    on, _ = layer.run(x, layer.zeros(2))
+    np.testing.assert_allclose(on, wanted_of(arrays(), first), atol=2e-6)
+    # One step at a time.
+    state, parts = layer.zeros(2), []
+    for t in range(TIME):
+        part, state = layer.run(x[:, t : t + 1], state, resets=BEGINS[:, t : t + 1])
+        parts.append(part)
+    np.testing.assert_allclose(np.concatenate(parts, 1), y, atol=1e-6)
+    np.testing.assert_allclose(state, h, atol=1e-6)
+
+
+@each_library
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_two_heads_are_no_two_directions(where, bidirectional):
+    params, x = params_and_input()
+    assert params["w_gates"].shape[0] == 2
+    options = {"bidirectional": bidirectional, "scale_first": False}
+    if bidirectional:
+        params = {name: jnp.stack([a, -a]) for name, a in params.items()}
+    layer = made(where, "RGLRU", HIDDEN, params=params, scale_first=False)
+    assert_bitwise_equal(layer.run(x), prnn_jax.rg_lru(x, **params, **options))
+    assert layer.layer.heads == HEADS
+    without = made(where, "RGLRU", HIDDEN, params={**params, "b_gates": None})
+    assert_bitwise_equal(
+        without.run(x),
+        prnn_jax.rg_lru(x, **without.params, bidirectional=bidirectional),
+    )
+
+
+@each_library
+def test_heads_are_drawn_apart(where):
+    wide = 400
+    layer = made(where, "RGLRU", wide, hidden=wide, heads=4)
+    w = np.asarray(layer.params["w_gates"])
+    assert w.shape == (4, 100, 200)
+    for of_head in w:  # each of a fan of its own size
+        assert np.std(of_head) == pytest.approx(0.1, rel=0.05)
+    assert len({of_head[0, 0].item() for of_head in w}) == 4
+    init = jax.nn.initializers.orthogonal()
+    if where != "equinox":
+        layer = made(where, "RGLRU", wide, hidden=wide, heads=4, kernel_init=init)
+        for of_head in layer.params["w_gates"]:
+            np.testing.assert_allclose(of_head @ of_head.T, np.eye(100), atol=1e-4)
+    given = prnn_jax.init("rg_lru", jax.random.key(0), wide, wide, heads=4)
+    shapes = [jax.tree.map(jnp.shape, p) for p in (given, layer.params)]
+    assert shapes[0] == shapes[1]
+
+
+@each_library
+def test_a_stack_of_heads(where):
+    library(LIBRARIES[where])
+    params, x = params_and_input()
+    layers = [params, jax.tree.map(lambda a: -a, params)]
+    wanted, _ = prnn_jax.stack("rg_lru", x, layers, resets=BEGINS, scale_first=False)
+    y, _ = prnn_jax.rg_lru(x, **params, resets=BEGINS, scale_first=False)
+    y, _ = prnn_jax.rg_lru(y, **layers[1], resets=BEGINS, scale_first=False)
+    assert_bitwise_equal(wanted, y)
+    if where == "equinox":
+        import prnn_jax.equinox as layers_of
+
+        stack = layers_of.Stack.from_params("rg_lru", layers, scale_first=False)
+        y, _ = stack(x, resets=BEGINS)
+        assert stack.first.heads == HEADS
+    elif where == "nnx":
+        import prnn_jax.nnx as layers_of
+
+        stack = layers_of.Stack.from_params("rg_lru", layers, scale_first=False)
+        y = stack(x, resets=BEGINS)
+    else:
+        import prnn_jax.linen as layers_of
+
+        own = {"options": {"scale_first": False}}
+        stack, of = layers_of.Stack.from_params("rg_lru", layers, **own)
+        y = stack.apply(of, x, resets=BEGINS)
+    assert_bitwise_equal(y, wanted)
+    narrow = prnn_jax.init("rg_lru", jax.random.key(0), 8, 8, heads=4)
+    with pytest.raises(ValueError, match=r"layer 1: w_gates must be .* \(input 8\)"):
+        prnn_jax.stack("rg_lru", x, [params, narrow])
+
+
+@each_library
+def test_errors_of_the_options_of_heads(where):
+    with pytest.raises(ValueError, match=r"heads must divide \w+=6, got 4"):
+        made(where, "RGLRU", 6, hidden=6, heads=4)
+    with pytest.raises(ValueError, match="heads must be at least 1, got 0"):
+        made(where, "RGLRU", 6, hidden=6, heads=0)
+    with pytest.raises(ValueError, match="scale_first must be True or False"):
+        made(where, "RGLRU", 6, hidden=6, scale_first="no")
+    params, _ = params_and_input()
+    with pytest.raises(ValueError, match="decay must be an array, got NoneType"):
+        made(where, "RGLRU", HIDDEN, params={**params, "decay": None})
+    wide = {**params, "w_gates": jnp.zeros((2, 3, 8))}
+    with pytest.raises(ValueError, match=r"w_gates must be \[2, 3, 6\], got \[2, 3, 8"):
+        made(where, "RGLRU", HIDDEN, params=wide)
+
+
+def test_a_layer_of_keras(tmp_path):
+    keras = library("keras")
+    import prnn_jax.keras as layers_of
+
+    params, x = params_and_input()
+    options = {"return_sequences": True, "return_state": True, "scale_first": False}
+    kind = layers_of.RGLRU
+    layer = kind.from_params(params, **options)
+    assert layer.input_size == HIDDEN
+    y, h = layer(x)
+    wanted, last = prnn_jax.rg_lru(x, **params, scale_first=False)
+    np.testing.assert_allclose(y, wanted, atol=1e-6)
+    # A call with a state goes on.
+    start, h = layer(x[:, :3])
+    rest, h = layer(x[:, 3:], initial_state=h)
+    np.testing.assert_allclose(np.concatenate([start, rest], 1), wanted, atol=1e-6)
+    np.testing.assert_allclose(h, last, atol=1e-6)
+    mask = np.array([[1, 1, 1, 0, 1, 0, 1], [0, 0, 1, 1, 1, 1, 1]], bool)
+    wanted, _ = prnn_jax.rg_lru(x, **params, mask=mask, scale_first=False)
+    np.testing.assert_allclose(layer(x, mask=mask)[0], wanted, atol=1e-6)
+
+    own = {"heads": HEADS, "scale_first": False, "return_sequences": True}
+    model = keras.Sequential([keras.Input((None, HIDDEN)), kind(HIDDEN, **own)])
+    model.compile("adam", "mse")
+    model.fit(x, np.zeros(x.shape), verbose=0)
+    assert model.layers[0].params["w_gates"].shape == (HEADS, SIZE, 2 * SIZE)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again(x), model(x))
+    twice = {name: jnp.stack([a, a]) for name, a in params.items()}
+    both = layers_of.Bidirectional.from_params(
+        kind, twice, return_sequences=True, scale_first=False
+    )
+    wanted, _ = prnn_jax.rg_lru(x, **twice, bidirectional=True, scale_first=False)
+    np.testing.assert_allclose(both(x), wanted, atol=1e-6)
+    with pytest.raises(ValueError, match="scale_first must be True in a stateful"):
+        kind(HIDDEN, stateful=True, scale_first=False)
+    with pytest.raises(ValueError, match="heads must divide units=6, got 4"):
+        kind(HIDDEN, heads=4)(x)

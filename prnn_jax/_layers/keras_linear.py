@@ -31,6 +31,13 @@ class LinearLayer(OwnLayer):
         one_of(type(self).__name__, "implementation", implementation, choices)
         super().__init__(*args, **options)
         self.implementation = implementation
+        check(
+            not self.stateful or dict(self.own).get("scale_first", True),
+            f"{type(self).__name__}: scale_first must be True in a stateful layer, "
+            "which does not know where a sequence begins, got False; give it its "
+            "initial_state.",
+        )
+        self._is_first = True
 
     @property
     def _cell(self) -> LinearCell:
@@ -67,10 +74,28 @@ class LinearLayer(OwnLayer):
         """Of the states, without the batch."""
         return self.linear.state_shapes(self._spec(input_size))
 
+    def call(
+        self,
+        sequences: Any,
+        initial_state: Any = None,
+        mask: Any = None,
+        training: bool = False,
+    ) -> Any:
+        """As of `keras.layers.RNN`."""
+        self._is_first = initial_state is None and not self.stateful
+        return super().call(sequences, initial_state, mask, training)
+
     def run(self, x: Array, arrays: dict, state: Any, key: Any, **controls: Any) -> Any:
         """y and the last state."""
+        if self._is_first and not dict(self.own).get("scale_first", True):
+            state = None  # of zeros, from which a sequence that goes on may start, too
         spec = self._spec(x.shape[-1])
         return spec.run(x, arrays, key, time_major=False, state_0=state, **controls)
+
+    @property
+    def input_size(self) -> int:
+        """Features of the input, of a layer that is built."""
+        return self.linear.input_size(self._arrays())
 
     def _draws(self) -> bool:
         return bool(dict(self.own).get("zoneout_rate"))
@@ -203,6 +228,10 @@ class RGLRU(LinearLayer):
 
     Args:
       c: how much r may speed the decay up.
+      heads: blocks on the diagonal of the gates' weights, as RecurrentGemma has them;
+        None for gates that see all units.
+      scale_first: as of the function: False is RecurrentGemma's code. A sequence begins
+        in each call without an initial_state.
       **options: all arguments of `MinGRU`, but activation; units are the features.
     """
 

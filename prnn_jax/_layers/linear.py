@@ -303,27 +303,37 @@ class Given(NamedTuple):
         arrays = cell.arrays(op, params)
         name = cell.names[0]
         shape = jnp.shape(arrays[name])
-        both = len(shape) == cell.axes + 1 and shape[0] == 2
         own = {k: options.get(k, usual) for k, usual in cell.own.items()}
+        told: dict[str, Any] = {"use_bias": _has_bias(arrays)}
+        if "heads" in own:
+            # A first axis of 2 may be of heads; Λ has none of these.
+            both = jnp.ndim(arrays[cell.unheaded]) > 1
+            heads = shape[both] if len(shape) > 2 + both else None
+            told["heads"] = own["heads"] = heads
+        axes = cell.axes(own)
+        both = len(shape) == axes + 1 and shape[0] == 2
+        told["bidirectional"] = both
         if "pooling" in own:
             checks.one_of(op, "pooling", own["pooling"], ("f", "fo", "ifo"))
         gates = cell.gates(own)
         of_one = shape[both:]
         check(
-            len(of_one) == cell.axes and of_one[-1] > 0 and of_one[-1] % gates == 0,
-            f"{op}: {name} must have {cell.axes} axes, the last of {gates}*hidden, and "
+            len(of_one) == axes and of_one[-1] > 0 and of_one[-1] % gates == 0,
+            f"{op}: {name} must have {axes} axes, the last of {gates}*hidden, and "
             f"before these one of 2 if bidirectional, got {list(shape)}.",
         )
-        told: dict[str, Any] = {"bidirectional": both, "use_bias": _has_bias(arrays)}
         if "peepholes" in own:
             told["peepholes"] = arrays["peepholes"] is not None
         if "width" in own:
             told["width"] = of_one[0]
-        hidden = of_one[-1] // gates
-        if cell.output:
+        hidden, takes = of_one[-1] // gates, cell.input_size(arrays)
+        if "state_size" in own:
             told["state_size"] = hidden
+        if cell.output:
             hidden = (jnp.shape(arrays[cell.output]) or (0,))[-1]
-        return cls(arrays, of_one[-2], hidden, told)
+        if cell.unheaded:
+            hidden = takes
+        return cls(arrays, takes, hidden, told)
 
 
 def alike(op: str, cell: LinearCell, layers: Sequence[Any]) -> dict[str, Any]:

@@ -81,6 +81,8 @@ class LinearCall:
     def features(self, op: str, params: Mapping[str, Any]) -> int:
         """Units of one direction."""
         del op
+        if self.table.unheaded:
+            return self.table.input_size(params)
         if self.table.output:
             return params[self.table.output].shape[-1]
         gates = self.table.gates({**self.table.own, **dict(self.own)})

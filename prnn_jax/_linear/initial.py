@@ -77,6 +77,17 @@ def of_qrnn(s: Sized) -> dict[str, Begins]:
     return {"w_ih": (_normal, shape), "b_ih": (_zeros, (columns,))}
 
 
+def of_each_head(init: Callable[..., Array]) -> Callable[..., Array]:
+    """An initializer of a matrix, for as many as the first axis says."""
+
+    def draw(key: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return jnp.stack(
+            [init(one, shape[1:], dtype) for one in jax.random.split(key, shape[0])]
+        )
+
+    return draw
+
+
 def of_rg_lru(s: Sized) -> dict[str, Begins]:
     """Two gates, and what decays."""
     hidden = s.hidden_size
@@ -87,8 +98,12 @@ def of_rg_lru(s: Sized) -> dict[str, Begins]:
         log_a = jnp.log(kept) / s.own["c"]
         return (log_a - jnp.log(-jnp.expm1(log_a))).astype(dtype)
 
+    gates = _normal, (hidden, 2 * hidden)
+    if s.own["heads"] is not None:
+        size = hidden // s.own["heads"]
+        gates = of_each_head(_normal), (s.own["heads"], size, 2 * size)
     return {
-        "w_gates": (_normal, (hidden, 2 * hidden)),
+        "w_gates": gates,
         "b_gates": (_zeros, (2 * hidden,)),
         "decay": (decay, (hidden,)),
     }

@@ -67,7 +67,7 @@ def rg_lru(
         that are block-diagonal, as RecurrentGemma's, `[heads, size, 2*size]` of
         hidden = heads size, the columns of r in each before those of i.
       b_gates: `[2*hidden]`, or None for zero.
-      decay: Λ, `[hidden]`.
+      decay: Λ, `[hidden]`; what RecurrentGemma's code keeps is -Λ.
       h_0: `[*batch, hidden]`; zeros if not given.
       c: how much r may speed the decay up.
       scale_first: whether the root scales the input of a sequence's first step, too, as

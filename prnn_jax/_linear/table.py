@@ -32,6 +32,7 @@ class FunctionOptions(TypedDict, total=False):
     pooling: Pooling
     skip_scale: float
     c: float
+    scale_first: bool
 
 
 class InitOptions(TypedDict, total=False):
@@ -54,6 +55,8 @@ class OwnOptions(InitOptions, total=False):
     activation: GivenActivation
     peepholes: bool
     zoneout_rate: float
+    heads: int | None
+    scale_first: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +70,9 @@ class LinearCell:
       begins: of a layer, its parameters by name.
       own: the layer's options that not all layers have, and their defaults.
       names: of all parameters that there may be; what multiplies the input is first.
-      axes: of that one.
+      axes: of that one, of one direction; by the options.
+      unheaded: if there may be heads, and its units are the input's: one that has no
+        axis of heads, by which these are told.
       output: that of which y is as wide as its last axis, if y is not as wide as h.
       takes: the function's arguments that not all functions have.
       arguments: of a layer, these.
@@ -82,7 +87,8 @@ class LinearCell:
     begins: Callable[[Sized], dict[str, Begins]]
     own: Mapping[str, Any]
     names: tuple[str, ...] = ("w_ih", "b_ih")
-    axes: int = 2
+    axes: Callable[[Mapping[str, Any]], int] = lambda own: 2
+    unheaded: str = ""
     output: str = ""
     takes: tuple[str, ...] = ("activation",)
     arguments: Callable[[Sized], dict[str, Any]] = lambda s: {
@@ -132,12 +138,21 @@ class LinearCell:
             f"{names}, such as prnn_jax.init gives, got "
             f"{', '.join(params) if isinstance(params, Mapping) else came}.",
         )
-        first = self.names[0]
-        check(
-            hasattr(params.get(first), "shape"),
-            f"{op}: {first} must be an array, got {type(params.get(first)).__name__}.",
-        )
+        for name in filter(None, (self.names[0], self.unheaded)):
+            given = params.get(name)
+            check(
+                hasattr(given, "shape"),
+                f"{op}: {name} must be an array, got {type(given).__name__}.",
+            )
         return {name: params.get(name) for name in self.names}
+
+    def input_size(self, arrays: Mapping[str, Any]) -> int:
+        """How wide the input is, by the parameters."""
+        shape = jnp.shape(arrays[self.names[0]])
+        if not self.unheaded:
+            return shape[-2]
+        lead = max(jnp.ndim(arrays[self.unheaded]) - 1, 0)
+        return math.prod(shape[lead:-1])  # heads, and units of each
 
     @staticmethod
     def role(name: str) -> str:
@@ -172,6 +187,8 @@ class LinearCell:
             if role == "bias" and not use_bias:
                 continue
             given = {"kernel": kernel_init, "bias": bias_init}.get(role)
+            if role == "kernel" and given and layer.own.get("heads") is not None:
+                given = initial.of_each_head(given)
             draw = functools.partial(_drawn, given or init, shape, dtype)
             out[name] = functools.partial(_of_both, draw) if bidirectional else draw
         return out
@@ -201,6 +218,14 @@ def check_own(op: str, layer: Sized, sizes: tuple[str, str]) -> None:
             f"are the input's, got {layer.hidden_size}.",
         )
         statics.number(op, "c", own["c"])
+    if own.get("heads") is not None:
+        heads = statics.size(op, "heads", own["heads"])
+        check(
+            layer.hidden_size % heads == 0,
+            f"{op}: heads must divide {sizes[1]}={layer.hidden_size}, got {heads}.",
+        )
+    if "scale_first" in own:
+        statics.flag(op, "scale_first", own["scale_first"])
     if "pooling" in own:
         checks.one_of(op, "pooling", own["pooling"], get_args(Pooling))
         statics.size(op, "width", own["width"])
@@ -255,7 +280,7 @@ CELLS: dict[LinearCellName, LinearCell] = {
         initial.gates_of_qrnn,
         initial.of_qrnn,
         {"activation": "tanh", "width": 2, "pooling": "fo", "zoneout_rate": 0.0},
-        axes=3,
+        axes=lambda own: 3,
         takes=("activation", "pooling"),
         arguments=lambda s: {k: s.own[k] for k in ("activation", "pooling")},
         state_shapes=lambda s: (
@@ -269,10 +294,12 @@ CELLS: dict[LinearCellName, LinearCell] = {
         "h_0",
         lambda own: 2,
         initial.of_rg_lru,
-        {"c": 8.0},
+        {"c": 8.0, "heads": None, "scale_first": True},
         names=("w_gates", "b_gates", "decay"),
-        takes=("c",),
-        arguments=lambda s: {"c": s.own["c"]},
+        axes=lambda own: 2 if own["heads"] is None else 3,
+        unheaded="decay",
+        takes=("c", "scale_first"),
+        arguments=lambda s: {k: s.own[k] for k in ("c", "scale_first")},
     ),
     "lru": LinearCell(
         lru,

@@ -115,7 +115,7 @@ def init(
       proj_size: of h and y, all heads together, of an LSTM with the projection w_hr;
         None for one without.
       heads: into how many independent recurrences the state is divided; a divisor of
-        hidden_size and proj_size.
+        hidden_size and proj_size. Of the RG-LRU, the blocks of its gates.
       bidirectional: two directions, drawn apart.
       dtype: of the arrays.
       **own: of cells without a product: the QRNN's pooling and width, what the bias of
@@ -141,7 +141,9 @@ def init(
     heads = None if heads is None else size("init", "heads", heads)
     dtype = checks.dtype("init", dtype)
     if cell in get_args(LinearCellName):
-        unfit = {"forget_bias": forget_bias, "chrono": chrono, "heads": heads}
+        has_heads = cell == "rg_lru"
+        unfit = {"forget_bias": forget_bias, "chrono": chrono}
+        unfit |= {} if has_heads else {"heads": heads}
         unfit |= {"scheme": None if scheme == "orthogonal" else scheme}
         for name, value in (unfit | {"proj_size": proj_size}).items():
             check(
@@ -153,6 +155,7 @@ def init(
         linear: Any = cell
         of_both = {"bias": bias, "bidirectional": bidirectional, "dtype": dtype}
         given = {**own, **({"peepholes": True} if peepholes else {})}
+        given |= {"heads": heads} if has_heads else {}
         return begin("init", linear, key, input_size, hidden_size, given, **of_both)
     check(
         not own,

@@ -134,12 +134,17 @@ def check_width(
     """The input of layer n must be as wide as what comes."""
     name, matrix = call.matrix(params)
     shape = getattr(matrix, "shape", ())
-    if len(shape) < 2 or shape[-2] == width:
+    if len(shape) < 2:
         return  # what else is wrong, the layer itself says
+    takes = shape[-2]
+    if isinstance(call, LinearCall):
+        takes = call.table.input_size(params)
+    if takes == width:
+        return
     source = "x" if n == 0 else f"the output of layer {n - 1}"
     raise ValueError(
         f"{op}, layer {n}: {name} must be for an input of {width} features, which is "
-        f"the width of {source}, got {list(shape)} (input {shape[-2]}). "
+        f"the width of {source}, got {list(shape)} (input {takes}). "
         "Bidirectional layers give 2*hidden features, with "
         'merge="sum" hidden.'
     )

@@ -155,7 +155,8 @@ class RGLRU(LinearLayer):
     Λ begins so that :math:`σ(Λ)^c` is uniform from 0.9 to 0.999, as in its paper.
 
     Attributes:
-      w_gates: `[hidden_size, 2*hidden_size]`, as of the function.
+      w_gates: `[hidden_size, 2*hidden_size]`, or with heads `[heads, size, 2*size]`, as
+        of the function.
       b_gates: `[2*hidden_size]`, or None.
       decay: `[hidden_size]`, Λ.
 
@@ -165,6 +166,10 @@ class RGLRU(LinearLayer):
       use_bias: whether there are biases.
       dtype: as for `MinGRU`.
       c: how much r may speed the decay up.
+      heads: blocks on the diagonal of the gates' weights, as RecurrentGemma has them;
+        None for gates that see all units.
+      scale_first: as of the function: False is RecurrentGemma's code. A sequence begins
+        in each call without a state, and at resets.
       **options: all other arguments of `MinGRU`, but activation.
 
     Raises:
@@ -175,6 +180,8 @@ class RGLRU(LinearLayer):
     b_gates: Array | None
     decay: Array
     c: float = eqx.field(static=True, default=8.0)
+    heads: int | None = eqx.field(static=True, default=None)
+    scale_first: bool = eqx.field(static=True, default=True)
 
     _cell = CELLS["rg_lru"]
     __init__ = LinearLayer.__init__

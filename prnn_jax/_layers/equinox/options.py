@@ -34,6 +34,7 @@ class StackOptions(CommonOptions, InitOptions, total=False):
     reset_after: bool
     cap: float
     skip: float
+    scale_first: bool
 
 
 class LinearOptions(OwnOptions, total=False):

@@ -166,7 +166,7 @@ class LinearLayer(InTheirOwnName, nn.Module):
     @classmethod
     def _takes(cls, arrays: Mapping[str, Array]) -> int:
         """Input features, by the parameters."""
-        return arrays[cls._cell.names[0]].shape[-2]
+        return cls._cell.input_size(arrays)
 
     @nn.nowrap
     def _told(self) -> dict[str, Any]:
@@ -283,12 +283,18 @@ class RGLRU(LinearLayer):
       features: size of the state, which is that of the input, and all other attributes
         of `MinGRU` but activation.
       c: how much r may speed the decay up.
+      heads: blocks on the diagonal of the gates' weights, as RecurrentGemma has them;
+        None for gates that see all units.
+      scale_first: as of the function: False is RecurrentGemma's code. A sequence begins
+        in each call without an initial_carry, and at resets.
 
     Raises:
       ValueError: options do not fit, said by the first call.
     """
 
     c: float = 8.0
+    heads: int | None = None
+    scale_first: bool = True
 
     _cell: ClassVar = CELLS["rg_lru"]
 

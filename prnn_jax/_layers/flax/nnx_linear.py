@@ -140,7 +140,8 @@ class RGLRU(LinearLayer):
     Λ begins so that :math:`σ(Λ)^c` is uniform from 0.9 to 0.999, as in its paper.
 
     Attributes:
-      w_gates: `nnx.Param` `[hidden_features, 2*hidden_features]`, as of the function.
+      w_gates: `nnx.Param` `[hidden_features, 2*hidden_features]`, or with heads
+        `[heads, size, 2*size]`, as of the function.
       b_gates: `nnx.Param` `[2*hidden_features]`, or None.
       decay: `nnx.Param` `[hidden_features]`, Λ.
 
@@ -148,6 +149,10 @@ class RGLRU(LinearLayer):
       in_features: size of the input at each step.
       hidden_features: size of the state, which is that of the input.
       c: how much r may speed the decay up.
+      heads: blocks on the diagonal of the gates' weights, as RecurrentGemma has them;
+        None for gates that see all units.
+      scale_first: as of the function: False is RecurrentGemma's code. A sequence begins
+        in each call without an initial_carry, and at resets.
       **options: all other arguments of `MinGRU`, but activation.
 
     Raises:
@@ -156,6 +161,8 @@ class RGLRU(LinearLayer):
 
     _cell = CELLS["rg_lru"]
     c: float = 8.0
+    heads: int | None = None
+    scale_first: bool = True
 
 
 class LRU(LinearLayer):

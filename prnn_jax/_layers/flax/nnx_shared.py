@@ -44,6 +44,7 @@ class StackOptions(CommonOptions, InitOptions, total=False):
     recurrent_bias: bool
     cap: float
     skip: float
+    scale_first: bool
 
 
 class ScannedOptions(StackOptions, total=False):
