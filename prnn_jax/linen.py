@@ -239,7 +239,7 @@ class ScannedRNN(InTheirOwnName, nn.Module):
     options: Mapping[str, Any] = FrozenDict()
 
     initialize_carry = scanned.InitializeCarry(
-        lambda m: (m.cell, m.options.get("proj_size"), m.features)
+        lambda m: (m.cell, m.features, *map(m.options.get, ("proj_size", "state_size")))
     )
 
     def __post_init__(self):
@@ -267,8 +267,12 @@ class ScannedRNN(InTheirOwnName, nn.Module):
         """
         features = self.features
         make: Any = class_of("ScannedRNN", self.cell, _LAYERS, layer_of)
+        if features is None:
+            features = scanned.hidden_size_of(carry)
+            if make is LRU:  # real parts and imaginary ones
+                features //= 2
         layer = make(
-            scanned.hidden_size_of(carry) if features is None else features,
+            features,
             time_major=True,
             return_carry=True,
             name="layer",

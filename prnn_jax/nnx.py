@@ -286,8 +286,9 @@ class ScannedRNN(nnx.Module):
     initialize_carry = scanned.InitializeCarry(
         lambda module: (
             module.cell,
-            getattr(module.layer, "proj_size", None),
             module.layer.hidden_features,
+            getattr(module.layer, "proj_size", None),
+            getattr(module.layer, "state_size", None),
         )
     )
 

@@ -250,6 +250,31 @@ def test_initialize_carry_of_a_module_is_its_own_cells(proj_size):
         prnn_jax.linen.ScannedRNN(cell="lstm").initialize_carry(4)
 
 
+@pytest.mark.parametrize("state_size", [None, 3])
+def test_the_carry_of_an_lru_is_its_state(state_size):
+    options = {"state_size": state_size} if state_size else {}
+    of_nnx = prnn_jax.nnx.ScannedRNN(
+        IN, HIDDEN, cell="lru", rngs=nnx.Rngs(0), **options
+    )
+    of_linen = prnn_jax.linen.ScannedRNN(HIDDEN, cell="lru", options=options)
+    x = inputs()[1]
+    params = of_nnx.layer.params
+    wanted, _ = prnn_jax.lru(x[0], **params, resets=x[1], time_major=True)
+    batch = x[0].shape[1]
+    carry = of_nnx.initialize_carry(batch)
+    assert carry.shape == (batch, 2 * (state_size or HIDDEN))
+    close(of_nnx(carry, x)[1], wanted)
+    close(of_linen.initialize_carry(batch), carry)
+    variables = {
+        "params": {"layer": {k: v for k, v in params.items() if v is not None}}
+    }
+    close(of_linen.apply(variables, carry, x)[1], wanted)
+    if state_size is None:
+        close(prnn_jax.linen.ScannedRNN.initialize_carry(batch, HIDDEN, "lru"), carry)
+        without = prnn_jax.linen.ScannedRNN(cell="lru")
+        close(without.apply(variables, carry, x)[1], wanted)
+
+
 def test_features_are_the_carrys_unless_given():
     carry, x = inputs()
     key = jax.random.key(0)

@@ -22,6 +22,7 @@ def initialize_carry(
     cell: AnyCell | LinearCellName = "gru",
     dtype: Any = jnp.float32,
     proj_size: int | None = None,
+    state_size: int | None = None,
 ) -> Carry:
     """The carry before the first step: zeros.
 
@@ -31,10 +32,12 @@ def initialize_carry(
       cell: that of the module.
       dtype: of the carry.
       proj_size: size of h, of an "lstm" with that option.
+      state_size: of an "lru" with that option; by default hidden_size.
 
     Returns:
       h `[*batch, hidden_size]` for "gru" and "rnn", `(c, h)` for "lstm", `(h, c, n,
-      m)` for "slstm"; one array, too, for the cells without a product, but "qrnn".
+      m)` for "slstm"; one array, too, for the cells without a product, but "qrnn", and
+      for "lru" `[*batch, 2*state_size]`.
 
     Raises:
       ValueError: there is no such cell, or it is a "qrnn".
@@ -49,7 +52,8 @@ def initialize_carry(
             "ScannedRNN: cell must be another than qrnn, whose carry has the last "
             "inputs, too; its layer's own initialize_carry makes one.",
         )
-        return jnp.zeros((*batch, hidden_size), dtype)
+        of_lru = 2 * (hidden_size if state_size is None else state_size)
+        return jnp.zeros((*batch, of_lru if cell == "lru" else hidden_size), dtype)
     else:
         product: Any = cell
         kind = kinds.KINDS[product]
@@ -64,10 +68,10 @@ class InitializeCarry:
     """`initialize_carry` as an attribute: an instance's is that of its own cell.
 
     Args:
-      own: `cell`, `proj_size` and size of the state of a module.
+      own: `cell`, size of the state, `proj_size` and `state_size` of a module.
     """
 
-    def __init__(self, own: Callable[[Any], tuple[Any, int | None, int | None]]):
+    def __init__(self, own: Callable[[Any], tuple[Any, *tuple[int | None, ...]]]):
         self._own = own
 
     def __get__(self, module: Any, owner: Any = None) -> Callable[..., Carry]:
@@ -81,12 +85,14 @@ class InitializeCarry:
             cell: AnyCell | LinearCellName | None = None,
             dtype: Any = jnp.float32,
             proj_size: int | None = None,
+            state_size: int | None = None,
         ) -> Carry:
             own: Any = cell
-            its_cell, its_proj_size, its_size = self._own(module)
+            its_cell, its_size, its_proj_size, its_state_size = self._own(module)
             if cell is None:
                 own = its_cell
                 proj_size = its_proj_size if proj_size is None else proj_size
+                state_size = its_state_size if state_size is None else state_size
             size = its_size if hidden_size is None else hidden_size
             check(
                 size is not None,
@@ -94,7 +100,7 @@ class InitializeCarry:
                 "features.",
             )
             assert size is not None
-            return initialize_carry(batch_size, size, own, dtype, proj_size)
+            return initialize_carry(batch_size, size, own, dtype, proj_size, state_size)
 
         return of_module
 
