@@ -193,3 +193,63 @@ def test_the_minimal_gru_in_log_space():
     a, z = jnp.where(a >= 0, a + 0.5, jax.nn.sigmoid(a)), jax.nn.sigmoid(z)
     y, _ = prnn_jax.linear_recurrence(1 - z, z * a)
     np.testing.assert_allclose(y, wanted, **CLOSE)
+
+
+def test_the_real_gated_recurrence_of_recurrent_gemma():
+    """Of transformers, whose positions begin anew with each document."""
+    heads, size = 2, HIDDEN // 2
+    x = torch.cat([X, X[..., :1]], -1)  # as wide as the state
+    w = torch.randn(2, heads, size, size, dtype=torch.float64)
+    b, decay = torch.randn(2, heads, size, dtype=torch.float64), torch.randn(HIDDEN)
+    positions = torch.arange(TIME).repeat(BATCH, 1)
+    positions[1, 3:] -= 3
+
+    def gate(x, w, b):
+        parts = x.unflatten(-1, (heads, size))
+        return (torch.einsum("bhi,hij->bhj", parts, w) + b).sigmoid().flatten(1)
+
+    def step(x, position, h):
+        first = (position == 0)[:, None]
+        log_a = -8 * gate(x, w[0], b[0]) * nn.functional.softplus(decay)
+        share = torch.where(first, 1, (1 - (2 * log_a).exp()).sqrt())
+        kept = torch.where(first, 0, log_a.exp() * h)
+        return kept + share * gate(x, w[1], b[1]) * x
+
+    y, h = [], zeros()
+    for given in zip(x.unbind(1), positions.unbind(1), strict=True):
+        h = step(*given, h)
+        y.append(h)
+    params = {
+        "w_gates": jnp.concatenate([of(w[0]), of(w[1])], -1),
+        "b_gates": jnp.concatenate([of(b[0]).ravel(), of(b[1]).ravel()]),
+        "decay": -of(decay),
+    }
+    found, _ = prnn_jax.rg_lru(
+        of(x), **params, resets=positions.numpy() == 0, scale_first=False
+    )
+    np.testing.assert_allclose(found, torch.stack(y, 1), **CLOSE)
+
+
+def test_the_selective_scan_of_mamba():
+    states = 4
+    delta = drawn(nn.Linear(IN, IN))(X).exp()
+    b, c = (drawn(nn.Linear(IN, states, bias=False))(X) for _ in "bc")
+    a, d = -torch.randn(IN, states).double().exp(), torch.randn(IN).double()
+
+    def step(h, x, delta, b, c):
+        enters = delta[..., None] * b[:, None] * x[..., None]
+        h = (delta[..., None] * a).exp() * h + enters
+        return (h * c[:, None]).sum(-1) + d * x, h
+
+    y, h = [], torch.zeros(BATCH, IN, states, dtype=torch.float64)
+    for given in zip(*(s.unbind(1) for s in (X, delta, b, c)), strict=True):
+        out, h = step(h, *given)
+        y.append(out)
+    x, delta, b, c = map(of, (X, delta, b, c))
+    keeps = jnp.exp(delta[..., None] * of(a))
+    enters = delta[..., None] * b[..., None, :] * x[..., None]
+    flat = BATCH, TIME, IN * states
+    h, _ = prnn_jax.linear_recurrence(keeps.reshape(flat), enters.reshape(flat))
+    h = h.reshape(*flat[:2], IN, states)
+    found = (h * c[..., None, :]).sum(-1) + of(d) * x
+    np.testing.assert_allclose(found, torch.stack(y, 1), rtol=2e-6, atol=4e-6)

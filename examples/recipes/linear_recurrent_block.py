@@ -12,6 +12,7 @@ class Block(nnx.Module):
 
     def __init__(self, size: int, rngs: nnx.Rngs):
         self.norm = nnx.LayerNorm(size, rngs=rngs)
+        # RecurrentGemma's has heads=, and scale_first=False.
         self.lru = prnn_jax.nnx.RGLRU(size, size, return_carry=True, rngs=rngs)
 
     def __call__(self, x, h_0=None, resets=None):
