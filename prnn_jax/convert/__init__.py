@@ -10,7 +10,8 @@ Arrays become JAX's, so float64 needs `jax_enable_x64`.
 `import_pytorch`, `import_onnx`, `import_keras` and `import_rnnoise` take a whole model
 and find the network in it; what they give is an `Imported`, which can be called. So
 does `import_xlstm`, whose `SlstmLayer` has a convolution and a norm besides; its
-inverse is `to_xlstm`.
+inverse is `to_xlstm`. `import_effect` reads models of amplifiers and the like, with
+what is around the network; its inverse is `export_effect`.
 `update_pytorch`, `update_onnx` and `update_keras` put it back, e.g. after training;
 `export_onnx` makes a model of layers.
 
@@ -20,6 +21,9 @@ has layers with heads.
 """
 
 from prnn_jax.convert._directions import split_directions, stack_directions
+from prnn_jax.convert._effect import Dense, Effect
+from prnn_jax.convert._effect_export import export_effect
+from prnn_jax.convert._effects import import_effect
 from prnn_jax.convert._equinox import from_equinox, to_equinox
 from prnn_jax.convert._flax import from_linen, from_nnx, to_linen, to_nnx
 from prnn_jax.convert._haiku import from_haiku, to_haiku
@@ -39,8 +43,11 @@ from prnn_jax.convert._xlstm import import_xlstm, to_xlstm
 from prnn_jax.convert._xlstm_layer import SlstmLayer
 
 __all__ = [
+    "Dense",
+    "Effect",
     "Imported",
     "SlstmLayer",
+    "export_effect",
     "export_onnx",
     "from_equinox",
     "from_haiku",
@@ -49,6 +56,7 @@ __all__ = [
     "from_nnx",
     "from_onnx",
     "from_pytorch",
+    "import_effect",
     "import_keras",
     "import_onnx",
     "import_pytorch",
