@@ -293,7 +293,21 @@ REFUSED = {
         lambda: changed(nam(), config={"input_size": 1})
     ),
     "must be a path or a dict": lambda: [1.0],
+    "in_channels is 2, and input_size 1": (
+        lambda: of_nam(input_size=1, hidden_size=HIDDEN, num_layers=2, in_channels=2)
+    ),
+    # As many layers as no list has.
+    "for 1000000000000 layers": (
+        lambda: of_nam(input_size=1, hidden_size=HIDDEN, num_layers=10**12)
+    ),
+    r"weights\[1\] must be numbers that float32 has": (
+        lambda: of_layers(0, weights=[[[1.0]], [None]])
+    ),
 }
+
+
+def of_nam(**config) -> dict:
+    return nam() | {"config": config}
 
 
 @pytest.mark.parametrize("said", REFUSED)

@@ -37,9 +37,9 @@ def export_effect(
       effect: of `import_effect`, maybe trained since, or made of layers of your own:
         `Effect(Imported((params,), "lstm"), after=(Dense(w, b),))`.
       like: whose file. "rtneural" has all that an effect of LSTM and GRU layers may
-        have, with in_skip and gains as AIDA-X reads them. "guitarml" has one dense
-        layer, after the network; "nam" has no GRU and no skip, either. An initial state
-        is lost, but in "nam": the others begin at zeros.
+        have, with in_skip (0 or 1) and gains as AIDA-X reads them. "guitarml" has one
+        dense layer, after the network; "nam" has no GRU and no skip, either. An initial
+        state is lost, but in "nam": the others begin at zeros.
 
     Raises:
       ValueError: there is no place for something in such a file. Says what.
@@ -52,6 +52,14 @@ def export_effect(
     writers = {"rtneural": _to_rtneural, "guitarml": _to_guitarml, "nam": _to_nam}
     checks.one_of(op, "like", like, tuple(writers))
     net = effect.network
+    for name in ("input_gain", "output_gain"):
+        gain = getattr(effect, name)
+        check(
+            isinstance(gain, (int, float))
+            and not isinstance(gain, bool)
+            and 0 < gain < math.inf,
+            f"{op}: {name} must be a number above 0, as decibels are, got {gain!r}.",
+        )
     _check_place(like, "cell", net.cell, ("lstm", "gru", "rnn"))
     for name, plain in _PLAIN.items():
         _check_place(like, name, getattr(net, name), (plain,))
@@ -65,6 +73,7 @@ def export_effect(
 def _to_rtneural(effect: Effect) -> dict[str, Any]:
     net = effect.network
     _check_place("rtneural", "cell", net.cell, ("lstm", "gru"))
+    _check_place("rtneural", "skip", effect.skip, (0, 1))
     layers = [_of_dense(layer) for layer in effect.before]
     for params in net.layers:
         kernel, recurrent, *bias = to_keras(net.cell.upper(), params)
@@ -82,7 +91,7 @@ def _to_rtneural(effect: Effect) -> dict[str, Any]:
         if (gain := getattr(effect, name)) != 1:
             model[name.replace("put", "")] = 20 * math.log10(gain)
     if effect.sample_rate is not None:
-        model["metadata"] = {"samplerate": f"{effect.sample_rate:g}"}
+        model["metadata"] = {"samplerate": f"{effect.sample_rate:.12g}"}
     return model | {"layers": layers}
 
 
@@ -100,6 +109,7 @@ def _layer(kind: str, activation: str, units: int, weights: list) -> dict[str, A
 def _to_guitarml(effect: Effect) -> dict[str, Any]:
     net, like = effect.network, "guitarml"
     head = _only_head(like, effect)
+    _check_alike(like, effect)
     unit, params = _CELLS[net.cell], net.layers[0]
     arrays = {f"rec.{n}": a for n, a in to_pytorch(unit, net.layers).items()}
     for name in [*arrays]:  # PyTorch's layers have all biases, or none
@@ -127,12 +137,11 @@ def _to_nam(effect: Effect) -> dict[str, Any]:
     head = _only_head(like, effect)
     _check_place(like, "cell", net.cell, ("lstm",))
     _check_place(like, "skip", effect.skip, (0,))
+    _check_alike(like, effect)
     arrays = []
     for n, params in enumerate(net.layers):
         own = to_pytorch("LSTM", (params,))
         hidden = params.w_hh.shape[-2]
-        first = net.layers[0].w_hh.shape[-2]
-        _check_place(like, f"hidden_size of layers[{n}]", hidden, (first,))
         state = net.state_0[n] if net.state_0 else None
         states = (np.zeros(hidden),) * 2 if state is None else state
         for one in states:
@@ -147,14 +156,22 @@ def _to_nam(effect: Effect) -> dict[str, Any]:
     if (inputs, len(head.b)) != (1, 1):
         config |= {"in_channels": inputs, "out_channels": len(head.b)}
     flat = np.concatenate([np.ravel(one) for one in arrays])
-    return {
+    model = {
         "version": _NAM_VERSION,
         "metadata": {},
         "architecture": "LSTM",
         "config": config,
         "weights": flat.astype(np.float32).tolist(),
-        "sample_rate": effect.sample_rate,
     }
+    rate = effect.sample_rate
+    return model if rate is None else model | {"sample_rate": rate}
+
+
+def _check_alike(like: str, effect: Effect) -> None:
+    """Layers must be as wide as the first: the file says it once."""
+    first, *rest = (params.w_hh.shape[-2] for params in effect.network.layers)
+    for n, hidden in enumerate(rest, 1):
+        _check_place(like, f"hidden_size of layers[{n}]", hidden, (first,))
 
 
 def _only_head(like: str, effect: Effect) -> Dense:

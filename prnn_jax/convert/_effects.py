@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ _OP = "import_effect"
 #: By the name of a unit of GuitarML, which is PyTorch's.
 UNITS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
 _DENSE = "dense", "time-distributed-dense"
+_PART = re.compile(r"rec\.(weight|bias)_[ih]h_l\d+")
+_LARGEST = np.finfo(np.float32).max
 
 
 def import_effect(model: Any) -> Effect:
@@ -103,10 +106,10 @@ def _of_rtneural(model: Mapping[str, Any]) -> Effect:
             params = _converted(name, from_keras, kind.upper(), weights)
             networks.append(Imported((params,), "gru" if kind == "gru" else "lstm"))
             units = networks[-1].layers[0].w_hh.shape[0]
-        shape = layer.get("shape") or [units]
+        said = _last(layer, "shape", units)
         check(
-            shape[-1] == units,
-            f"{_OP}: {name}, {kind}, has a shape of {shape[-1]} units and weights of "
+            said == units,
+            f"{_OP}: {name}, {kind}, has a shape of {said} units and weights of "
             f"{units}; the file is damaged.",
         )
     check(len(networks) > 0, f"{_OP}: layers must have an lstm or gru, got none.")
@@ -114,12 +117,12 @@ def _of_rtneural(model: Mapping[str, Any]) -> Effect:
         joined(_OP, networks),
         tuple(before),
         tuple(after),
-        skip=int(_number(model, "in_skip", 0)),
-        input_gain=_factor(_number(model, "in_gain", 0)),
-        output_gain=_factor(_number(model, "out_gain", 0)),
-        sample_rate=_sample_rate(model, model.get("metadata") or {}),
+        skip=_whole(model, "in_skip", 0),
+        input_gain=_factor(model, "in_gain"),
+        output_gain=_factor(model, "out_gain"),
+        sample_rate=_sample_rate(model, model.get("metadata")),
     )
-    return _checked(effect, _get(model, "in_shape", Sequence)[-1])
+    return _checked(effect, _last(model, "in_shape", None))
 
 
 # ---- GuitarML ------------------------------------------------------------------------
@@ -129,22 +132,40 @@ def _of_guitarml(model: Mapping[str, Any]) -> Effect:
     said, arrays = (_get(model, name, Mapping) for name in ("model_data", "state_dict"))
     unit = said.get("unit_type")
     check(
-        said.get("model") == "SimpleRNN" and unit in UNITS,
+        said.get("model") == "SimpleRNN" and isinstance(unit, str) and unit in UNITS,
         f"{_OP}: model_data must have the model SimpleRNN and a unit_type of "
         f"{', '.join(UNITS)}, got {said.get('model')!r} and {unit!r}.",
     )
     given = {name: _array(name, value) for name, value in arrays.items()}
+    head_names = "lin.weight", "lin.bias"
+    more = [n for n in given if n not in head_names and not _PART.fullmatch(n)]
+    check(
+        not more,
+        f"{_OP}: state_dict must have the arrays of rec, one way and without "
+        f"projection, and of lin, got {', '.join(map(str, more)):.200}.",
+    )
     own = {n.removeprefix("rec."): a for n, a in given.items() if n.startswith("rec.")}
     layers = _converted("rec", from_pytorch, unit, own)
-    head = [given[name] for name in ("lin.weight", "lin.bias") if name in given]
+    head = [given[name] for name in head_names if name in given]
     head[:1] = [one.T for one in head[:1]]
     effect = Effect(
         Imported(layers, UNITS[unit], "rec"),  # type: ignore[arg-type]
         after=(_dense("lin", *head),),
-        skip=int(_number(said, "skip", 0)),
+        skip=_whole(said, "skip", 0),
         sample_rate=_sample_rate(model, said),
     )
-    return _checked(effect, _number(said, "input_size", 1))
+    found = {
+        "num_layers": len(layers),
+        "hidden_size": layers[0].w_hh.shape[-2],
+        "output_size": effect.after[0].w.shape[-1],
+    }
+    for name, size in found.items():
+        told = _whole(said, name, size)
+        check(
+            told == size,
+            f"{_OP}: {name} is {told}, and of the arrays {size}; the file is damaged.",
+        )
+    return _checked(effect, _whole(said, "input_size", 1))
 
 
 # ---- Neural Amp Modeler --------------------------------------------------------------
@@ -159,17 +180,24 @@ def _of_nam(model: Mapping[str, Any]) -> Effect:
     )
     said = _get(model, "config", Mapping)
     sizes = ("input_size", "hidden_size", "num_layers")
-    inputs, hidden, layers = (int(_get(said, name, int)) for name in sizes)
-    outputs = int(_number(said, "out_channels", 1))
+    inputs, hidden, layers = (_whole(said, name, None) for name in sizes)
+    outputs = _whole(said, "out_channels", 1)
+    channels = _whole(said, "in_channels", inputs)
+    check(
+        channels == inputs,
+        f"{_OP}: in_channels is {channels}, and input_size {inputs}; the file is "
+        "damaged.",
+    )
     weights = _array("weights", _get(model, "weights", Sequence))
-    widths = [(inputs if n == 0 else hidden) + hidden for n in range(layers)]
-    count = sum(4 * hidden * (w + 1) + 2 * hidden for w in widths)
-    count += outputs * (hidden + 1)
+    # Without a list of so many layers: no file has them.
+    count = layers * (4 * hidden * (2 * hidden + 1) + 2 * hidden)
+    count += 4 * hidden * (inputs - hidden) + outputs * (hidden + 1)
     check(
         min(inputs, hidden, layers, outputs) > 0 and weights.shape == (count,),
         f"{_OP}: weights must be [{count}] for {layers} layers of {hidden} units, "
         f"{inputs} inputs and {outputs} outputs, got {list(weights.shape)}.",
     )
+    widths = [(inputs if n == 0 else hidden) + hidden for n in range(layers)]
     at = 0
 
     def take(*shape: int) -> np.ndarray:
@@ -186,7 +214,7 @@ def _of_nam(model: Mapping[str, Any]) -> Effect:
         states.append((jnp.array(take(hidden)), jnp.array(take(hidden))))
     head = _dense("head", take(outputs, hidden).T, take(outputs))
     network = Imported(tuple(params), "lstm", state_0=tuple(states))
-    rate = _sample_rate(model, {})
+    rate = _sample_rate(model)
     return _checked(Effect(network, after=(head,), sample_rate=rate), inputs)
 
 
@@ -202,7 +230,7 @@ def _described(model: Any) -> Mapping[str, Any]:
         where = str(path)
         try:
             model = json.loads(path.read_bytes())
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{_OP}: {where} must be JSON: {error}") from error
     check(
         isinstance(model, Mapping),
@@ -224,32 +252,76 @@ def _get(model: Any, name: str, kind: type) -> Any:
 _JSON = {Mapping: "objects", Sequence: "arrays", str: "strings", int: "numbers"}
 
 
-def _number(model: Mapping[str, Any], name: str, default: float) -> float:
+def _number(model: Mapping[str, Any], name: str, default: float | None) -> Any:
     """A number, or what stands for one that is not there, or null."""
     value = model.get(name)
-    return value if isinstance(value, (int, float)) else default
+    if value is None and default is not None:
+        return default
+    check(
+        type(value) in (int, float) and abs(value) < math.inf,
+        f"{_OP}: {name} must be there, of JSON's numbers, got {value!r:.60}.",
+    )
+    return value
 
 
-def _factor(decibels: float) -> float:
+def _whole(model: Mapping[str, Any], name: str, default: int | None) -> int:
+    value = _number(model, name, default)
+    check(
+        value == int(value), f"{_OP}: {name} must be a whole number, got {value!r:.60}."
+    )
+    return int(value)
+
+
+def _last(model: Mapping[str, Any], name: str, default: int | None) -> int:
+    """Of a shape as Keras has it, whose other entries may be null."""
+    if default is not None and not model.get(name):
+        return default
+    shape = _get(model, name, Sequence)
+    return _whole({name: shape[-1] if shape else None}, name, None)
+
+
+def _factor(model: Mapping[str, Any], name: str) -> float:
+    """Of decibels, which beyond a thousand no signal survives."""
+    decibels = _number(model, name, 0)
+    check(
+        abs(decibels) <= 1000,
+        f"{_OP}: {name} must be in decibels, up to 1000, got {decibels!r:.60}.",
+    )
     return 10 ** (decibels / 20)
 
 
-def _sample_rate(*described: Mapping[str, Any]) -> float | None:
+def _sample_rate(*described: Any) -> float | None:
     """By its names in these files, of which some have it as a string."""
     for one in described:
         for name in ("sample_rate", "samplerate"):
-            if one.get(name):
-                return float(one[name])
+            value = one.get(name) if isinstance(one, Mapping) else None
+            if value in (None, "", 0):
+                continue
+            try:
+                rate = float(value)
+            except (TypeError, ValueError, OverflowError):
+                rate = math.nan
+            check(
+                0 < rate < math.inf and not isinstance(value, bool),
+                f"{_OP}: {name} must be in Hz, a number above 0, got {value!r:.60}.",
+            )
+            return rate
     return None
 
 
 def _array(name: str, value: Any) -> np.ndarray:
     try:
-        return np.array(value, np.float32)
-    except (TypeError, ValueError) as error:
+        array = np.array(value)
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(
             f"{_OP}: {name} must be numbers, as many in each row: {error}"
         ) from error
+    # Of null and of integers that are too large NumPy makes objects, of words strings.
+    check(
+        array.dtype.kind in "iuf" and bool(np.all(np.abs(array) <= _LARGEST)),
+        f"{_OP}: {name} must be numbers that float32 has, as many in each row.",
+    )
+    return array.astype(np.float32)
 
 
 def _converted(name: str, convert: Callable, cell: str, arrays: Any) -> Any:
