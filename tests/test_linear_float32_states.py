@@ -93,3 +93,10 @@ def test_a_cell_under_mask_holds_the_first_state():
     assert (y.dtype, h_n.dtype) == ("bfloat16", "float32")
     np.testing.assert_array_equal(y[1, -1], arrays["state"][0][1].astype("bfloat16"))
     np.testing.assert_array_equal(h_n[1], arrays["state"][0][1])
+
+
+def test_last_inputs_that_are_a_list_are_refused_in_words():
+    params = prnn_jax.init("qrnn", jax.random.key(0), 4, 4)
+    state = jnp.ones((1, 4)), [[[1.0] * 4]]
+    with pytest.raises(ValueError, match="x_0 must be an array, got list"):
+        prnn_jax.qrnn(jnp.ones((1, 3, 4)), **params, state_0=state)

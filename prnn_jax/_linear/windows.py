@@ -46,7 +46,9 @@ def windows(
     lengths, resets = options.get("lengths"), options.get("resets")
     if lengths is not None:
         lengths = checked_lengths(op, lengths, steps.batch, steps.time)
-    dtype = x.dtype if x_0 is None else jnp.result_type(x_0)
+    if x_0 is not None:
+        x_0 = checks.jax_array(op, names[0], x_0)
+    dtype = x.dtype if x_0 is None else x_0.dtype
     x_0, x_to = (
         _window(op, name, x, steps, width, w)
         for name, w in zip(names, (x_0, x_to), strict=True)
