@@ -47,6 +47,29 @@ def test_a_strict_program_is_the_same(case, implementation):
         assert program() == expected
 
 
+@pytest.mark.parametrize("implementation", ["native", "scan"])
+@pytest.mark.parametrize("case", [c for c in CASES if c.cell == "lstm"], ids=str)
+def test_16_bits_beside_states_of_float32(case, implementation):
+    def loss(arrays):
+        y, state = case.run(arrays, implementation)
+        return sum(jnp.sin(s).astype("float32").sum() for s in (y, *state))
+
+    def is_state(name):
+        return name.endswith("_0") or name.startswith("reset_")
+
+    arrays = {
+        name: a if is_state(name) else a.astype("bfloat16")
+        for name, a in case.inputs().items()
+    }
+
+    def program():
+        return jax.jit(jax.grad(loss)).lower(arrays).as_text()
+
+    expected = program()
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        assert program() == expected
+
+
 LINEAR_NAMES = get_args(LinearCellName)
 X, LENGTHS = jnp.linspace(0, 1, 3 * 5 * 4).reshape(3, 5, 4), jnp.array([5, 3, 1])
 ELSEWHERE = {
@@ -87,6 +110,17 @@ def test_cells_without_a_product(cell, bidirectional, how):
     params = prnn_jax.init(cell, jax.random.key(0), 4, 4, bidirectional=bidirectional)
     function = getattr(prnn_jax, cell)
     assert_strict(lambda x, params: function(x, **params, **options), X, params)
+
+
+@pytest.mark.parametrize("cell", LINEAR_NAMES)
+def test_cells_without_a_product_in_16_bits(cell):
+    params = prnn_jax.init(cell, jax.random.key(0), 4, 4, dtype="bfloat16")
+    function = getattr(prnn_jax, cell)
+    assert_strict(
+        lambda x, params: function(x, **params, lengths=LENGTHS),
+        X.astype("bfloat16"),
+        params,
+    )
 
 
 @pytest.mark.parametrize("how", ELSEWHERE)

@@ -26,7 +26,7 @@ from prnn_jax._engine import ffi
 from prnn_jax._engine.input_projection import pre_activations
 from prnn_jax._engine.scan import grouped_product
 from prnn_jax._engine.sharding import aligned
-from prnn_jax._given.statics import float32_at_least
+from prnn_jax._given.checks import float32_at_least
 
 #: Into how many parts of equal size a sequence is cut at most, and below how many steps
 #: a part is not worth a call.

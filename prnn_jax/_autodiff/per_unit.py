@@ -8,7 +8,7 @@ from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Primals
 from prnn_jax._cells.table import State
-from prnn_jax._given.statics import float32_at_least
+from prnn_jax._given.checks import float32_at_least
 
 
 def gradient(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from prnn_jax._given.statics import float32_at_least
+from prnn_jax._given.checks import float32_at_least
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ from prnn_jax._engine.by_platform import DEFAULT, by_platform
 from prnn_jax._engine.modules import native
 from prnn_jax._engine.plan import DTYPES
 from prnn_jax._engine.sharding import aligned, partitioned, varying_axes
+from prnn_jax._given.checks import float32_at_least
 
 
 @dataclass(frozen=True)
@@ -261,7 +262,7 @@ def _like(b: Array, shape: tuple[Any, ...] | None = None, dtype: Any = None) -> 
 def _anywhere(how: Elementwise, b: Array, a: Array, y_0: Array) -> Array:
     if how.f is not None or not isinstance(b.shape[1], int):  # time may be symbolic
         return _by_scan(how, a, b, y_0)
-    wide = jnp.promote_types(b.dtype, jnp.float32)
+    wide = float32_at_least(b.dtype)
     factors = _factors(how, a, b).astype(wide)
     a, b = factors, b.astype(wide)
     # The initial state is the first step's.
@@ -291,7 +292,7 @@ def _factors(how: Elementwise, a: Array, b: Array) -> Array:
 
 def _by_scan(how: Elementwise, a: Array, b: Array, y_0: Array) -> Array:
     """State is float32 at least, as in the engine."""
-    wide = jnp.promote_types(b.dtype, jnp.float32)
+    wide = float32_at_least(b.dtype)
 
     def step(y, of_step):
         a, b = (x.astype(wide) for x in of_step)

@@ -24,7 +24,7 @@ from prnn_jax._engine.by_platform import DEFAULT, by_platform
 from prnn_jax._engine.input_projection import pre_activations
 from prnn_jax._engine.modules import cuda, missing, native
 from prnn_jax._engine.sharding import partitioned, varying_axes
-from prnn_jax._given.statics import float32_at_least
+from prnn_jax._given.checks import float32_at_least
 
 #: Platforms that have a native engine, as JAX names them where it lowers.
 PLATFORMS = tuple(

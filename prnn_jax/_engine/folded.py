@@ -20,7 +20,7 @@ from prnn_jax._call.call import Call
 from prnn_jax._call.controls import Controls, counting
 from prnn_jax._call.primals import Primals
 from prnn_jax._engine.scan import grouped_product
-from prnn_jax._given.statics import float32_at_least
+from prnn_jax._given.checks import float32_at_least
 
 
 def forward(call: Call, primals: Primals, run: Callable):

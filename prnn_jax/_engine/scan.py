@@ -16,7 +16,7 @@ from prnn_jax._call.primals import Primals
 from prnn_jax._cells.normed import of_x
 from prnn_jax._cells.table import State
 from prnn_jax._engine.sharding import aligned
-from prnn_jax._given.statics import float32_at_least
+from prnn_jax._given.checks import float32_at_least
 
 
 def forward(

@@ -141,12 +141,17 @@ def same_dtype(op: str, arrays: dict[str, Array]) -> None:
         )
 
 
+def float32_at_least(dtype: Any) -> Any:
+    """What numbers of a dtype are summed in, under strict promotion, too."""
+    return jnp.dtype(dtype if jnp.dtype(dtype).itemsize > 4 else jnp.float32)
+
+
 def same_dtype_or_float32(
     op: str, x: tuple[str, Array], states: Mapping[str, Array]
 ) -> None:
     """States must have the dtype of x, by its name; of 16 bits, or else float32."""
     name, given = x
-    wide = jnp.promote_types(given.dtype, jnp.float32)
+    wide = float32_at_least(given.dtype)
     others = {key: s for key, s in states.items() if s.dtype != wide}
     same_dtype(op, {name: given, **others})
 

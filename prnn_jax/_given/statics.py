@@ -141,8 +141,3 @@ def _static_hint(value: Any, name: str) -> str:
         return ""
     argument, *_ = name.split(".")
     return f"; jax.jit(..., static_argnames={argument!r}) makes it known"
-
-
-def float32_at_least(dtype: Any) -> Any:
-    """What numbers of a floating dtype are summed in, under strict promotion, too."""
-    return jnp.dtype(dtype if jnp.finfo(dtype).bits > 32 else jnp.float32)

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from prnn_jax._call.options import LinearCellOptions, Options, Precision
 from prnn_jax._given import checks, statics
-from prnn_jax._given.checks import check
+from prnn_jax._given.checks import check, float32_at_least
 from prnn_jax._linear.run import Steps, input_of, linear, projected
 from prnn_jax._linear.ways import Together, in_directions, in_fewer_steps
 
@@ -78,7 +78,7 @@ def _layer(
     x, _ = input_of(op, x, options)
     weights = _checked(op, x, weights)
     state = weights["nu_log"].shape[-1]
-    wide = jnp.promote_types(x.dtype, jnp.float32)
+    wide = float32_at_least(x.dtype)
     nu, theta = (jnp.exp(weights[n].astype(wide)) for n in ("nu_log", "theta_log"))
     gamma_log = weights["gamma_log"]
     if gamma_log is None:
@@ -163,7 +163,7 @@ def _state(op: str, name: str, x: Array, state: Any, shape: tuple) -> Array | No
 
 
 def _complex(parts: Array) -> Array:
-    wide = jnp.promote_types(parts.dtype, jnp.float32)
+    wide = float32_at_least(parts.dtype)
     return lax.complex(*jnp.split(parts.astype(wide), 2, -1))
 
 

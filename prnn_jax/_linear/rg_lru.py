@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from prnn_jax._call.controls import as_array
 from prnn_jax._call.options import LinearCellOptions, Options, Precision
 from prnn_jax._given import checks, statics
-from prnn_jax._given.checks import check
+from prnn_jax._given.checks import check, float32_at_least
 from prnn_jax._linear.run import Steps, gates_of, input_of, linear
 from prnn_jax._linear.ways import in_directions
 
@@ -92,7 +92,7 @@ def rg_lru(
         checks.shape(op, "decay", decay, ("hidden",), r.shape[-1:])
         checks.same_dtype(op, {"x": given, "decay": decay})
         # In 16 bits 1 - a² and log σ(Λ) would be zero long before they are.
-        wide = jnp.promote_types(given.dtype, jnp.float32)
+        wide = float32_at_least(given.dtype)
         r = r.astype(wide)
         decay = jnp.broadcast_to(decay.astype(wide), r.shape)
         a = jnp.exp(c * jax.nn.sigmoid(r) * jax.nn.log_sigmoid(decay))

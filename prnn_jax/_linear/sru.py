@@ -13,7 +13,7 @@ from prnn_jax._engine.eager import compiled_once
 from prnn_jax._engine.linear_plan import BY_SCAN, check_native
 from prnn_jax._engine.sharding import aligned_state, match_varying
 from prnn_jax._given import checks, statics
-from prnn_jax._given.checks import check
+from prnn_jax._given.checks import check, float32_at_least
 from prnn_jax._linear.run import (
     Given,
     LinearControls,
@@ -173,7 +173,7 @@ def _scanned(
     controls: LinearControls,
 ) -> tuple[Array, Array, Array]:
     dtype = candidate.dtype
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = float32_at_least(dtype)
     v_f, v_r = jnp.split(peepholes.astype(wide), 2)
     reset_to = controls.reset_to
     new = jnp.zeros((), wide) if reset_to is None else reset_to.astype(wide)

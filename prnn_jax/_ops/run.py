@@ -23,9 +23,8 @@ from prnn_jax._engine.eager import compiled_once
 from prnn_jax._engine.plan import engine_for, target_platform
 from prnn_jax._engine.sharding import match_varying
 from prnn_jax._given import checks, statics
-from prnn_jax._given.checks import check
+from prnn_jax._given.checks import check, float32_at_least
 from prnn_jax._given.params import Params, Prepared, check_lead, described
-from prnn_jax._given.statics import float32_at_least
 
 
 def run_layer(op: str, call: Call, x, params, options: Options) -> tuple[Array, Any]:

@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from prnn_jax._engine.sharding import sharding_of_sum
+from prnn_jax._given.checks import float32_at_least
 
 #: The exponents of a histogram's bins, but for the first and the last.
 LEAST, MOST = -40, 40
@@ -95,7 +96,7 @@ def summary(values: Array, counts: Array, at: Array, *, last: bool) -> ValueStat
 
 def saturated(function, a: Array, counts: Array, below: float) -> Array:
     """The share of values at which a function's derivative is below so much."""
-    a = a.astype(jnp.promote_types(a.dtype, jnp.float32))
+    a = a.astype(float32_at_least(a.dtype))
     _, slope = jax.jvp(function, (a,), (jnp.ones_like(a),))
     counts = jnp.broadcast_to(counts, a.shape)
     flat, number = _number(counts & (jnp.abs(slope) < below)), _number(counts)

@@ -10,8 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
-from prnn_jax._given.checks import check
-from prnn_jax._given.statics import float32_at_least
+from prnn_jax._given.checks import check, float32_at_least
 
 Carry = Any  # a state, or a tuple of states; a pair of these if bidirectional
 
