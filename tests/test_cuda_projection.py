@@ -78,6 +78,31 @@ def test_sizes_and_options(cuda, case):
         assert kinds == ({"forward", "backward"} if case.time else set())
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("controls", [(), ("lengths", "resets")])
+def test_c_in_float32_beside_16_bits(cuda, controls):
+    case = Projected("lstm", batch=(4,), state=True, controls=controls)
+    arrays = {name: a.astype("bfloat16") for name, a in case.inputs().items()}
+    wide = {
+        name: a.astype("float32") if name in ("c_0", "reset_c") else a
+        for name, a in arrays.items()
+    }
+
+    def run(arrays):
+        def loss(arrays):
+            y, state = case.run(arrays, None)
+            return sum(a.astype("float32").sum() for a in (y, *state)), (y, *state)
+
+        return jax.jit(jax.grad(loss, has_aux=True))(arrays)
+
+    (of_wide, ours), (of_narrow, want) = run(wide), run(arrays)
+    assert ours[2].dtype == of_wide["c_0"].dtype == "float32"
+    for found, narrow in zip(ours, want, strict=True):
+        np.testing.assert_array_equal(found.astype("bfloat16"), narrow)
+    for name, narrow in of_narrow.items():
+        np.testing.assert_array_equal(of_wide[name].astype("bfloat16"), narrow)
+
+
 def test_a_mask_stands_between_the_matrices(emulated):
     case = Projected("lstm", batch=(4,), state=True, controls=("mask",))
     emulated.use()

@@ -53,7 +53,7 @@ def backward(call: Call, primals: Primals, kept, cotangents, run: Callable):
     count = _count(call, y, controls)
     dy = counting(call, dy, controls) + _at_last_step(call, y, count, dh_n)
     dm = grouped_product(dy, _transposed(w_hr), call.precision)
-    of_m = dm, (jnp.zeros_like(dc_n), dc_n)
+    of_m = dm, (jnp.zeros_like(dc_n, dy.dtype), dc_n)
     out = run(*_folded(call, primals, primals.source), (m, saved), of_m)
     da, _, (_, dc_0), dreset_to, _ = out
 
@@ -80,16 +80,16 @@ def _folded(call: Call, primals: Primals, source) -> tuple[Call, Primals]:
     """The call without a projection, and its primals."""
     w_hr: Any = primals.w_hr
     w_hh = jnp.einsum("nhp,npg->nhg", w_hr, primals.w_hh, precision="highest")
-    _, c_0 = primals.state_0
+    h_0, c_0 = primals.state_0  # of which c_0 may be float32 where h_0 has 16 bits
+    zeros = jnp.zeros_like(c_0, h_0.dtype)
     controls = primals.controls
     if controls.reset_to is not None:
-        c = controls.reset_to[1]
-        controls = controls._replace(reset_to=(jnp.zeros_like(c), c))
+        controls = controls._replace(reset_to=(zeros, controls.reset_to[1]))
     given = Primals(
         source,
         w_hh.astype(w_hr.dtype),
         primals.b_hh,
-        (jnp.zeros_like(c_0), c_0),
+        (zeros, c_0),
         controls,
         primals.per_unit,
     )
