@@ -119,6 +119,14 @@ def test_pytorch_computes_the_same(unit, inputs, layers, skip):
     np.testing.assert_allclose(y, expected, **CLOSE)
 
 
+def test_x_is_added_where_the_file_does_not_say():
+    """As by the class of the trainer, whose skip is 1, and by the plugins."""
+    file = guitarml("LSTM")
+    said = import_effect(file)
+    del file["model_data"]["skip"]
+    assert (import_effect(file).skip, said.skip) == (1, 1)
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
 def test_keras_computes_the_same(kind):
     keras = library("keras")

@@ -69,8 +69,8 @@ def lstm(
       params: `Params`, gate order i f g o; or what `prepare` makes of them.
       state_0: `(h_0, c_0)`, each `[*batch, hidden]`; zeros if not given. Here and below
         h and what is shaped like it is `[*batch, projection]` with w_hr. In the dtype
-        of x, or, where that has 16 bits, float32, in which the last state then is: c
-        is not rounded, and calls that hand it on give the bits of one.
+        of x, or, where that has 16 bits, float32, in which the last state then is: h
+        is rounded, as y is, c is not, and calls that hand it on give the bits of one.
       activation: in place of tanh: a name, or an `Activation` with numbers; or two, of
         the candidate :math:`a_g` and of :math:`c'`.
       gate_activation: in place of σ, as "hard_sigmoid" in old models of Keras.

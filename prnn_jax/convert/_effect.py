@@ -84,7 +84,8 @@ class Effect:
           x: `[*batch, time, input]`: the signal, then what its knobs are set to.
           state_0: what an earlier call returned; if not given the network's own, or
             zeros.
-          options: of `stack`, such as `lengths`.
+          options: of `stack`, such as `lengths`; at steps that do not count the network
+            gives zero, and y is what the rest makes of that.
 
         Returns:
           y `[*batch, time, output]`, and a state for each layer of the network.

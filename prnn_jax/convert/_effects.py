@@ -40,7 +40,7 @@ def import_effect(model: Any) -> Effect:
       among dense ones. in_skip, in_gain and out_gain are those of AIDA-X; RTNeural
       itself leaves them to its caller.
     - GuitarML's (Proteus, NeuralPi, Automated-GuitarAmpModelling): one LSTM, GRU or RNN
-      of PyTorch, a dense layer, and x added to it where it has `skip`.
+      of PyTorch, a dense layer, and x added to it unless `skip` is 0.
     - Neural Amp Modeler's `.nam` of the architecture LSTM. Its initial state is
       `effect.network.state_0`. Where the plugin begins, it plays half a second of
       silence after that.
@@ -151,7 +151,7 @@ def _of_guitarml(model: Mapping[str, Any]) -> Effect:
     effect = Effect(
         Imported(layers, UNITS[unit], "rec"),  # type: ignore[arg-type]
         after=(_dense("lin", *head),),
-        skip=_whole(said, "skip", 0),
+        skip=_whole(said, "skip", 1),
         sample_rate=_sample_rate(model, said),
     )
     found = {
