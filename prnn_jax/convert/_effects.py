@@ -258,7 +258,7 @@ def _number(model: Mapping[str, Any], name: str, default: float | None) -> Any:
     if value is None and default is not None:
         return default
     check(
-        type(value) in (int, float) and abs(value) < math.inf,
+        type(value) in (int, float) and abs(value or 0) < math.inf,
         f"{_OP}: {name} must be there, of JSON's numbers, got {value!r:.60}.",
     )
     return value
