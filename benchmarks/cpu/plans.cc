@@ -82,11 +82,12 @@ void fill(Problem& p, Arrays& arrays) {
   backward.dy = arrays.make(sequence);
   backward.da_x = arrays.make(sequence * n.gates);
   backward.da_h = n.same_gradient ? backward.da_x : arrays.make(sequence * n.gates);
-  for (int i = 0; i < n.states; ++i) {
-    forward.state_0[i] = backward.state_0[i] = arrays.make(state);
-    backward.dstate_n[i] = arrays.make(state);
-    forward.state_n[i] = arrays.make(state);
-    backward.dstate_0[i] = arrays.make(state);
+  forward.state_0.h = backward.dstate_n.h = arrays.make(state);
+  forward.state_n.h = backward.dstate_0.h = arrays.make(state);
+  for (int i = 0; i < n.states; ++i) backward.state_0[i] = arrays.make(state);
+  for (int i = 0; i < n.states - 1; ++i) {
+    forward.state_0.others[i] = backward.dstate_n.others[i] = arrays.make(state);
+    forward.state_n.others[i] = backward.dstate_0.others[i] = arrays.make(state);
   }
   if (inputs == 0) return;
   p.projection.x = arrays.make(s.time * s.batch * inputs);
