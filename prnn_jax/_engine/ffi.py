@@ -358,9 +358,9 @@ def _with_floats(states: State, as_float: Callable | None = None) -> State:
     return (h, *map(change, others))
 
 
-def _as_float(like: Array) -> Any:
-    """A result like this one, in float32."""
-    return _result(like, like.shape, jnp.float32)
+def _as_float(result: Any) -> Any:
+    """A result's type, in float32."""
+    return result.update(dtype=jnp.dtype(jnp.float32))
 
 
 def _as_types(states: Sequence[Array], types: State) -> State:
