@@ -114,6 +114,8 @@ class ModelConfig:
     """How many labels there are, the blank among them, if they are subwords."""
     vocabulary_file: Path | None = None
     """A model of SentencePiece; none: it is made of the training texts."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """What the network computes with. Parameters and losses are float32 in any case."""
     implementation: Literal["native", "scan"] | None = None
     """The recurrent layers' engine; None takes the best there is."""
 

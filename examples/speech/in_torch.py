@@ -31,6 +31,8 @@ def network(config: ModelConfig, recogniser: Recogniser):
         return None
     if config.direction == "both" or config.skip_connections:
         return None
+    if config.dtype != "float32":
+        return None
     from torch import nn
 
     def tensor(array) -> torch.Tensor:

@@ -71,7 +71,10 @@ def activation_bytes(config: RunConfig, batch: Batch) -> dict[str, int]:
     """
     size, frames = len(batch.rows), output_frames(batch.features.shape[1])
     stack = Recogniser(config.model, config.features, nnx.Rngs(0)).recurrent
-    params = [layer.params for layer in stack.layers]
+    dtype = jnp.dtype(config.model.dtype)
+    params = jax.tree.map(
+        lambda array: array.astype(dtype), [layer.params for layer in stack.layers]
+    )
     found = {}
     for name, options in WAYS.items():
 
@@ -88,7 +91,7 @@ def activation_bytes(config: RunConfig, batch: Batch) -> dict[str, int]:
         half, whole = (
             sum(leaf.nbytes for leaf in jax.tree.leaves(kept(x, params)))
             for x in (
-                jnp.zeros((rows, frames, config.model.channels))
+                jnp.zeros((rows, frames, config.model.channels), dtype)
                 for rows in (size - size // 2, size)
             )
         )
@@ -106,7 +109,9 @@ def loss_bytes(config: RunConfig, batch: Batch) -> dict[int, int]:
     transducer = Transducer(config.model, nnx.Rngs(0))
     graph, weights = nnx.split(transducer)
     heard = jnp.zeros((rows, frames, config.model.joint_size))
-    written = jnp.zeros((rows, batch.labels.shape[1] + 1, config.model.joint_size))
+    written = jnp.zeros(
+        (rows, batch.labels.shape[1] + 1, config.model.joint_size), config.model.dtype
+    )
     found = {}
     for at_once in (lattice.FRAMES, frames):
 

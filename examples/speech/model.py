@@ -59,7 +59,13 @@ class FrontEnd(nnx.Module):
     BEFORE = WIDTH - FRAME_STRIDE  # frames needed of what came earlier
 
     def __init__(
-        self, mel_bins: int, channels: int, rngs: nnx.Rngs, *, is_deep: bool = False
+        self,
+        mel_bins: int,
+        channels: int,
+        rngs: nnx.Rngs,
+        *,
+        is_deep: bool = False,
+        dtype: jax.typing.DTypeLike = jnp.float32,
     ):
         # Of frames that augmentation has hidden nothing would be left but zeros, in all
         # layers; and a layer norm of zeros multiplies gradients by 300 in each.
@@ -71,9 +77,10 @@ class FrontEnd(nnx.Module):
             strides=(FRAME_STRIDE,),
             padding="VALID",
             bias_init=bias,
+            dtype=dtype,
             rngs=rngs,
         )
-        self.norm = nnx.LayerNorm(channels, rngs=rngs)
+        self.norm = nnx.LayerNorm(channels, dtype=dtype, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, time / 2, channels] of x [batch, BEFORE + time, mel_bins]."""
@@ -93,14 +100,15 @@ class Lookahead(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """[batch, time, size] of x [batch, time + frames, size]."""
         time = x.shape[1] - self.frames
-        weights = self.weights[...]
+        weights = self.weights[...].astype(x.dtype)
         return sum(weights[n] * x[:, n : n + time] for n in range(self.frames + 1))
 
 
 class Recogniser(nnx.Module):
     """Log-mel [batch, time, mel_bins] to logits [batch, output time, labels].
 
-    Of a transducer to what it hears, [batch, output time, joint_size].
+    Of a transducer to what it hears, [batch, output time, joint_size]. Both in float32,
+    whatever the network computes with.
 
     vocabulary: what its labels are; without it, one of subwords writes no texts.
     """
@@ -112,7 +120,7 @@ class Recogniser(nnx.Module):
         rngs: nnx.Rngs,
         vocabulary: Vocabulary | None = None,
     ):
-        both = model.direction == "both"
+        both, dtype = model.direction == "both", jnp.dtype(model.dtype)
         if vocabulary is None and model.vocabulary == "characters":
             vocabulary = Alphabet(model.characters)
         self.vocabulary = vocabulary
@@ -123,7 +131,11 @@ class Recogniser(nnx.Module):
         )
         self.normalise = Normalise(features.mel_bins)
         self.front_end = FrontEnd(
-            features.mel_bins, model.channels, rngs, is_deep=model.skip_connections
+            features.mel_bins,
+            model.channels,
+            rngs,
+            is_deep=model.skip_connections,
+            dtype=dtype,
         )
         self.recurrent = prnn.Stack(
             model.cell,
@@ -137,16 +149,17 @@ class Recogniser(nnx.Module):
             reserve=model.reserve,
             implementation=model.implementation,
             deterministic=True,
+            dtype=dtype,
             rngs=rngs,
         )
         self.recurrent.dropout_rngs = nnx.data(None)  # come with each call
         size = model.hidden_size * (2 if both else 1)
         self.lookahead = Lookahead(0 if both else model.lookahead, size)
-        self.norm = nnx.LayerNorm(size, rngs=rngs)
+        self.norm = nnx.LayerNorm(size, dtype=dtype, rngs=rngs)
         self.dropout = nnx.Dropout(model.dropout, deterministic=True)
         is_transducer = model.kind == "transducer"
         width = model.joint_size if is_transducer else model.labels
-        self.out = nnx.Linear(size, width, rngs=rngs)
+        self.out = nnx.Linear(size, width, dtype=dtype, rngs=rngs)
         self.transducer = Transducer(model, rngs) if is_transducer else nnx.data(None)
 
     def __call__(self, features: jax.Array, frames: jax.Array) -> jax.Array:
@@ -167,7 +180,12 @@ class Recogniser(nnx.Module):
             rngs=dropout,
         )
         x = self.lookahead(jnp.pad(x, ((0, 0), (0, self.lookahead.frames), (0, 0))))
-        return self.out(self.dropout(self.norm(x), deterministic=testing, rngs=dropout))
+        x = self.dropout(self.norm(x), deterministic=testing, rngs=dropout)
+        return self.decided(x)
+
+    def decided(self, x: jax.Array) -> jax.Array:
+        """The output of normed and mixed frames, [..., size]."""
+        return self.out(x).astype(jnp.float32)
 
 
 def is_before(size: int, lengths: jax.Array) -> jax.Array:

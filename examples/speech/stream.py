@@ -67,10 +67,12 @@ def chunk_model(
     chunk = frames_of(config, chunk_ms)
     stack = recogniser.recurrent
     size = {"batch": 1, "time": chunk // FRAME_STRIDE}
+    dtype = jnp.dtype(options.dtype)
+    in_dtype = partial(jax.tree.map, lambda array: array.astype(dtype))
     layers = [
         prnn_jax.Layer(
-            as_given(options.cell, layer.params, weights, **size),
-            prnn_jax.Norm(norm["scale"][...], norm["bias"][...]),
+            as_given(options.cell, in_dtype(layer.params), weights, **size),
+            in_dtype(prnn_jax.Norm(norm["scale"][...], norm["bias"][...])),
         )
         for layer, norm in zip(stack.layers, stack.norms, strict=True)
     ]
@@ -96,12 +98,12 @@ def chunk_model(
             recurrent=recurrent,
             waiting=y[:, y.shape[1] - options.lookahead :],
         )
-        return kept, model.out(model.norm(model.lookahead(y)))[0]
+        return kept, model.decided(model.norm(model.lookahead(y)))[0]
 
     start = State(
         frames=jnp.zeros((1, FrontEnd.BEFORE, config.features.mel_bins)),
         recurrent=stack.initialize_carry((1, options.channels)),
-        waiting=jnp.zeros((1, options.lookahead, options.hidden_size)),
+        waiting=jnp.zeros((1, options.lookahead, options.hidden_size), dtype),
     )
     return ChunkModel(
         # On a device, as all states after it: else the second chunk compiles once more.

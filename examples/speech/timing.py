@@ -108,6 +108,7 @@ def _engine(config: RunConfig, batch: Batch) -> str:
         batch=len(batch.rows),
         time=output_frames(batch.features.shape[1]),
         hidden_size=config.model.hidden_size,
+        dtype=config.model.dtype,
         groups=2 if config.model.direction == "both" else 1,
         training=True,
     ).engine

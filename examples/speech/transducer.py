@@ -28,7 +28,9 @@ class Transducer(nnx.Module):
 
     def __init__(self, model: ModelConfig, rngs: nnx.Rngs):
         labels, size = model.labels, model.predictor_projection
-        self.embedding = nnx.Embed(labels, size, rngs=rngs)  # BLANK: nothing so far
+        dtype = jnp.dtype(model.dtype)
+        # Of BLANK: of nothing so far.
+        self.embedding = nnx.Embed(labels, size, dtype=dtype, rngs=rngs)
         self.recurrent = prnn.Stack(
             "lstm",
             size,
@@ -37,11 +39,14 @@ class Transducer(nnx.Module):
             proj_size=size,
             norm=True,
             implementation=model.implementation,
+            dtype=dtype,
             rngs=rngs,
         )
         self.dropout = nnx.Dropout(model.dropout, deterministic=True)
-        self.hidden = nnx.Linear(size, model.joint_size, use_bias=False, rngs=rngs)
-        self.out = nnx.Linear(model.joint_size, labels, rngs=rngs)
+        self.hidden = nnx.Linear(
+            size, model.joint_size, use_bias=False, dtype=dtype, rngs=rngs
+        )
+        self.out = nnx.Linear(model.joint_size, labels, dtype=dtype, rngs=rngs)
 
     def predict(self, labels: jax.Array, dropout: nnx.Rngs | None = None) -> jax.Array:
         """[batch, label + 1, joint_size], after 0, 1, ... of labels [batch, label]."""
@@ -55,7 +60,8 @@ class Transducer(nnx.Module):
 
         Each is half of a layer, of which the encoder has the bias.
         """
-        return self.out(jnp.tanh(heard + written))
+        joined = jnp.tanh((heard + written).astype(self.out.dtype))
+        return self.out(joined).astype(jnp.float32)
 
     def begin(self, batch: int) -> Written:
         """Before anything is written."""
