@@ -75,7 +75,10 @@ def heard(time: int, batch: int = 3) -> tuple[jax.Array, jax.Array]:
 # Its parts
 
 
-def test_the_predictor_says_the_same_step_by_step(transducer):
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_the_predictor_says_the_same_step_by_step(layer_norm):
+    model = replace(TINY, predictor_layer_norm=layer_norm)
+    transducer = lively(Transducer(model, nnx.Rngs(0)))
     labels = np.array([[3, 1, 4, 1], [5, 9, 2, 6]])
     at_once = transducer.predict(labels)
     written = transducer.begin(2)

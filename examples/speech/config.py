@@ -101,7 +101,9 @@ class ModelConfig:
     predictor_size: int = 128
     """Units of the LSTM that reads what a transducer has written."""
     predictor_projection: int = 64
-    """What it hands on of these."""
+    """What it hands on of these; and the size of what stands for a label in it."""
+    predictor_layer_norm: bool = False
+    """Layer norm in the gates of that LSTM, which then hands on all of its units."""
     joint_size: int = 128
     """Of the layer in which a transducer joins what it has heard and written."""
     dropout: float = 0.2

@@ -10,10 +10,13 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+import prnn_jax
 from prnn_jax import nnx as prnn
 
 from .config import ModelConfig
 from .text import BLANK
+
+LAYER_NORM = prnn_jax.LayerNorm(of="sum", c="state")  # as in torchaudio's transducers
 
 
 class Written(NamedTuple):
@@ -31,20 +34,27 @@ class Transducer(nnx.Module):
         dtype = jnp.dtype(model.dtype)
         # Of BLANK: of nothing so far.
         self.embedding = nnx.Embed(labels, size, dtype=dtype, rngs=rngs)
+        is_normed = model.predictor_layer_norm
+        cell = prnn_jax.normed("lstm", LAYER_NORM) if is_normed else "lstm"
+        only_plain = {} if is_normed else {"proj_size": size}
         self.recurrent = prnn.Stack(
-            "lstm",
+            cell,
             size,
             model.predictor_size,
             num_layers=1,
-            proj_size=size,
             norm=True,
+            **only_plain,
             implementation=model.implementation,
             dtype=dtype,
             rngs=rngs,
         )
         self.dropout = nnx.Dropout(model.dropout, deterministic=True)
         self.hidden = nnx.Linear(
-            size, model.joint_size, use_bias=False, dtype=dtype, rngs=rngs
+            model.predictor_size if is_normed else size,
+            model.joint_size,
+            use_bias=False,
+            dtype=dtype,
+            rngs=rngs,
         )
         self.out = nnx.Linear(model.joint_size, labels, dtype=dtype, rngs=rngs)
 
