@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from support import assert_as_accurate, float64, quick_jit
 
 from examples.speech import lattice
@@ -58,23 +59,26 @@ def naive(arrays: dict, sizes: dict) -> jax.Array:
         arrays["weights"], arrays["heard"][:, :, None], arrays["written"][:, None]
     )
     log_p = jax.nn.log_softmax(logits)
-    batch, time, nodes, _ = log_p.shape
-    rows = np.arange(batch)
-    node = {(0, 0): jnp.zeros(batch, log_p.dtype)}
-    for t, u in itertools.product(range(time), range(nodes)):
-        ways = []
-        if t > 0:
-            ways.append(node[t - 1, u] + log_p[:, t - 1, u, BLANK])
-        if u > 0:
-            label = sizes["labels"][:, u - 1]
-            ways.append(node[t, u - 1] + log_p[rows, t, u - 1, label])
-        if ways:
-            node[t, u] = jax.nn.logsumexp(jnp.stack(ways), 0)
-    ends = list(zip(sizes["frames"] - 1, sizes["label_lengths"], strict=True))
-    likelihood = [
-        node[t, u][row] + log_p[row, t, u, BLANK] for row, (t, u) in enumerate(ends)
-    ]
-    return -jnp.stack(likelihood)
+    batch, _, nodes, _ = log_p.shape
+    nowhere = jnp.full(batch, -jnp.inf, log_p.dtype)
+    labels = jnp.pad(sizes["labels"], ((0, 0), (0, 1)))[:, None, :, None]
+    blank = log_p[..., BLANK].transpose(1, 2, 0)  # [time, label + 1, batch]
+    label = jnp.take_along_axis(log_p, labels, -1)[..., 0].transpose(1, 2, 0)
+
+    def of_frame(before, moves):  # before: ways to each node that end with a blank
+        blank, label = moves
+
+        def of_node(way, moves):  # way: to this node, with a label
+            before, blank, label = moves
+            here = jnp.logaddexp(before, way)
+            return here + label, here + blank
+
+        _, after = lax.scan(of_node, nowhere, (before, blank, label))
+        return after, after
+
+    start = jnp.full((nodes, batch), -jnp.inf, log_p.dtype).at[0].set(0.0)
+    _, after = lax.scan(of_frame, start, (blank, label))
+    return -after[sizes["frames"] - 1, sizes["label_lengths"], np.arange(batch)]
 
 
 def one_by_one(p: np.ndarray, labels: np.ndarray, frames: int) -> float:
