@@ -70,3 +70,20 @@ def test_a_layer_begins_with_gamma_where_none_is_given():
     assert isinstance(layer.gamma_log, nnx.Param)
     x = np.random.default_rng(1).standard_normal((2, 7, 4)).astype(np.float32)
     np.testing.assert_allclose(layer(x), prnn_jax.lru(x, **params)[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["gamma", "no-gamma"])
+@pytest.mark.parametrize("nu_log", [-np.inf, -120, 89, np.inf])
+def test_gradients_where_lambda_is_0_or_1(nu_log, given):
+    random = np.random.default_rng(2)
+    w_ih, w_out = random.standard_normal((2, 4, 4)).astype("f")
+    weights = w_ih, w_out, np.zeros(2, "f")
+    gamma_log = np.zeros(2, "f") if given else None
+
+    def loss(nu_log, w_ih, w_out, theta_log):
+        args = w_ih, w_out, nu_log, theta_log, gamma_log
+        return prnn_jax.lru(w_ih[None], *args)[0].sum()
+
+    gradients = jax.grad(loss, (0, 1, 2, 3))(np.full(2, nu_log, "f"), *weights)
+    assert all(np.isfinite(g).all() for g in gradients)
+    np.testing.assert_array_equal(gradients[0], 0)

@@ -79,10 +79,12 @@ def _layer(
     weights = _checked(op, x, weights)
     state = weights["nu_log"].shape[-1]
     wide = float32_at_least(x.dtype)
-    nu, theta = (jnp.exp(weights[n].astype(wide)) for n in ("nu_log", "theta_log"))
+    # Beyond, |λ| is 0 or 1, and a derivative 0 · ∞.
+    nu_log = jnp.clip(weights["nu_log"].astype(wide), -80, 80)
+    nu, theta = jnp.exp(nu_log), jnp.exp(weights["theta_log"].astype(wide))
     gamma_log = weights["gamma_log"]
     if gamma_log is None:
-        gamma_log = gamma_log_of(weights["nu_log"].astype(wide))
+        gamma_log = gamma_log_of(nu_log)
     gamma = jnp.exp(gamma_log.astype(wide))
     scaled = weights["w_ih"].astype(wide) * jnp.concatenate([gamma, gamma])[None]
     scaled = {"w_ih": scaled.astype(x.dtype)}
