@@ -253,3 +253,96 @@ def test_the_selective_scan_of_mamba():
     h = h.reshape(*flat[:2], IN, states)
     found = (h * c[..., None, :]).sum(-1) + of(d) * x
     np.testing.assert_allclose(found, torch.stack(y, 1), rtol=2e-6, atol=4e-6)
+
+
+def test_states_that_are_matrices():
+    """Gated linear attention, as in flash-linear-attention; a decay for each key."""
+    keys, values = 3, 4
+    q, k, g = torch.randn(3, BATCH, TIME, 2, keys, dtype=torch.float64)
+    v = torch.randn(BATCH, TIME, 2, values, dtype=torch.float64)
+    g = nn.functional.logsigmoid(g)
+
+    def step(given, s):
+        q, k, v, g = given
+        s = g.exp()[..., None] * s + k[..., None] * v[..., None, :]
+        return (q[..., None] * s).sum(-2), s
+
+    y, s = [], torch.zeros(BATCH, 2, keys, values, dtype=torch.float64)
+    for given in zip(*(a.unbind(1) for a in (q, k, v, g)), strict=True):
+        out, s = step(given, s)
+        y.append(out)
+    q, k, v, g = map(of, (q, k, v, g))
+    enters = k[..., None] * v[..., None, :]
+    keeps = jnp.broadcast_to(jnp.exp(g)[..., None], enters.shape)
+    flat = BATCH, TIME, enters[0, 0].size
+    s, _ = prnn_jax.linear_recurrence(keeps.reshape(flat), enters.reshape(flat))
+    found = jnp.einsum("bthk,bthkv->bthv", q, s.reshape(enters.shape))
+    np.testing.assert_allclose(found, torch.stack(y, 1), rtol=2e-6, atol=4e-6)
+
+
+def largest_before(log_keeps, log_enters):
+    """m = max(log_keeps + m of the step before, log_enters), of m before both."""
+    total = jnp.cumsum(jnp.broadcast_to(log_keeps, log_enters.shape), 1)
+    m = total + jax.lax.cummax(log_enters - total, axis=1)
+    first = jnp.full_like(m[:, :1], -jnp.inf)
+    return jnp.concatenate([first, m[:, :-1]], 1), m
+
+
+def test_the_mlstm_of_xlstm():
+    """Its exponents, of which float32 holds few, less a largest one, for all steps."""
+    size = 4
+    q, k, v = torch.randn(3, BATCH, TIME, size, dtype=torch.float64)
+    i, f = 60 * torch.randn(2, BATCH, TIME, dtype=torch.float64)
+    c = torch.zeros(BATCH, size, size, dtype=torch.float64)
+    n, m, y = (
+        torch.zeros(BATCH, size, dtype=torch.float64),
+        torch.tensor(-torch.inf),
+        [],
+    )
+    for t in range(TIME):
+        log_f = nn.functional.logsigmoid(f[:, t])
+        new = torch.maximum(log_f + m, i[:, t])
+        keeps, enters = ((a - new).exp()[:, None] for a in (log_f + m, i[:, t]))
+        key = enters * k[:, t] / size**0.5
+        c = keeps[..., None] * c + key[..., None] * v[:, t, None]
+        n, m = keeps * n + key, new
+        below = torch.maximum((q[:, t] * n).sum(-1).abs(), (-m).exp())
+        y.append((q[:, t, :, None] * c).sum(-2) / below[:, None])
+    q, k, v, i, f = map(of, (q, k, v, i, f))
+    log_f = jax.nn.log_sigmoid(f)
+    before, m = largest_before(log_f, i)
+    ones = jnp.ones((BATCH, TIME, 1))
+    both = jnp.concatenate([v, ones], -1)[..., None, :]  # c, and beside it n
+    enters = (jnp.exp(i - m)[..., None] * k / size**0.5)[..., None] * both
+    keeps = jnp.exp(log_f + before - m)[..., None, None]
+    flat = BATCH, TIME, enters[0, 0].size
+    keeps = jnp.broadcast_to(keeps, enters.shape).reshape(flat)
+    c, _ = prnn_jax.linear_recurrence(keeps, enters.reshape(flat))
+    out = jnp.einsum("btk,btkv->btv", q, c.reshape(enters.shape))
+    below = jnp.maximum(jnp.abs(out[..., -1]), jnp.exp(-m))
+    # Exponents up to some hundreds are off by as many times eps.
+    found = out[..., :-1] / below[..., None]
+    np.testing.assert_allclose(found, torch.stack(y, 1), rtol=1e-4, atol=1e-4)
+
+
+def test_the_wkv_of_rwkv_4():
+    """As in transformers: a mean by weights exp(k), which decay."""
+    u, k, v = torch.randn(HIDDEN), *torch.randn(2, BATCH, TIME, HIDDEN)
+    decay, k = -torch.randn(HIDDEN).exp(), 60 * k
+    y, seen = [], []
+    for t in range(TIME):
+        seen = [a + decay for a in seen] + ([k[:, t - 1]] if t else [])
+        weights = torch.stack([*seen, k[:, t] + u]).double().softmax(0)
+        y.append((weights * v[:, : t + 1].swapaxes(0, 1)).sum(0))
+    decay, u, k, v = map(of, (decay, u, k, v))
+    before, m = largest_before(decay, k)
+    enters = jnp.exp(k - m)
+    both = jnp.concatenate([enters * v, enters], -1)
+    keeps = jnp.tile(jnp.exp(decay + before - m), 2)
+    sums, _ = prnn_jax.linear_recurrence(keeps, both)
+    sums = jnp.concatenate([jnp.zeros_like(sums[:, :1]), sums[:, :-1]], 1)
+    top = jnp.maximum(before, k + u)
+    kept, enters = jnp.exp(before - top), jnp.exp(k + u - top)
+    weighted, weights = (kept * a for a in jnp.split(sums, 2, -1))
+    found = (weighted + enters * v) / (weights + enters)
+    np.testing.assert_allclose(found, torch.stack(y, 1), rtol=1e-4, atol=1e-4)
