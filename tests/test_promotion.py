@@ -146,3 +146,18 @@ def test_statistics(cell):
         return prnn_jax.statistics(cell, x, params, dy=x, lengths=LENGTHS)
 
     assert_strict(run, X, params)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_stochastic_rounding(dtype):
+    """Of weights, by updates that are wider, as wide, and narrower."""
+    params = X.astype(dtype), X.astype(dtype), X
+    updates = X, X.astype(dtype), X.astype(dtype)
+
+    def program():
+        key = jax.random.key(0)
+        return jax.jit(prnn_jax.apply_updates).lower(key, params, updates).as_text()
+
+    expected = program()
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        assert program() == expected

@@ -65,7 +65,7 @@ def _rounded(dtype: Any, random: Array, x: Array) -> Array:
         return jnp.where(jnp.isfinite(x), out, x.astype(dtype))
     out = lax.bitcast_convert_type(rounded, jnp.float32)
     # Below this, float16's numbers are equally far apart.
-    is_small = jnp.abs(x) < jnp.finfo(dtype).smallest_normal
+    is_small = jnp.abs(x) < jnp.float32(jnp.finfo(dtype).smallest_normal)
     out = jnp.where(is_small, _subnormal(x, random), out)
     largest = jnp.float32(jnp.finfo(dtype).max)
     out = jnp.where(jnp.isfinite(x), jnp.clip(out, -largest, largest), x)
@@ -82,7 +82,7 @@ def _subnormal(x: Array, random: Array) -> Array:
     scaled = jnp.abs(x) * jnp.float32(2**24)
     whole = jnp.floor(scaled)
     draw = (random >> 8).astype(jnp.float32) * jnp.float32(2**-24)  # in [0, 1)
-    whole = whole + (draw < scaled - whole)
+    whole = whole + (draw < scaled - whole).astype(jnp.float32)
     return jnp.copysign(whole * jnp.float32(2**-24), x)
 
 
@@ -135,6 +135,7 @@ def _moved(key: Array, param: Any, update: Any) -> Any:
         f"got {list(jnp.shape(update))}.",
     )
     if param.dtype.name not in _DTYPES:
-        return (param + update).astype(param.dtype)
+        with jax.numpy_dtype_promotion("standard"):  # as said of narrower updates
+            return (param + update).astype(param.dtype)
     exact = param.astype(jnp.float32) + jnp.asarray(update, jnp.float32)
     return stochastic_round(key, exact, param.dtype)
