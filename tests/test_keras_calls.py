@@ -90,6 +90,21 @@ def test_each_side_runs_in_its_own_dtype(name, around, inner, backward):
         np.testing.assert_array_equal(one, its)
 
 
+@pytest.mark.parametrize("name", [*NAMES, "MinGRU"])
+def test_without_autocast_cells_cast_their_input(name):
+    """As Keras' do, whose GRU's scan refuses the dtypes then."""
+    usual, layer = (
+        getattr(ours, name)(UNITS, dtype="mixed_bfloat16", autocast=autocast, **STATES)
+        for autocast in (True, False)
+    )
+    for one in (usual, layer):
+        one.build(X.shape)
+    layer.set_weights(usual.get_weights())
+    for one, its in zip(leaves(layer(X)), leaves(usual(X)), strict=True):
+        assert one.dtype == its.dtype == "bfloat16"
+        np.testing.assert_array_equal(one, its)
+
+
 @pytest.mark.parametrize("name", ["LSTM", "GRU"])
 def test_cudnn_is_not_called_instead(name):
     """Keras' Bidirectional calls it on a GPU, where it knows the layers."""

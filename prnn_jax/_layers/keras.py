@@ -61,10 +61,11 @@ def check_built(layer: Any) -> None:
 
 
 def floats(sequences: Any, dtype: Any) -> Array:
-    """The input, which Keras' layers may also take as whole numbers."""
-    x = jnp.asarray(sequences)
-    is_floating = jnp.issubdtype(x.dtype, jnp.floating)
-    return x if is_floating else x.astype(dtype)
+    """The input in the dtype that the cell computes in, as Keras' cells have it.
+
+    It may be of whole numbers, and of a layer with `autocast=False` wider.
+    """
+    return jnp.asarray(sequences).astype(dtype)
 
 
 def mask_of_rows(mask: Any, x: Array) -> Array:
