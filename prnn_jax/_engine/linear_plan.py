@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from prnn_jax._cells.activations import applied
 from prnn_jax._engine.elementwise import Elementwise, cuda_plan, of_parts
 from prnn_jax._engine.plan import no_engine
-from prnn_jax._given.checks import check
+from prnn_jax._given.checks import check, float32_at_least
 
 #: The functions that are a layer with such a recurrence.
 LinearCellName = Literal[
@@ -65,6 +65,8 @@ def linear_cuda_plan(
     constant = name in ("indrnn", "lru")
     if name == "lru":
         dtype = jnp.complex64
+    elif name not in ("indrnn", "linear_recurrence"):  # factors of gates
+        dtype = float32_at_least(dtype)
     return cuda_plan(_how(name), shape, dtype, device, constant=constant)
 
 

@@ -17,7 +17,7 @@ from prnn_jax._call.options import (
 from prnn_jax._cells.activations import GivenActivation, applied
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, described
-from prnn_jax._linear.run import gates_of, input_of, linear, projected
+from prnn_jax._linear.run import for_factors, gates_of, input_of, linear, projected
 from prnn_jax._linear.ways import in_directions, in_fewer_steps
 
 __all__ = ["indrnn", "linear_recurrence", "min_gru", "min_lstm"]
@@ -170,9 +170,11 @@ def min_gru(
     f = applied("min_gru", "activation", activation)
 
     def one(op: str, weights: dict, h_0: Any, options: dict) -> tuple[Array, Array]:
-        z, candidate = gates_of(op, input_of(op, x, options)[0], weights, 2, precision)
+        given, _ = input_of(op, x, options)
+        z, candidate = for_factors(*gates_of(op, given, weights, 2, precision))
         z = jax.nn.sigmoid(z)
-        return linear(op, 1 - z, z * f(candidate), h_0, **options)
+        dtype = given.dtype
+        return linear(op, 1 - z, z * f(candidate), h_0, dtype=dtype, **options)
 
     weights = {"w_ih": w_ih, "b_ih": b_ih}
     return in_directions("min_gru", one, weights, h_0, **options)
@@ -215,10 +217,12 @@ def min_lstm(
     phi = applied("min_lstm", "activation", activation)
 
     def one(op: str, weights: dict, h_0: Any, options: dict) -> tuple[Array, Array]:
-        i, f, g = gates_of(op, input_of(op, x, options)[0], weights, 3, precision)
+        given, _ = input_of(op, x, options)
+        i, f, g = for_factors(*gates_of(op, given, weights, 3, precision))
         # f / (f + i) is 1 / (1 + i / f), and log of i / f is log σ(a_i) - log σ(a_f).
         keeps, enters = _shares(jax.nn.log_sigmoid(f) - jax.nn.log_sigmoid(i))
-        return linear(op, keeps, enters * phi(g), h_0, **options)
+        dtype = given.dtype
+        return linear(op, keeps, enters * phi(g), h_0, dtype=dtype, **options)
 
     weights = {"w_ih": w_ih, "b_ih": b_ih}
     return in_directions("min_lstm", one, weights, h_0, **options)

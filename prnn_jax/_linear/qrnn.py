@@ -13,7 +13,7 @@ from prnn_jax._call.options import LinearCellOptions, Precision
 from prnn_jax._cells.activations import GivenActivation, applied
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
-from prnn_jax._linear.run import gates_of, input_of, linear
+from prnn_jax._linear.run import for_factors, gates_of, input_of, linear
 from prnn_jax._linear.ways import Together, in_directions, in_fewer_steps
 from prnn_jax._linear.windows import steps_of, windows
 
@@ -98,8 +98,9 @@ def qrnn(
             seen = jnp.stack(taps, -2).reshape(*x.shape[:-1], columns)
             gates = {"w_ih": flat, "b_ih": weights["b_ih"]}
             z, f, *others = gates_of(op, seen, gates, 1 + len(pooling), precision)
+            z, f, *i = for_factors(z, f, *others[1:])
             f = jax.nn.sigmoid(f)
-            enters = jax.nn.sigmoid(others[1]) if pooling == "ifo" else 1 - f
+            enters = jax.nn.sigmoid(i[0]) if pooling == "ifo" else 1 - f
             if zoneout is not None:
                 k = weights.get("zoneout", zoneout)
                 if k.ndim:
@@ -109,7 +110,7 @@ def qrnn(
                 k = k.astype(f.dtype)
                 f, enters = k + (1 - k) * f, (1 - k) * enters
             of_c = {**options, "of_b": "x", "of_h": "c_0", "reset_to": c_to}
-            c, c_n = linear(op, f, enters * phi(z), c_0, **of_c)
+            c, c_n = linear(op, f, enters * phi(z), c_0, dtype=x.dtype, **of_c)
             y = c if pooling == "f" else jax.nn.sigmoid(others[0]) * c
             y = y if counts is None else jnp.where(counts, y, 0)
             return y, (c_n, x_n)

@@ -18,6 +18,7 @@ from prnn_jax._linear.run import (
     Given,
     LinearControls,
     Steps,
+    for_factors,
     gates_of,
     how,
     input_of,
@@ -111,9 +112,11 @@ def _states(
         biases = [jnp.broadcast_to(b, candidate.shape) for b in biases]
         gates = [a + b for a, b in zip(gates, biases, strict=True)]
     if weights["peepholes"] is None:
-        f, r = map(jax.nn.sigmoid, gates)
-        names = {"of_b": "x", "of_h": "c_0"}
-        c, last = linear(op, f, (1 - f) * candidate, c_0, **names, **options)
+        a_f, a_r = gates
+        a_f, made = for_factors(a_f, candidate)
+        f, r = map(jax.nn.sigmoid, (a_f, a_r))
+        names = {"of_b": "x", "of_h": "c_0", "dtype": x.dtype}
+        c, last = linear(op, f, (1 - f) * made, c_0, **names, **options)
         return c, r, last
     return _seeing_states(op, candidate, gates, weights["peepholes"], c_0, **options)
 
