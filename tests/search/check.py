@@ -116,12 +116,17 @@ def _together(case: Case, every: list[Errors], eps: float) -> str | None:
 
 
 def _is_sensitive(case: Case) -> bool:
-    """Derivatives at kinks; features nearly equal under layer norm; many layers."""
+    """Derivatives at kinks; features nearly equal under layer norm; many layers.
+
+    And second derivatives where inputs are large: of a softsign at 300 the scan's own
+    error is 2e-6 with the numbers of one seed and 0.6 with those of another.
+    """
     is_cut = case.activation in ("relu", "clipped_relu") or case.clip > 0
     is_cut = is_cut or case.gate_activation == "hard_sigmoid"
     has_kinks = case.derivative != "forward" and (case.cell == "slstm" or is_cut)
     is_normed = case.norm or bool(case.normed)
-    return has_kinks or is_normed or case.layers > 3
+    is_steep = case.derivative == "second" and case.scale > 30
+    return has_kinks or is_steep or is_normed or case.layers > 3
 
 
 def _is_no_number(line: str) -> bool:
