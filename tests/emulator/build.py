@@ -15,7 +15,7 @@ from made_once import made_once, sources
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 COMPILER = shutil.which("c++")
-TIMEOUT_S = 560  # less than what conftest.py calls a hang
+TIMEOUT_S = 1100  # less than what conftest.py calls a hang
 
 # Programs and emulator are compiled with the same options: both tell the sanitizers
 # which stack they are on.
