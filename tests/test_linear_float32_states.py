@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from libraries import library
 from linear_cells import CELLS, arrays_of, by_loop, ours, wide
 from support import assert_bitwise_equal
 
@@ -127,3 +128,56 @@ def test_last_inputs_that_are_a_list_are_refused_in_words():
     state = jnp.ones((1, 4)), [[[1.0] * 4]]
     with pytest.raises(ValueError, match="x_0 must be an array, got list"):
         prnn_jax.qrnn(jnp.ones((1, 3, 4)), **params, state_0=state)
+
+
+WIDE = {"LRU": ("nu_log", "theta_log", "gamma_log"), "RGLRU": ("decay",)}
+FUNCTIONS = {"LRU": prnn_jax.lru, "RGLRU": prnn_jax.rg_lru}
+
+
+def layer_of(where: str, name: str, x, **options):
+    """y of a layer that computes in bfloat16, and its parameters, in float32."""
+    if where == "keras":
+        library("keras")
+        import prnn_jax.keras
+
+        layer = getattr(prnn_jax.keras, name)(
+            8, return_sequences=True, dtype="mixed_bfloat16", **options
+        )
+        return layer(x), layer.params
+    if where == "linen":
+        import prnn_jax.linen
+
+        layer = getattr(prnn_jax.linen, name)(8, dtype=jnp.bfloat16, **options)
+        y, variables = layer.init_with_output(jax.random.key(0), x)
+        return y, variables["params"]
+    from flax import nnx
+
+    import prnn_jax.nnx
+
+    options |= {"dtype": jnp.bfloat16, "rngs": nnx.Rngs(0)}
+    if where == "stack":
+        stack = prnn_jax.nnx.Stack(getattr(prnn_jax.nnx, name), 8, 8, 1, **options)
+        return stack(x), stack.layers[0].params
+    layer = getattr(prnn_jax.nnx, name)(8, 8, **options)
+    return layer(x), layer.params
+
+
+@pytest.mark.parametrize("where", ["nnx", "stack", "linen", "keras"])
+@pytest.mark.parametrize("name", WIDE)
+def test_layers_leave_in_float32_what_factors_are_made_of(name, where):
+    x = np.random.default_rng(0).standard_normal((2, 300, 8)).astype(np.float32)
+    options = {"r_min": 0.99, "r_max": 0.999} if name == "LRU" else {}
+    y, params = layer_of(where, name, x, **options)
+    params = {k: jnp.asarray(v) for k, v in params.items() if v is not None}
+    assert {v.dtype.name for v in params.values()} == {"float32"}
+
+    def of(dtypes):
+        given = {k: v.astype(dtypes(k)) for k, v in params.items()}
+        return FUNCTIONS[name](jnp.asarray(x, dtypes("x")), **given)[0]
+
+    assert y.dtype == jnp.bfloat16
+    expected = of(lambda k: "float32" if k in WIDE[name] else "bfloat16")
+    assert_bitwise_equal(np.asarray(y), np.asarray(expected))
+    if name == "LRU":
+        exact = of(lambda k: "float32")
+        assert rms(y, exact) < 0.3 * rms(of(lambda k: "bfloat16"), exact)

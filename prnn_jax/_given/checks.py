@@ -146,6 +146,12 @@ def float32_at_least(dtype: Any) -> Any:
     return jnp.dtype(dtype if jnp.dtype(dtype).itemsize > 4 else jnp.float32)
 
 
+def in_dtype(x: Any, dtype: Any) -> Array:
+    """In that of the computation, or in float32 already, if that has 16 bits."""
+    x = jnp.asarray(x)
+    return x if x.dtype == float32_at_least(dtype) else x.astype(dtype)
+
+
 def same_dtype_or_float32(
     op: str, x: tuple[str, Array], states: Mapping[str, Array]
 ) -> None:

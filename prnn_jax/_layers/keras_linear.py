@@ -61,6 +61,10 @@ class LinearLayer(OwnLayer):
         sizes = "input_size", "units"
         return Spec.of(self, sizes, input_size, own=own, reverse=self.go_backwards)
 
+    def wide(self) -> tuple[str, ...]:
+        """Weights that stay float32 where the layer computes in 16 bits."""
+        return self.linear.wide
+
     def weights_of(self, input_size: int) -> dict[str, Weight]:
         """The layer's weights by name."""
         spec = self._spec(input_size)

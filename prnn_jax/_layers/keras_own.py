@@ -12,7 +12,7 @@ from jax import Array
 from prnn_jax._cells.activations import Activation
 from prnn_jax._engine.plan import Plan
 from prnn_jax._given import statics
-from prnn_jax._given.checks import check
+from prnn_jax._given.checks import check, in_dtype
 from prnn_jax._layers.keras import (
     ACTIVATIONS,
     check_backend,
@@ -42,14 +42,21 @@ class _Cell(keras.layers.Layer):
         self.units, self.output_size = units, units
         self.state_size = [units] * states
         self.names: tuple[str, ...] = ()
+        self.wide: tuple[str, ...] = ()
 
     def call(self, inputs: Any, states: Any) -> Any:
         """No step is taken alone: the layer takes all of them."""
         return inputs, states
 
     def arrays(self, dtype: Any = None) -> dict[str, Array]:
-        """The weights by name."""
-        return {name: jnp.asarray(getattr(self, name), dtype) for name in self.names}
+        """The weights by name; in a dtype, but wider ones where they may be."""
+        given = {name: jnp.asarray(getattr(self, name)) for name in self.names}
+        if dtype is None:
+            return given
+        return {
+            name: in_dtype(array, dtype) if name in self.wide else array.astype(dtype)
+            for name, array in given.items()
+        }
 
 
 class OwnLayer(keras.layers.RNN):
@@ -98,6 +105,10 @@ class OwnLayer(keras.layers.RNN):
         """How many states there are."""
         return 1
 
+    def wide(self) -> tuple[str, ...]:
+        """Weights that stay float32 where the layer computes in 16 bits."""
+        return ()
+
     def weights_of(self, input_size: int) -> dict[str, Weight]:
         """The layer's weights by name."""
         raise NotImplementedError
@@ -120,6 +131,7 @@ class OwnLayer(keras.layers.RNN):
     def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
         """Makes the weights, of sequences `[batch, time, features]`."""
         cell: Any = self.cell
+        cell.wide = self.wide()
         input_size = sequences_shape[-1]
         shapes = self.state_shapes(input_size)
         self.state_size = cell.state_size = [_flat(shape) for shape in shapes]
@@ -130,7 +142,11 @@ class OwnLayer(keras.layers.RNN):
                 own = {kind: getattr(self, f"{weight.role}_{kind}") for kind in _KINDS}
                 begins = own.pop("initializer") or begins
             made = cell.add_weight(
-                shape=weight.shape, name=name, initializer=begins, **own
+                shape=weight.shape,
+                name=name,
+                initializer=begins,
+                autocast=name not in cell.wide,
+                **own,
             )
             setattr(cell, name, made)
             cell.names += (name,)

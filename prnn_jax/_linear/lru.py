@@ -42,7 +42,8 @@ def lru(
       x: `[*batch, time, input]`.
       w_ih: B, `[input, 2*state]`: the columns of its real part, then of its imaginary.
       w_out: C, `[2*state, hidden]`: the rows of its real part, then of its imaginary.
-      nu_log: `[state]`.
+      nu_log: `[state]`. This, theta_log and gamma_log in float32 also beside 16 bits,
+        of which λ would be another number; layers leave them so.
       theta_log: `[state]`.
       gamma_log: `[state]`; None for :math:`\log \sqrt{1 - |λ|^2}`, with which the paper
         begins.
@@ -70,6 +71,10 @@ def lru(
     weights = {"w_ih": w_ih, "w_out": w_out, "nu_log": nu_log, "theta_log": theta_log}
     weights |= {"gamma_log": gamma_log, "skip": skip}
     return in_directions("lru", one, weights, h_0, **options)
+
+
+#: Of 16 bits a phase would be another one, the more so the longer ago it began.
+_WIDE = "nu_log", "theta_log", "gamma_log"
 
 
 def _layer(
@@ -127,7 +132,11 @@ def _checked(op: str, x: Array, weights: dict) -> dict[str, Any]:
         for name, w in weights.items()
     }
     arrays = {name: w for name, w in out.items() if w is not None}
-    checks.same_dtype(op, {"x": x, **arrays})
+    wide = {name: arrays[name] for name in _WIDE if name in arrays}
+    checks.same_dtype(
+        op, {"x": x, **{n: w for n, w in arrays.items() if n not in wide}}
+    )
+    checks.same_dtype_or_float32(op, ("x", x), wide)
     (*_, state), (*_, hidden) = _shape(arrays["nu_log"]), _shape(arrays["w_out"])
     sizes = {
         "nu_log": ("state",),

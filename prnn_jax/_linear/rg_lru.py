@@ -67,7 +67,8 @@ def rg_lru(
         that are block-diagonal, as RecurrentGemma's, `[heads, size, 2*size]` of
         hidden = heads size, the columns of r in each before those of i.
       b_gates: `[2*hidden]`, or None for zero.
-      decay: Λ, `[hidden]`; what RecurrentGemma's code keeps is -Λ.
+      decay: Λ, `[hidden]`; what RecurrentGemma's code keeps is -Λ. In float32 also
+        beside 16 bits; layers leave it so.
       h_0: `[*batch, hidden]`; zeros if not given.
       c: how much r may speed the decay up.
       scale_first: whether the root scales the input of a sequence's first step, too, as
@@ -90,7 +91,7 @@ def rg_lru(
         decay = checks.jax_array(op, "decay", weights.pop("decay"))
         r, i = _gates_of_rg_lru(op, given, weights, precision)
         checks.shape(op, "decay", decay, ("hidden",), r.shape[-1:])
-        checks.same_dtype(op, {"x": given, "decay": decay})
+        checks.same_dtype_or_float32(op, ("x", given), {"decay": decay})
         # In 16 bits 1 - a² and log σ(Λ) would be zero long before they are.
         wide = float32_at_least(given.dtype)
         r = r.astype(wide)

@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
-from prnn_jax._given.checks import check, float32_at_least
+from prnn_jax._given.checks import check, in_dtype
 
 Carry = Any  # a state, or a tuple of states; a pair of these if bidirectional
 
@@ -148,12 +148,6 @@ class Form:
         if not self.bidirectional:
             return carry
         return tuple(s[0] for s in carry), tuple(s[1] for s in carry)
-
-
-def in_dtype(x: Any, dtype: Any) -> Array:
-    """In that of the computation, or in float32 already, if that has 16 bits."""
-    x = jnp.asarray(x)
-    return x if x.dtype == float32_at_least(dtype) else x.astype(dtype)
 
 
 def _described(carry: Any) -> str:

@@ -255,6 +255,10 @@ class Options:
         heads = self.heads is not None
         return typed(params, bidirectional=self.bidirectional, heads=heads)
 
+    def in_dtypes(self, params: Params, given: Any, dtype: Any) -> Params:
+        """Those given, all in one dtype."""
+        return params
+
     # ---- carries ---------------------------------------------------------------------
 
     @property

@@ -10,8 +10,8 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
-from prnn_jax._given.checks import check
-from prnn_jax._layers.flax.carry import Carry, in_dtype, one_step
+from prnn_jax._given.checks import check, in_dtype
+from prnn_jax._layers.flax.carry import Carry, one_step
 from prnn_jax._layers.flax.sequences import (
     batch_of,
     check_seq_lengths,
@@ -41,6 +41,11 @@ class Options(Spec):
     def typed(self, params: Any) -> Any:
         """Parameters need no type to say what a leading axis is."""
         return params
+
+    def in_dtypes(self, params: Any, given: Any, dtype: Any) -> Any:
+        """Those given, in one dtype; what factors are made of as `LinearCell.wide`."""
+        there = [name for name in self.cell.wide if given.get(name) is not None]
+        return {**params, **{name: in_dtype(given[name], dtype) for name in there}}
 
     def batch(self, inputs: Any, in_features: int | None = None) -> tuple[int, ...]:
         """Sizes of the batch axes of inputs, checked."""
@@ -116,7 +121,7 @@ class Options(Spec):
         )
         y, state = self.run(
             x,
-            dict(zip(arrays, of_layer, strict=True)),
+            self.in_dtypes(dict(zip(arrays, of_layer, strict=True)), arrays, x.dtype),
             key,
             state_0=self.state_of(
                 f"{name}: initial_carry", initial_carry, batch, x.dtype

@@ -122,7 +122,11 @@ def run(
     sizes = widths(options, jnp.shape(inputs)[-1], len(layers))
     leaves, structure = jax.tree.flatten((inputs, list(layers), list(norms)))
     arrays = promoted(tuple(leaves), options.dtype)
-    x, layers, norms = jax.tree.unflatten(structure, arrays)
+    x, in_one, norms = jax.tree.unflatten(structure, arrays)
+    layers = [
+        options.in_dtypes(params, given, x.dtype)
+        for params, given in zip(in_one, layers, strict=True)
+    ]
     check_seq_lengths("Stack", seq_lengths, x, time_major=options.time_major)
 
     def states_of(name: str, carries: Any) -> list | None:
