@@ -24,7 +24,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from prnn_jax._engine import plan
-from prnn_jax._given.checks import check
+from prnn_jax._given.checks import check, in_dtype
 from prnn_jax._given.params import BidirectionalParams, Params
 from prnn_jax._layers.keras import (
     Layer,
@@ -175,7 +175,7 @@ class Bidirectional(keras.layers.Bidirectional):
         x = sides[0]._floats(sequences)
         state_0 = None
         if initial_state is not None:
-            arrays = list(map(jnp.asarray, keras.tree.flatten(initial_state)))
+            arrays = [in_dtype(s, x.dtype) for s in keras.tree.flatten(initial_state)]
             half = len(arrays) // 2
             pairs = zip(arrays[:half], arrays[half:], strict=True)
             state_0 = state_of([jnp.stack(pair) for pair in pairs])

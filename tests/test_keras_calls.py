@@ -100,9 +100,13 @@ def test_without_autocast_cells_cast_their_input(name):
     for one in (usual, layer):
         one.build(X.shape)
     layer.set_weights(usual.get_weights())
-    for one, its in zip(leaves(layer(X)), leaves(usual(X)), strict=True):
-        assert one.dtype == its.dtype == "bfloat16"
-        np.testing.assert_array_equal(one, its)
+    count = len(leaves(layer(X))) - 1
+    states = [np.ones((len(X), UNITS), np.float16)] * count
+    for given in {}, {"initial_state": states}:
+        calls = (leaves(one(X, **given)) for one in (layer, usual))
+        for one, its in zip(*calls, strict=True):
+            assert one.dtype == its.dtype == "bfloat16"
+            np.testing.assert_array_equal(one, its)
 
 
 @pytest.mark.parametrize("name", ["LSTM", "GRU"])

@@ -11,6 +11,7 @@ from linear_cells import CELLS, arrays_of, by_loop, ours, wide
 from support import assert_bitwise_equal
 
 import prnn_jax
+from prnn_jax._linear import table
 
 DTYPES = "bfloat16", "float16"
 
@@ -130,8 +131,7 @@ def test_last_inputs_that_are_a_list_are_refused_in_words():
         prnn_jax.qrnn(jnp.ones((1, 3, 4)), **params, state_0=state)
 
 
-WIDE = {"LRU": ("nu_log", "theta_log", "gamma_log"), "RGLRU": ("decay",)}
-FUNCTIONS = {"LRU": prnn_jax.lru, "RGLRU": prnn_jax.rg_lru}
+LAYERS = {"LRU": "lru", "RGLRU": "rg_lru", "IndRNN": "indrnn"}
 
 
 def layer_of(where: str, name: str, x, **options):
@@ -162,22 +162,39 @@ def layer_of(where: str, name: str, x, **options):
     return layer(x), layer.params
 
 
-@pytest.mark.parametrize("where", ["nnx", "stack", "linen", "keras"])
-@pytest.mark.parametrize("name", WIDE)
+@pytest.mark.parametrize("where", ["nnx", "both directions", "stack", "linen", "keras"])
+@pytest.mark.parametrize("name", LAYERS)
 def test_layers_leave_in_float32_what_factors_are_made_of(name, where):
     x = np.random.default_rng(0).standard_normal((2, 300, 8)).astype(np.float32)
+    cell = table.CELLS[LAYERS[name]]
     options = {"r_min": 0.99, "r_max": 0.999} if name == "LRU" else {}
-    y, params = layer_of(where, name, x, **options)
-    params = {k: jnp.asarray(v) for k, v in params.items() if v is not None}
-    assert {v.dtype.name for v in params.values()} == {"float32"}
+    both = {"bidirectional": True} if where == "both directions" else {}
+    y, params = layer_of(where, name, x, **options, **both)
+    arrays = cell.arrays(name, params)
+    arrays = {k: jnp.asarray(v) for k, v in arrays.items() if v is not None}
+    assert {v.dtype.name for v in arrays.values()} == {"float32"}
 
     def of(dtypes):
-        given = {k: v.astype(dtypes(k)) for k, v in params.items()}
-        return FUNCTIONS[name](jnp.asarray(x, dtypes("x")), **given)[0]
+        given = cell.bind({k: v.astype(dtypes(k)) for k, v in arrays.items()})
+        return cell.function(jnp.asarray(x, dtypes("x")), **given, **both)[0]
 
     assert y.dtype == jnp.bfloat16
-    expected = of(lambda k: "float32" if k in WIDE[name] else "bfloat16")
+    kept = cell.float32_params
+    expected = of(lambda k: "float32" if k in kept else "bfloat16")
     assert_bitwise_equal(np.asarray(y), np.asarray(expected))
     if name == "LRU":
         exact = of(lambda k: "float32")
         assert rms(y, exact) < 0.3 * rms(of(lambda k: "bfloat16"), exact)
+
+
+def test_an_indrnn_in_bfloat16_remembers_with_its_own_numbers_in_float32():
+    x = np.ones((1, 2000, 1), np.float32)
+    u, w = jnp.full(1, 0.9975), jnp.full((1, 1), 0.0025)
+
+    def last(dtype, of_u):
+        params = prnn_jax.Params(w.astype(dtype), u.astype(of_u), None, None)
+        return float(prnn_jax.indrnn(jnp.asarray(x, dtype), params)[1][0, 0])
+
+    exact = last("float32", "float32")
+    assert abs(last("bfloat16", "float32") - exact) < 2**-7 * exact
+    assert abs(last("bfloat16", "bfloat16") - exact) > 0.2 * exact

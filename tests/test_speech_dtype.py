@@ -21,7 +21,12 @@ from examples.speech.text import Alphabet
 
 CTC = ModelConfig(layers=1, hidden_size=24, channels=16, lookahead=3, dropout=0.0)
 TRANSDUCER = replace(
-    CTC, kind="transducer", predictor_size=16, predictor_projection=8, joint_size=12
+    CTC,
+    kind="transducer",
+    predictor_size=16,
+    predictor_projection=8,
+    predictor_layer_norm=True,
+    joint_size=12,
 )
 BOTH = replace(CTC, direction="both", cell="gru")
 MODELS = {"ctc": CTC, "transducer": TRANSDUCER, "both directions": BOTH}

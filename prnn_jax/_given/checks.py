@@ -147,9 +147,10 @@ def float32_at_least(dtype: Any) -> Any:
 
 
 def in_dtype(x: Any, dtype: Any) -> Array:
-    """In that of the computation, or in float32 already, if that has 16 bits."""
-    x = jnp.asarray(x)
-    return x if x.dtype == float32_at_least(dtype) else x.astype(dtype)
+    """In that of the computation; in float32 what has more, if that has 16 bits."""
+    x, wide = jnp.asarray(x), float32_at_least(dtype)
+    is_wide = jnp.issubdtype(x.dtype, jnp.inexact) and x.dtype.itemsize >= wide.itemsize
+    return x.astype(wide if is_wide else dtype)
 
 
 def same_dtype_or_float32(

@@ -10,7 +10,7 @@ from prnn_jax._call.choose import cell_of
 from prnn_jax._call.options import Implementation, Options
 from prnn_jax._cells.clip import Clip
 from prnn_jax._engine.plan import Plan
-from prnn_jax._given.checks import check, one_of
+from prnn_jax._given.checks import check, in_dtype, one_of
 from prnn_jax._given.params import BidirectionalParams, Params
 from prnn_jax._layers.keywords import refuse_others_names
 from prnn_jax._ops.explain import explain
@@ -172,8 +172,8 @@ class Layer:
             )
             loop: Any = super()
             return loop.inner_loop(sequences, initial_state, mask, training=training)
-        states = list(map(jnp.asarray, keras.tree.flatten(initial_state)))
         x, cell = self._floats(sequences), self.cell
+        states = [in_dtype(s, x.dtype) for s in keras.tree.flatten(initial_state)]
         masks = self._masks(mask, x)
         if training and cell.dropout:
             x = x * jnp.expand_dims(cell.get_dropout_mask(x[:, 0, :]), 1)

@@ -61,9 +61,9 @@ class LinearLayer(OwnLayer):
         sizes = "input_size", "units"
         return Spec.of(self, sizes, input_size, own=own, reverse=self.go_backwards)
 
-    def wide(self) -> tuple[str, ...]:
+    def float32_weights(self) -> tuple[str, ...]:
         """Weights that stay float32 where the layer computes in 16 bits."""
-        return self.linear.wide
+        return self.linear.float32_params
 
     def weights_of(self, input_size: int) -> dict[str, Weight]:
         """The layer's weights by name."""

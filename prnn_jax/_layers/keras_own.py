@@ -42,19 +42,20 @@ class _Cell(keras.layers.Layer):
         self.units, self.output_size = units, units
         self.state_size = [units] * states
         self.names: tuple[str, ...] = ()
-        self.wide: tuple[str, ...] = ()
+        self.float32_weights: tuple[str, ...] = ()
 
     def call(self, inputs: Any, states: Any) -> Any:
         """No step is taken alone: the layer takes all of them."""
         return inputs, states
 
     def arrays(self, dtype: Any = None) -> dict[str, Array]:
-        """The weights by name; in a dtype, but wider ones where they may be."""
+        """The weights by name; in a dtype, but those that may be float32 beside it."""
         given = {name: jnp.asarray(getattr(self, name)) for name in self.names}
         if dtype is None:
             return given
+        float32 = self.float32_weights
         return {
-            name: in_dtype(array, dtype) if name in self.wide else array.astype(dtype)
+            name: in_dtype(array, dtype) if name in float32 else array.astype(dtype)
             for name, array in given.items()
         }
 
@@ -105,7 +106,7 @@ class OwnLayer(keras.layers.RNN):
         """How many states there are."""
         return 1
 
-    def wide(self) -> tuple[str, ...]:
+    def float32_weights(self) -> tuple[str, ...]:
         """Weights that stay float32 where the layer computes in 16 bits."""
         return ()
 
@@ -131,7 +132,7 @@ class OwnLayer(keras.layers.RNN):
     def build(self, sequences_shape: Any, initial_state_shape: Any = None) -> None:
         """Makes the weights, of sequences `[batch, time, features]`."""
         cell: Any = self.cell
-        cell.wide = self.wide()
+        cell.float32_weights = self.float32_weights()
         input_size = sequences_shape[-1]
         shapes = self.state_shapes(input_size)
         self.state_size = cell.state_size = [_flat(shape) for shape in shapes]
@@ -141,12 +142,10 @@ class OwnLayer(keras.layers.RNN):
             if weight.role:
                 own = {kind: getattr(self, f"{weight.role}_{kind}") for kind in _KINDS}
                 begins = own.pop("initializer") or begins
+            if name in cell.float32_weights:
+                own["autocast"] = False
             made = cell.add_weight(
-                shape=weight.shape,
-                name=name,
-                initializer=begins,
-                autocast=name not in cell.wide,
-                **own,
+                shape=weight.shape, name=name, initializer=begins, **own
             )
             setattr(cell, name, made)
             cell.names += (name,)

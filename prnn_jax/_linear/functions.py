@@ -15,7 +15,7 @@ from prnn_jax._call.options import (
     Resets,
 )
 from prnn_jax._cells.activations import GivenActivation, applied
-from prnn_jax._given.checks import check
+from prnn_jax._given.checks import check, float32_at_least
 from prnn_jax._given.params import Params, described
 from prnn_jax._linear.run import for_factors, gates_of, input_of, linear, projected
 from prnn_jax._linear.ways import in_directions, in_fewer_steps
@@ -94,7 +94,8 @@ def indrnn(
     Args:
       x: `[*batch, time, input]`.
       params: `Params(w_ih, w_hh, b_ih, b_hh)` with `w_ih [input, hidden]`, biases
-        `[hidden]` or None, and u, `[hidden]`, as w_hh.
+        `[hidden]` or None, and u, `[hidden]`, as w_hh: in float32 also beside 16 bits,
+        as Flax' and Keras' layers leave it; then the recurrence is in float32.
       h_0: `[*batch, hidden]`; zeros if not given.
       activation: f, a name or an `Activation`, as of `rnn`.
       precision: of the product with w_ih, as in `jax.lax.dot`.
@@ -125,7 +126,10 @@ def indrnn(
         def run(x: Any, options: dict, _) -> tuple[Array, Array]:
             x, _ = input_of(op, x, options)
             a_x = projected(op, x, own, "hidden", u.shape[0], precision)
-            return linear(op, u, a_x, h_0, f=f, of_a="w_hh", of_b="x", **options)
+            if u.dtype == float32_at_least(x.dtype):
+                (a_x,) = for_factors(a_x)
+            names = {"of_a": "w_hh", "of_b": "x", "dtype": x.dtype}
+            return linear(op, u, a_x, h_0, f=f, **names, **options)
 
         return in_fewer_steps(op, run, x, h_0, options)
 

@@ -43,7 +43,7 @@ def lru(
       w_ih: B, `[input, 2*state]`: the columns of its real part, then of its imaginary.
       w_out: C, `[2*state, hidden]`: the rows of its real part, then of its imaginary.
       nu_log: `[state]`. This, theta_log and gamma_log in float32 also beside 16 bits,
-        of which λ would be another number; layers leave them so.
+        of which λ would be another number; Flax' and Keras' layers leave them so.
       theta_log: `[state]`.
       gamma_log: `[state]`; None for :math:`\log \sqrt{1 - |λ|^2}`, with which the paper
         begins.
@@ -74,7 +74,7 @@ def lru(
 
 
 #: Of 16 bits a phase would be another one, the more so the longer ago it began.
-_WIDE = "nu_log", "theta_log", "gamma_log"
+_OF_LAMBDA = "nu_log", "theta_log", "gamma_log"
 
 
 def _layer(
@@ -132,11 +132,11 @@ def _checked(op: str, x: Array, weights: dict) -> dict[str, Any]:
         for name, w in weights.items()
     }
     arrays = {name: w for name, w in out.items() if w is not None}
-    wide = {name: arrays[name] for name in _WIDE if name in arrays}
+    of_lambda = {name: arrays[name] for name in _OF_LAMBDA if name in arrays}
     checks.same_dtype(
-        op, {"x": x, **{n: w for n, w in arrays.items() if n not in wide}}
+        op, {"x": x, **{n: w for n, w in arrays.items() if n not in of_lambda}}
     )
-    checks.same_dtype_or_float32(op, ("x", x), wide)
+    checks.same_dtype_or_float32(op, ("x", x), of_lambda)
     (*_, state), (*_, hidden) = _shape(arrays["nu_log"]), _shape(arrays["w_out"])
     sizes = {
         "nu_log": ("state",),

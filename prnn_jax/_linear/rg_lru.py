@@ -68,7 +68,7 @@ def rg_lru(
         hidden = heads size, the columns of r in each before those of i.
       b_gates: `[2*hidden]`, or None for zero.
       decay: Λ, `[hidden]`; what RecurrentGemma's code keeps is -Λ. In float32 also
-        beside 16 bits; layers leave it so.
+        beside 16 bits; Flax' and Keras' layers leave it so.
       h_0: `[*batch, hidden]`; zeros if not given.
       c: how much r may speed the decay up.
       scale_first: whether the root scales the input of a sequence's first step, too, as

@@ -77,8 +77,8 @@ class LinearCell:
       takes: the function's arguments that not all functions have.
       arguments: of a layer, these.
       state_shapes: of a layer, shapes of the states without batch axes.
-      wide: parameters that the steps' factors are made of: in float32, they may stay so
-        beside 16 bits, and layers leave them so.
+      float32_params: what the steps' factors are made of: given in float32, they may
+        stay so beside 16 bits, and Flax' and Keras' layers leave them so.
       in_params: whether the function takes its parameters as `Params`.
       has_zoneout: whether it has.
     """
@@ -99,7 +99,7 @@ class LinearCell:
     state_shapes: Callable[[Sized], tuple[tuple[int, ...], ...]] = lambda s: (
         (s.hidden_size,),
     )
-    wide: tuple[str, ...] = ()
+    float32_params: tuple[str, ...] = ()
     in_params: bool = False
     has_zoneout: bool = False
 
@@ -299,7 +299,7 @@ CELLS: dict[LinearCellName, LinearCell] = {
         initial.of_rg_lru,
         {"c": 8.0, "heads": None, "scale_first": True},
         names=("w_gates", "b_gates", "decay"),
-        wide=("decay",),
+        float32_params=("decay",),
         axes=lambda own: 2 if own["heads"] is None else 3,
         unheaded="decay",
         takes=("c", "scale_first"),
@@ -312,7 +312,7 @@ CELLS: dict[LinearCellName, LinearCell] = {
         initial.of_lru,
         {"state_size": None, "r_min": 0.0, "r_max": 1.0, "max_phase": 2 * math.pi},
         names=("w_ih", "w_out", "nu_log", "theta_log", "gamma_log", "skip"),
-        wide=("nu_log", "theta_log", "gamma_log"),
+        float32_params=("nu_log", "theta_log", "gamma_log"),
         output="w_out",
         takes=(),
         arguments=lambda s: {},
@@ -325,6 +325,7 @@ CELLS: dict[LinearCellName, LinearCell] = {
         initial.of_indrnn,
         {"activation": "relu", "steps": None},
         names=("w_ih", "b_ih", "w_hh"),
+        float32_params=("w_hh",),
         in_params=True,
     ),
 }

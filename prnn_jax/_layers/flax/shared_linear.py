@@ -43,9 +43,13 @@ class Options(Spec):
         return params
 
     def in_dtypes(self, params: Any, given: Any, dtype: Any) -> Any:
-        """Those given, in one dtype; what factors are made of as `LinearCell.wide`."""
-        there = [name for name in self.cell.wide if given.get(name) is not None]
-        return {**params, **{name: in_dtype(given[name], dtype) for name in there}}
+        """Those given, in one dtype, but for the cell's `float32_params`."""
+        arrays = self.cell.arrays(self.name, given)
+        there = [name for name in self.cell.float32_params if arrays[name] is not None]
+        own = {name: in_dtype(arrays[name], dtype) for name in there}
+        if "params" in params:  # as the cell's function takes them
+            return {**params, "params": params["params"]._replace(**own)}
+        return {**params, **own}
 
     def batch(self, inputs: Any, in_features: int | None = None) -> tuple[int, ...]:
         """Sizes of the batch axes of inputs, checked."""
