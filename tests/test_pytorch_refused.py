@@ -1,8 +1,5 @@
 """What of PyTorch is not imported: messages say what it is, and what to do."""
 
-import pickle
-import zipfile
-
 import numpy as np
 import pytest
 from libraries import library
@@ -162,31 +159,6 @@ def test_an_archive_of_torch_package(tmp_path):
         exporter.save_pickle("model", "arrays.pkl", {"a": 1})
     with pytest.raises(ValueError, match=r"torch\.package\.PackageImporter\(path\)"):
         import_pytorch(path)
-
-
-def test_a_model_of_stable_baselines(tmp_path):
-    policy = nn.ModuleDict({"lstm_actor": nn.LSTM(IN, HIDDEN)})
-    torch.save(policy.state_dict(), tmp_path / "policy")
-    with zipfile.ZipFile(path := tmp_path / "model.zip", "w") as file:
-        file.writestr("data", "{}")
-        file.write(tmp_path / "policy", "policy.pth")
-    with pytest.raises(ValueError, match=r"model of Stable-Baselines3; .*policy\.pth"):
-        import_pytorch(path)
-    inside = zipfile.ZipFile(path).extract("policy.pth", tmp_path)
-    assert import_pytorch(inside).name == "lstm_actor"
-
-
-def test_a_pickle_of_arrays(tmp_path):
-    arrays = {k: np.array(v) for k, v in nn.LSTM(IN, HIDDEN).state_dict().items()}
-    (path := tmp_path / "a.pkl").write_bytes(pickle.dumps(arrays))
-    with pytest.raises(ValueError, match=r"trust, pass pickle\.load\(open\(path, "):
-        import_pytorch(path)
-    assert import_pytorch(pickle.loads(path.read_bytes())).cell == "lstm"
-    for new in (True, False):
-        options = {"_use_new_zipfile_serialization": new}
-        torch.save(nn.LSTM(IN, HIDDEN), path, **options)  # a module, and no state_dict
-        with pytest.raises(ValueError, match=r"trust, pass torch\.load\(path, map_l"):
-            import_pytorch(path)
 
 
 # ---- other networks ------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Files of PyTorch's arrays and TorchScript, alone or in a folder of shards."""
 
 import json
-import pickle
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -11,8 +10,14 @@ from typing import Any
 import numpy as np
 
 from prnn_jax._given.checks import check
+from prnn_jax.convert import _torch_archives
 from prnn_jax.convert._safetensors import read_safetensors
-from prnn_jax.convert._torch_pickles import DAMAGED, arrays_alone
+from prnn_jax.convert._torch_pickles import (
+    DAMAGED,
+    OLD_TORCH,
+    arrays_alone,
+    numpy_arrays,
+)
 
 _INDEX = ".index.json"
 #: What a folder, as of Hugging Face, has its weights in: the first that is there.
@@ -21,8 +26,6 @@ _IN_FOLDER = tuple(
     for name in ("model.safetensors", "pytorch_model.bin")
     for index in ("", _INDEX)
 )
-#: How old files of torch.save begin, which are pickles of several objects.
-_OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
 #: How files of others begin, and what imports these.
 _OTHERS = {b"\x89HDF": "prnn_jax.convert.import_keras"}
 
@@ -48,38 +51,47 @@ def read(path: Path, op: str = "import_pytorch", *, is_copied: bool = False) -> 
             ) from error
     if path.suffix == ".safetensors":
         return read_safetensors(path, op)
+    path.open("rb").close()  # or an OSError, which below says that it is damaged
+    if not is_copied and (arrays := numpy_arrays(path)) is not None:
+        return arrays
     try:
-        import torch
+        import torch  # noqa: F401
     except ModuleNotFoundError as error:
         raise ImportError(f"{op}: {path} needs PyTorch: pip install torch.") from error
     check(
         path.suffix != ".pt2",
         f"{op}: {path} is a program of torch.export; pass torch.export.load(path).",
     )
-    path.open("rb").close()  # or an OSError, which below says that it is damaged
-    names = _names_in(path)
     check(
-        not any(name.endswith("/.data/extern_modules") for name in names),
+        not any(name.endswith("/.data/extern_modules") for name in _names_in(path)),
         f"{op}: {path} is an archive of torch.package; pass what "
         "torch.package.PackageImporter(path).load_pickle(package, resource) gives.",
     )
-    check(
-        "policy.pth" not in names,
-        f"{op}: {path} is a model of Stable-Baselines3; pass the state_dict in it, "
-        'zipfile.ZipFile(path).extract("policy.pth").',
-    )
     try:
-        if any(name.endswith("/constants.pkl") for name in names):
-            return torch.jit.load(path, map_location="cpu")
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except (*DAMAGED, zipfile.BadZipFile, OSError) as error:
-        arrays = None if is_copied else arrays_alone(path)
-        if arrays is not None:
-            return arrays
+        inside = _torch_archives.weights_in(path)
+        if inside is None:
+            return _loaded(path, is_copied)
+        with _torch_archives.unpacked(path, inside) as file:
+            return _loaded(file, is_copied)
+    except (*DAMAGED, *_torch_archives.DAMAGED) as error:
         raise ValueError(
             f"{op}: {path} must be a state_dict of torch.save, or a file of "
             f"torch.jit.save or safetensors. {_remedy(path, error)}"
         ) from error
+
+
+def _loaded(path: Path, is_copied: bool) -> Any:
+    import torch
+
+    try:
+        if any(name.endswith("/constants.pkl") for name in _names_in(path)):
+            return torch.jit.load(path, map_location="cpu")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (*DAMAGED, zipfile.BadZipFile, OSError):
+        arrays = None if is_copied else arrays_alone(path)
+        if arrays is None:
+            raise
+        return arrays
 
 
 def _remedy(path: Path, error: Exception) -> str:
@@ -87,7 +99,7 @@ def _remedy(path: Path, error: Exception) -> str:
     start = b""
     if path.is_file():
         with path.open("rb") as file:
-            start = file.read(len(_OLD_TORCH))
+            start = file.read(len(OLD_TORCH))
     other = next((name for s, name in _OTHERS.items() if start.startswith(s)), "")
     if path.suffix in (".onnx", ".keras"):
         other = f"prnn_jax.convert.import_{path.suffix[1:]}"
@@ -96,7 +108,7 @@ def _remedy(path: Path, error: Exception) -> str:
     if start and not start.startswith((b"PK", b"\x80")):
         return f"This one begins with {start[:8]!r}, as none of these does."
     loader = 'torch.load(path, map_location="cpu", weights_only=False)'
-    if start.startswith(b"\x80") and start != _OLD_TORCH:
+    if start.startswith(b"\x80") and start != OLD_TORCH:
         loader = 'pickle.load(open(path, "rb"))'
     return (
         "Of one that has more in it, and that you trust, pass "

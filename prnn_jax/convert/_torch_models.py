@@ -11,6 +11,7 @@ from prnn_jax._cells.table import CellName
 from prnn_jax._given.checks import check
 from prnn_jax.convert import _arrays
 from prnn_jax.convert._imported import Imported, check_dtype, joined
+from prnn_jax.convert._paddle import as_pytorch
 from prnn_jax.convert._pytorch import layers_of
 from prnn_jax.convert._torch_files import read
 from prnn_jax.convert._torch_graphs import told_by
@@ -76,12 +77,13 @@ def import_pytorch(
         TorchScript, of a state_dict, of safetensors (which needs the package of this
         name), or of NumPy's arrays (`.npz`), of a folder with a `model.safetensors` or
         `pytorch_model.bin`, or of the index of a checkpoint in several files
-        (`model.safetensors.index.json`). What a checkpoint has besides arrays, as
-        hyper-parameters of Lightning's, is left out: no code of its packages is run, or
-        needed. In any of them an LSTM, GRU or RNN, or a cell of one of these, which
-        becomes a network of one layer. Arrays that others have renamed are taken as
-        PyTorch's where they are called `w_ih`, `w_hh`, `b_ih`, `b_hh` after the
-        network's name, as in "enc_w_ih".
+        (`model.safetensors.index.json`), of a `.nemo` file or an agent of
+        Stable-Baselines3, or of a pickle of NumPy's arrays, as `paddle.save` makes of a
+        state_dict. What a checkpoint has besides arrays, as hyper-parameters of
+        Lightning's, is left out: no code of its packages is run, or needed. In any of
+        them an LSTM, GRU or RNN, or a cell of one of these, which becomes a network of
+        one layer. Arrays that others have renamed are taken as PyTorch's where they are
+        called `w_ih`, `w_hh`, `b_ih`, `b_hh` after the name, as in "enc_w_ih".
       name: which one, where there are several: the module's, such as "encoder.lstm". A
         sequence of names: the layers of a network.
       nonlinearity: of an RNN, where there is no module or program that says it.
@@ -124,7 +126,7 @@ def network_in(
         f"{OP}: model must be a torch.nn.Module, TorchScript, a state_dict, or a path "
         f"to one of these, got {type(model).__name__}.",
     )
-    arrays = _arrays.flat(model, ".")
+    arrays = dict(as_pytorch(_arrays.flat(model, ".")))
     given = nonlinearity, is_known, told
     return joined(OP, [_of_arrays(arrays, one, *given) for one in names])
 

@@ -18,6 +18,8 @@ import numpy as np
 from prnn_jax.convert._arrays import flat
 from prnn_jax.convert._torch_weights import keys_of, slstm_paths
 
+#: How old files of torch.save begin, which are pickles of several objects.
+OLD_TORCH = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)
 #: What readers raise of files that are damaged, or of another kind.
 DAMAGED = (
     *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
@@ -38,6 +40,7 @@ _OF_ARRAYS = {
     "numpy.core.multiarray._reconstruct",
     "numpy._core.multiarray._reconstruct",
 }
+_OF_BUFFERS = {"numpy.core.numeric._frombuffer", "numpy._core.numeric._frombuffer"}
 #: The key of an array of a network, or of a part of one.
 _OF_NETWORK = re.compile(r"(^|[._])(weight|bias|w|b)_(ih|hh|hr)|slstm_cell")
 
@@ -88,8 +91,22 @@ class _Array(np.ndarray):
             super().__setstate__(state)
 
 
+def _of_buffer(
+    buffer: Any, dtype: Any, shape: Any, order: str, axes: Any = None
+) -> np.ndarray | None:
+    """NumPy's way to make an array of pickle's protocol 5; None of one of objects."""
+    if dtype.kind not in "biufc" or not isinstance(buffer, (bytes, bytearray)):
+        return None
+    array = np.frombuffer(buffer, dtype).reshape(
+        shape, order="F" if order == "F" else "C"
+    )
+    return array if axes is None else array.transpose(axes)
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" in _OF_BUFFERS:
+            return _Function(_of_buffer)
         if f"{module}.{name}" not in _OF_ARRAYS:
             return _LeftOut
         found = super().find_class(module, name)
@@ -117,6 +134,23 @@ def arrays_alone(path: Path) -> Mapping[str, Any] | None:
         loaded = torch.load(path, map_location="cpu", **options)
     except (*DAMAGED, zipfile.BadZipFile, OSError):
         return None
+    return _if_whole(loaded)
+
+
+def numpy_arrays(path: Path) -> Mapping[str, Any] | None:
+    """The same of a pickle of NumPy's arrays, as `paddle.save` makes."""
+    with path.open("rb") as file:
+        start = file.read(len(OLD_TORCH))
+        if start == OLD_TORCH or not start.startswith(b"\x80"):
+            return None
+        file.seek(0)
+        try:
+            return _if_whole(_load(file))
+        except (*DAMAGED, OSError):
+            return None
+
+
+def _if_whole(loaded: Any) -> Mapping[str, Any] | None:
     if not isinstance(loaded, Mapping):
         return None
     arrays = flat(loaded, ".")

@@ -3,6 +3,7 @@
 import copy
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import numpy as np
 from prnn_jax._given.checks import check
 from prnn_jax.convert._arrays import flat
 from prnn_jax.convert._imported import Imported, joined
+from prnn_jax.convert._paddle import as_paddle, as_pytorch
 from prnn_jax.convert._pytorch import to_pytorch
 from prnn_jax.convert._safetensors import write_safetensors
+from prnn_jax.convert._torch_archives import repacked, weights_in
 from prnn_jax.convert._torch_files import file_in, read, shards
 from prnn_jax.convert._torch_models import network_in
 from prnn_jax.convert._torch_modules import is_traced
@@ -139,7 +142,13 @@ def _write(path: Path, to: Path, loaded: Any, arrays: Mapping[str, np.ndarray]) 
         return
     import torch
 
-    torch.save(made, to)
+    inside = weights_in(path)
+    if inside is None:
+        torch.save(made, to)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        torch.save(made, file := Path(folder, "weights"))
+        repacked(path, to, inside, file)
 
 
 def _updated(model: Any, net: Imported, names: Sequence[str]) -> Any:
@@ -247,18 +256,19 @@ def _new_arrays(
     """What changes by the keys of a state_dict, with points between those of parts."""
     state = getattr(model, "state_dict", None)
     tree = flat(state if isinstance(state, Mapping) else model, ".")
+    by_name = as_pytorch(tree)
     new: dict[str, np.ndarray] = {}
     shared = _Shared()
     for name, arrays, there in _new(model, net, names):
-        keys = kept_keys_of(tree, name)
+        keys = kept_keys_of(by_name, name)
         keys |= {f"{own}_l0": key for own, key in keys.items()}  # those of a cell
         for own, key in keys.items():
             if own in arrays:
-                shared.check(key, tree[key], arrays[own])
+                shared.check(key, by_name[key], arrays[own])
         for own, array in changed(arrays, there).items():
             _check_kept(own in keys, name, own)
             new[keys[own]] = array
-    return new
+    return as_paddle(_OP, new, tree)
 
 
 def _new_tensors(model: Mapping, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
