@@ -1,6 +1,7 @@
 """Recurrences without a product in 16 bits, whose state is float32."""
 
 import functools
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -185,6 +186,81 @@ def test_layers_leave_in_float32_what_factors_are_made_of(name, where):
     if name == "LRU":
         exact = of(lambda k: "float32")
         assert rms(y, exact) < 0.3 * rms(of(lambda k: "bfloat16"), exact)
+
+
+def made_in_bfloat16(where: str, name: str):
+    """A layer whose parameters are drawn in bfloat16, as a function, and these."""
+    if where == "linen":
+        library("flax")
+        import prnn_jax.linen
+
+        layer = getattr(prnn_jax.linen, name)(8, param_dtype=jnp.bfloat16)
+        variables = layer.init(jax.random.key(0), jnp.zeros((1, 3, 8), jnp.bfloat16))
+        return functools.partial(layer.apply, variables), variables["params"]
+    if where in ("nnx", "nnx stack"):
+        library("flax")
+        from flax import nnx
+
+        import prnn_jax.nnx as layers
+
+        options = {"param_dtype": jnp.bfloat16, "rngs": nnx.Rngs(0)}
+        make, first = functools.partial(layers.Stack, **options), lambda y: y
+    else:
+        library("equinox")
+        import prnn_jax.equinox as layers
+
+        options = {"dtype": jnp.bfloat16, "key": jax.random.key(0)}
+        make, first = functools.partial(layers.Stack, **options), lambda out: out[0]
+    if "stack" in where:
+        made = make(getattr(layers, name), 8, 8, 1)
+        params = made.params[0] if where == "equinox stack" else made.layers[0].params
+    else:
+        made = getattr(layers, name)(8, 8, **options)
+        params = made.params
+    return lambda x: first(made(x)), params
+
+
+@pytest.mark.parametrize(
+    "where", ["nnx", "nnx stack", "linen", "equinox", "equinox stack"]
+)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_made_in_bfloat16_draw_in_float32_what_factors_are_made_of(name, where):
+    """And compute in bfloat16, as without these."""
+    call, params = made_in_bfloat16(where, name)
+    cell = table.CELLS[LAYERS[name]]
+    arrays = {k: v for k, v in cell.arrays(name, params).items() if v is not None}
+    assert {k for k, v in arrays.items() if v.dtype == jnp.float32} == {
+        *cell.float32_params
+    }
+    assert {v.dtype.name for v in arrays.values()} == {"float32", "bfloat16"}
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 30, 8)), jnp.bfloat16)
+    expected, _ = cell.function(x, **cell.bind(arrays))
+    y = call(x)
+    assert y.dtype == jnp.bfloat16
+    assert_bitwise_equal(np.asarray(y), np.asarray(expected))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_parameters_begin_in_float32_where_factors_are_made_of_them(name):
+    cell = table.CELLS[LAYERS[name]]
+    key = jax.random.key(3)
+    given = prnn_jax.init(LAYERS[name], key, 8, 8, dtype=jnp.bfloat16)
+    exact = prnn_jax.init(LAYERS[name], key, 8, 8)
+    arrays = cell.arrays(name, given)
+    for own, array in cell.arrays(name, exact).items():
+        if own in cell.float32_params:
+            assert_bitwise_equal(np.asarray(arrays[own]), np.asarray(array))
+        elif array is not None:
+            assert arrays[own].dtype == jnp.bfloat16
+    for library_name in ("nnx", "equinox"):
+        library({"nnx": "flax"}.get(library_name, library_name))
+        layers = importlib.import_module(f"prnn_jax.{library_name}")
+        layer = getattr(layers, name).from_params(given)
+        y = layer(x := jnp.ones((1, 20, 8), jnp.bfloat16))
+        y = y if library_name == "nnx" else y[0]
+        assert y.dtype == jnp.bfloat16
+        expected, _ = cell.function(x, **cell.bind(arrays))
+        assert_bitwise_equal(np.asarray(y), np.asarray(expected))
 
 
 def test_an_indrnn_in_bfloat16_remembers_with_its_own_numbers_in_float32():

@@ -281,17 +281,14 @@ class Given(NamedTuple):
       input_size: of x.
       hidden_size: of y.
       options: of the layer that the parameters tell.
+      dtype: of the parameters, but those that may be float32 beside it.
     """
 
     arrays: dict[str, Any]
     input_size: int
     hidden_size: int
     options: dict[str, Any]
-
-    @property
-    def dtype(self) -> Any:
-        """Of the parameters."""
-        return jnp.result_type(*[a for a in self.arrays.values() if a is not None])
+    dtype: Any
 
     @classmethod
     def of(cls, op: str, cell: LinearCell, params: Any, options: Mapping) -> Self:
@@ -333,7 +330,12 @@ class Given(NamedTuple):
             hidden = (jnp.shape(arrays[cell.output]) or (0,))[-1]
         if cell.unheaded:
             hidden = takes
-        return cls(arrays, takes, hidden, told)
+        of_dtype = [
+            array
+            for name, array in arrays.items()
+            if array is not None and name not in cell.float32_params
+        ]
+        return cls(arrays, takes, hidden, told, jnp.result_type(*of_dtype))
 
 
 def alike(op: str, cell: LinearCell, layers: Sequence[Any]) -> dict[str, Any]:

@@ -178,7 +178,7 @@ class LinearCell:
 
         Args:
           layer: its sizes and own options.
-          dtype: of the parameters.
+          dtype: of the parameters; in 16 bits the `float32_params` are float32.
           use_bias: whether there are biases.
           bidirectional: whether there are two directions, drawn apart.
           kernel_init: in place of the cell's own, of what multiplies x.
@@ -192,7 +192,9 @@ class LinearCell:
             given = {"kernel": kernel_init, "bias": bias_init}.get(role)
             if role == "kernel" and given and layer.own.get("heads") is not None:
                 given = initial.of_each_head(given)
-            draw = functools.partial(_drawn, given or init, shape, dtype)
+            is_wide = name in self.float32_params
+            of_array = checks.float32_at_least(dtype) if is_wide else dtype
+            draw = functools.partial(_drawn, given or init, shape, of_array)
             out[name] = functools.partial(_of_both, draw) if bidirectional else draw
         return out
 

@@ -117,7 +117,8 @@ def init(
       heads: into how many independent recurrences the state is divided; a divisor of
         hidden_size and proj_size. Of the RG-LRU, the blocks of its gates.
       bidirectional: two directions, drawn apart.
-      dtype: of the arrays.
+      dtype: of the arrays; in 16 bits what factors are made of (Λ of the RG-LRU, of the
+        LRU all but its matrices, u of the IndRNN) is float32.
       **own: of cells without a product: the QRNN's pooling and width, what the bias of
         the SRU's highway begins with, highway_bias, the RG-LRU's c, and the steps that
         the IndRNN's sequences have, or None.

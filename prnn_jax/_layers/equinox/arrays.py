@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import Array
 
@@ -20,12 +19,6 @@ def check_sequence(name: str, xs: Array, input_size: int, *, time_major: bool) -
         f"{name}: xs must be [{axes}, input_size] with input_size={input_size}, got "
         f"{list(shape)}.",
     )
-
-
-def promoted(arrays: Any) -> Any:
-    """All arrays of a tree in the dtype to which JAX promotes them."""
-    dtype = jnp.result_type(*jax.tree.leaves(arrays))
-    return jax.tree.map(lambda a: jnp.asarray(a, dtype), arrays)
 
 
 def batch_axes(sizes: tuple[Any, ...]) -> tuple[Any, ...]:

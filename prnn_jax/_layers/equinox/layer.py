@@ -39,7 +39,8 @@ from prnn_jax._layers.arrays import (
     layer_arrays,
     own_numbers,
 )
-from prnn_jax._layers.equinox.arrays import batch_axes, check_sequence, promoted
+from prnn_jax._layers.dtypes import promoted
+from prnn_jax._layers.equinox.arrays import batch_axes, check_sequence
 from prnn_jax._layers.equinox.training import Training
 from prnn_jax._layers.keywords import in_its_own_name
 from prnn_jax.convert import Imported, _layouts
@@ -368,6 +369,10 @@ class Layer(eqx.Module):
         """The layer's options that parameters tell."""
         names = "bidirectional", "heads", "proj_size"
         return {name: getattr(self, name) for name in names}
+
+    def _float32_params(self) -> tuple[str, ...]:
+        """Which parameters may stay float32 beside 16 bits."""
+        return ()
 
     def _for_stack(self) -> dict[str, Any]:
         """Arguments of `prnn_jax.stack` that each layer has."""

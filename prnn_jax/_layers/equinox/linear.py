@@ -24,6 +24,7 @@ class MinGRU(LinearLayer):
       hidden_size: size of the state.
       use_bias: whether there are biases.
       dtype: of the parameters; by default float32, or float64 in JAX's 64-bit mode.
+        In 16 bits what factors are made of is float32.
       reverse: run from the last step to the first; ys stays in the order of xs.
       bidirectional: run both ways.
       merge: of a bidirectional layer's outputs: "concat" (forward first) or "sum".

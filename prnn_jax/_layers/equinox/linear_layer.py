@@ -17,7 +17,8 @@ from prnn_jax._call.options import (
 )
 from prnn_jax._engine.linear_plan import LinearCellName
 from prnn_jax._given import checks, statics
-from prnn_jax._layers.equinox.arrays import batch_axes, check_sequence, promoted
+from prnn_jax._layers.dtypes import promoted
+from prnn_jax._layers.equinox.arrays import batch_axes, check_sequence
 from prnn_jax._layers.equinox.options import ControlOptions, LinearOptions
 from prnn_jax._layers.equinox.training import Training
 from prnn_jax._layers.keywords import in_its_own_name
@@ -138,7 +139,7 @@ class LinearLayer(eqx.Module):
         Returns:
           ys `[*batch, time, hidden_size]` (twice as wide if bidirectional and merged by
           "concat"), and the last state. With arrays of several dtypes, both are in that
-          to which JAX promotes them.
+          to which JAX promotes them, but for what may be float32 beside 16 bits.
 
         Raises:
           ValueError: shapes, dtypes or options do not fit; says what was expected.
@@ -146,7 +147,8 @@ class LinearLayer(eqx.Module):
         spec = self._spec()
         time_major = statics.flag(spec.name, "time_major", time_major)
         check_sequence(spec.name, xs, self.input_size, time_major=time_major)
-        arrays = promoted((xs, self._arrays(), state, reset_to))
+        given = xs, self._arrays(), state, reset_to
+        arrays = promoted(given, apart=self._float32_params())
         xs, params, state, reset_to = arrays
         if self.training is not None:
             key = self.training.key(spec.name, key, inference)
@@ -185,6 +187,10 @@ class LinearLayer(eqx.Module):
     def _told(self) -> dict[str, Any]:
         """The layer's options that parameters tell."""
         return self._spec().told
+
+    def _float32_params(self) -> tuple[str, ...]:
+        """Which parameters may stay float32 beside 16 bits."""
+        return self._cell.float32_params
 
     def _for_stack(self) -> dict[str, Any]:
         """Arguments of `prnn_jax.stack` that each layer has."""

@@ -19,7 +19,8 @@ from prnn_jax._given import statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
 from prnn_jax._layers import imported
-from prnn_jax._layers.equinox.arrays import check_sequence, promoted
+from prnn_jax._layers.dtypes import promoted
+from prnn_jax._layers.equinox.arrays import check_sequence
 from prnn_jax._layers.equinox.defined import layer_of
 from prnn_jax._layers.equinox.layer import Layer
 from prnn_jax._layers.equinox.linear_layer import LinearLayer
@@ -271,7 +272,8 @@ class Stack(eqx.Module):
         first = self.first
         time_major = statics.flag("Stack", "time_major", time_major)
         check_sequence("Stack", xs, first.input_size, time_major=time_major)
-        arrays = promoted((xs, self.layers, state, reset_to))
+        given = xs, self.layers, state, reset_to
+        arrays = promoted(given, apart=first._float32_params())
         xs, layers, state, reset_to = arrays
         noise: dict[str, Any] = {}
         if self.training is not None:

@@ -196,7 +196,7 @@ class MinGRU(LinearLayer):
         inputs; by default, as in Flax, in that of processing.
       deterministic: no random zoneout, which the QRNN may have.
       dtype: of the computation; by default that of inputs and params together.
-      param_dtype: of the parameters.
+      param_dtype: of the parameters; in 16 bits what factors are made of is float32.
       precision: of matrix products, as in `jax.lax.dot`.
       implementation: "native", "scan" or None, as in `prnn_jax.linear_recurrence`.
       activation: of the candidate, as of the function.

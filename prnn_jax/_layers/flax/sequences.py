@@ -48,12 +48,3 @@ def check_seq_lengths(name: str, lengths: Any, x: Any, *, time_major: bool) -> N
     if lengths is not None:
         time, *batch = x.shape[:-1] if time_major else (x.shape[-2], *x.shape[:-2])
         check_lengths(name, lengths, tuple(batch), time, "seq_lengths")
-
-
-def promoted(arrays: tuple, dtype: Any) -> tuple:
-    """Arrays in one floating dtype, by default that to which JAX promotes them all."""
-    if dtype is None:
-        dtype = jnp.result_type(*[x for x in arrays if x is not None])
-        if not jnp.issubdtype(dtype, jnp.inexact):
-            dtype = jnp.promote_types(jnp.float32, dtype)
-    return tuple(None if x is None else jnp.asarray(x, dtype) for x in arrays)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import jax
 import jax.numpy as jnp
@@ -29,13 +29,13 @@ from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params, typed
 from prnn_jax._layers.arrays import checked_proj_size
+from prnn_jax._layers.dtypes import promoted
 from prnn_jax._layers.flax.carry import Carry, Form, one_step
 from prnn_jax._layers.flax.kinds import Kind
 from prnn_jax._layers.flax.sequences import (
     batch_of,
     check_seq_lengths,
     in_order_of_processing,
-    promoted,
 )
 
 Initializer = jax.nn.initializers.Initializer
@@ -65,6 +65,7 @@ class Options:
     not fit is a ValueError when they are made.
     """
 
+    float32_params: ClassVar[tuple[str, ...]] = ()  # none may stay so beside 16 bits
     name: str
     kind: Kind
     features: int
@@ -254,10 +255,6 @@ class Options:
         """The same by the type that says what `lead` is."""
         heads = self.heads is not None
         return typed(params, bidirectional=self.bidirectional, heads=heads)
-
-    def in_dtypes(self, params: Params, given: Any, dtype: Any) -> Params:
-        """Those given, all in one dtype."""
-        return params
 
     # ---- carries ---------------------------------------------------------------------
 

@@ -11,12 +11,12 @@ from jax.typing import ArrayLike
 
 from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._given.checks import check, in_dtype
+from prnn_jax._layers.dtypes import promoted
 from prnn_jax._layers.flax.carry import Carry, one_step
 from prnn_jax._layers.flax.sequences import (
     batch_of,
     check_seq_lengths,
     in_order_of_processing,
-    promoted,
 )
 from prnn_jax._layers.linear import Spec
 
@@ -42,14 +42,10 @@ class Options(Spec):
         """Parameters need no type to say what a leading axis is."""
         return params
 
-    def in_dtypes(self, params: Any, given: Any, dtype: Any) -> Any:
-        """Those given, in one dtype, but for the cell's `float32_params`."""
-        arrays = self.cell.arrays(self.name, given)
-        there = [name for name in self.cell.float32_params if arrays[name] is not None]
-        own = {name: in_dtype(arrays[name], dtype) for name in there}
-        if "params" in params:  # as the cell's function takes them
-            return {**params, "params": params["params"]._replace(**own)}
-        return {**params, **own}
+    @property
+    def float32_params(self) -> tuple[str, ...]:
+        """Which parameters may stay float32 beside 16 bits."""
+        return self.cell.float32_params
 
     def batch(self, inputs: Any, in_features: int | None = None) -> tuple[int, ...]:
         """Sizes of the batch axes of inputs, checked."""
@@ -116,7 +112,8 @@ class Options(Spec):
           reset_carry: see there.
         """
         name, batch = self.name, self.batch(inputs)
-        x, *of_layer = promoted((inputs, *arrays.values()), self.dtype)
+        given = inputs, dict(arrays)
+        x, arrays = promoted(given, self.dtype, apart=self.float32_params)
         check_seq_lengths(name, seq_lengths, x, time_major=self.time_major)
         check(
             reset_carry is None or resets is not None,
@@ -125,7 +122,7 @@ class Options(Spec):
         )
         y, state = self.run(
             x,
-            self.in_dtypes(dict(zip(arrays, of_layer, strict=True)), arrays, x.dtype),
+            arrays,
             key,
             state_0=self.state_of(
                 f"{name}: initial_carry", initial_carry, batch, x.dtype

@@ -13,8 +13,9 @@ from prnn_jax._call.options import Lengths, Resets
 from prnn_jax._cells.table import Defined
 from prnn_jax._given import checks, statics
 from prnn_jax._given.checks import check
+from prnn_jax._layers.dtypes import promoted
 from prnn_jax._layers.flax.carry import Carry, one_step
-from prnn_jax._layers.flax.sequences import check_seq_lengths, promoted
+from prnn_jax._layers.flax.sequences import check_seq_lengths
 from prnn_jax._layers.flax.shared import Options as WithProduct
 from prnn_jax._layers.flax.shared_linear import Options as WithoutProduct
 from prnn_jax._ops import layer_stack, stack_parts
@@ -120,13 +121,8 @@ def run(
     """
     batch = options.batch(inputs)
     sizes = widths(options, jnp.shape(inputs)[-1], len(layers))
-    leaves, structure = jax.tree.flatten((inputs, list(layers), list(norms)))
-    arrays = promoted(tuple(leaves), options.dtype)
-    x, in_one, norms = jax.tree.unflatten(structure, arrays)
-    layers = [
-        options.in_dtypes(params, given, x.dtype)
-        for params, given in zip(in_one, layers, strict=True)
-    ]
+    given = inputs, list(layers), list(norms)
+    x, layers, norms = promoted(given, options.dtype, apart=options.float32_params)
     check_seq_lengths("Stack", seq_lengths, x, time_major=options.time_major)
 
     def states_of(name: str, carries: Any) -> list | None:
