@@ -240,6 +240,43 @@ def test_layers_made_in_bfloat16_draw_in_float32_what_factors_are_made_of(name, 
     assert_bitwise_equal(np.asarray(y), np.asarray(expected))
 
 
+@pytest.mark.parametrize("policy", ["bfloat16", "mixed_bfloat16"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_keras_model_in_16_bits(name, policy, tmp_path):
+    """Both directions, saved and loaded."""
+    keras = library("keras")
+    import prnn_jax.keras
+
+    make = getattr(prnn_jax.keras, name)
+    options = {"return_sequences": True, "dtype": policy}
+    both = prnn_jax.keras.Bidirectional(make(8, **options), dtype=policy)
+    model = keras.Sequential([keras.Input((30, 8)), both])
+    cell = table.CELLS[LAYERS[name]]
+    usual = "float32" if policy == "mixed_bfloat16" else "bfloat16"
+    dtypes = {v.path.rsplit("/", 1)[-1]: v.dtype for v in model.weights}
+    assert {name for name, dtype in dtypes.items() if dtype != "float32"} == (
+        set() if usual == "float32" else dtypes.keys() - {*cell.float32_params}
+    )
+    x = np.random.default_rng(0).standard_normal((2, 30, 8)).astype(np.float32)
+    y = np.asarray(model(x))
+    assert y.dtype == jnp.bfloat16
+    arrays = {k: v for k, v in cell.arrays(name, both.params).items() if v is not None}
+    given = cell.bind(
+        {
+            k: v if k in cell.float32_params else v.astype(jnp.bfloat16)
+            for k, v in arrays.items()
+        }
+    )
+    x = jnp.asarray(x, jnp.bfloat16)
+    expected, _ = cell.function(x, **given, bidirectional=True)
+    assert_bitwise_equal(y, np.asarray(expected))
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert_bitwise_equal(np.asarray(again(x)), y)
+    for own, loaded in zip(model.weights, again.weights, strict=True):
+        assert own.dtype == loaded.dtype
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_parameters_begin_in_float32_where_factors_are_made_of_them(name):
     cell = table.CELLS[LAYERS[name]]

@@ -12,7 +12,7 @@ from jax import Array
 from prnn_jax._cells.activations import Activation
 from prnn_jax._engine.plan import Plan
 from prnn_jax._given import statics
-from prnn_jax._given.checks import check, in_dtype
+from prnn_jax._given.checks import check, float32_at_least, in_dtype
 from prnn_jax._layers.keras import (
     ACTIVATIONS,
     check_backend,
@@ -143,7 +143,8 @@ class OwnLayer(keras.layers.RNN):
                 own = {kind: getattr(self, f"{weight.role}_{kind}") for kind in _KINDS}
                 begins = own.pop("initializer") or begins
             if name in cell.float32_weights:
-                own["autocast"] = False
+                wide = float32_at_least(jnp.dtype(cell.variable_dtype))
+                own |= {"autocast": False, "dtype": wide.name}
             made = cell.add_weight(
                 shape=weight.shape, name=name, initializer=begins, **own
             )
