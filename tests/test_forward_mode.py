@@ -29,6 +29,8 @@ OF_COTANGENTS = {
     "jacfwd": lambda back, dy: jax.jacfwd(back)(dy),
     "jit of jacfwd": lambda back, dy: jax.jit(jax.jacfwd(back))(dy),
     "jit inside": lambda back, dy: jax.jvp(jax.jit(back), (dy,), (dy,)),
+    # As jaxopt solves for an implicit derivative, by conjugate gradients.
+    "linear_transpose": lambda back, dy: jax.linear_transpose(back, dy)(back(dy)),
 }
 
 

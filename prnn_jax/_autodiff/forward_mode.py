@@ -4,7 +4,8 @@ The native engines and the lean backward pass have no tangents, nor has a step t
 clips gradients. JAX's own message, for a function with a custom derivative, cannot know
 of `implementation="scan"`; so the inputs of a call pass through an identity whose
 tangent may be transposed but not computed. So do its outputs, and what is transposed
-passes through the same: then the tangent of a cotangent is known, too.
+passes through the same: then the tangent of a cotangent is known, too. Nothing else
+transposes the identity than what transposes a backward pass, which is a tangent again.
 """
 
 import jax
@@ -15,9 +16,10 @@ from jax.interpreters import ad, batching, mlir
 from prnn_jax._call.call import Call
 
 _MESSAGE = (
-    "prnn_jax: forward-mode differentiation (jax.jvp, jacfwd, hessian, or the function "
-    "that jax.linearize returns) does not go through {}; pass {} for it. Reverse mode "
-    "(grad, vjp, jacrev, of any order) does."
+    "prnn_jax: forward-mode differentiation (jax.jvp, jacfwd, hessian, the function "
+    "that jax.linearize returns, or jax.linear_transpose of what jax.vjp returns) does "
+    "not go through {}; pass {} for it. Reverse mode (grad, vjp, jacrev, of any order) "
+    "does."
 )
 
 
@@ -81,4 +83,4 @@ def _transposed(cotangent, _, **message):
 
 
 ad.deflinear2(_tangent, _transposed)
-ad.primitive_transposes[_identity] = _transposed
+ad.primitive_transposes[_identity] = _refuse
