@@ -94,6 +94,9 @@ def written(cell: str, order: str, way: str, size: int = IN, names: bool = True)
     inputs = [value(s, None, HIDDEN) for s in "hc"[: 2 if cell == "LSTM" else 1]]
     of_h = graph.linear("h", "hh", HIDDEN, gates, plain)
     of_x = graph.linear("x", "ih", size, gates, plain)
+    if "unsqueezed" in way:
+        first = graph.constant([0])
+        of_h = graph("Squeeze", graph("Unsqueeze", of_h, first), first)
     if cell == "LSTM":
         made = lstm(graph, graph("Add", of_h, of_x), "c", order, sliced)
     else:
@@ -117,7 +120,7 @@ def assert_steps_are_the_same(net, model, size: int = IN) -> None:
         np.testing.assert_allclose(last[1], states[1], rtol=0, atol=2e-6)
 
 
-WAYS = ["gemm", "plain", "plain, swapped", "gemm, sliced"]
+WAYS = ["gemm", "plain", "plain, swapped", "gemm, sliced", "gemm, unsqueezed"]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -273,6 +273,30 @@ def test_two_nodes_are_the_directions_of_a_layer(cell, options, squeezed):
     np.testing.assert_allclose(y[:, 0] if squeezed else y, wanted, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_two_nodes_of_batch_first_are_directions(fixed):
+    """ONNX Runtime has no such nodes, so each direction is the oracle's."""
+    arrays = {f"{n}_f": a for n, a in weights("LSTM").items()}
+    arrays |= {f"{n}_b": a * 0.5 for n, a in weights("LSTM").items()}
+    last, least = np.array([-1]), np.array([np.iinfo(np.int64).min])
+    arrays |= {"from": last, "to": least, "axis": np.array([1]), "by": last}
+    nodes = [node_between("Slice", ["X", "from", "to", "axis", "by"], "turned")]
+    for side, x in (("f", "X"), ("b", "turned")):
+        names = [x, *(f"{letter}_{side}" for letter in "WRB")]
+        of_side = {"hidden_size": HIDDEN, "layout": 1, "name": side}
+        nodes.append(helper.make_node("LSTM", names, [f"Y_{side}"], **of_side))
+    nodes.append(node_between("Concat", ["Y_f", "Y_b"], "Y", axis=2))
+    sizes = (BATCH, TIME, IN) if fixed else (None, None, IN)
+    model = model_of(nodes, arrays, sizes=sizes)
+    net, x = import_onnx(model), np.moveaxis(X, 0, 1)
+    assert net.places == ("f", "b")
+    y = np.split(np.asarray(net(x)[0]), 2, -1)
+    forward, backward = import_onnx(model, "f"), import_onnx(model, "b")
+    np.testing.assert_allclose(y[0], forward(x)[0], rtol=0, atol=1e-6)
+    turned = backward(x[:, ::-1])[0][:, ::-1]
+    np.testing.assert_allclose(y[1], turned, rtol=0, atol=1e-6)
+
+
 def test_directions_in_another_order_are_no_layer():
     """The first layer is one, but the second does not read it as ours gives it."""
     with pytest.raises(ValueError, match="name must say which node is meant"):

@@ -107,18 +107,42 @@ def _first_layer(
     (name,) = leaves[nodes[0].name] if len(leaves[nodes[0].name]) == 1 else (None,)
     if name is None:
         return None
-    for shape in ((_TIME, _HIDDEN), (_TIME, _BATCH, _HIDDEN), (_TIME, 1, _HIDDEN)):
-        source = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    for source, time_axis in _sources(nodes[0].scope.sizes(name)):
         values = [_value(n.scope, n.input(0), {name: source}) for n in nodes]
         users = [
             _User(node, flipped)
             for node, value in zip(nodes, values, strict=True)
-            for flipped, as_read in ((False, source), (True, source[::-1]))
-            if value is not None and np.array_equal(value.ravel(), as_read.ravel())
+            for flipped in (False, True)
+            if value is not None
+            and np.array_equal(value.ravel(), _read(node, source, time_axis, flipped))
         ]
-        if len(users) == 2:
-            return _as_layer(users)
+        layer = _as_layer(users) if len(users) == 2 else None
+        if layer is not None:
+            return layer
     return None
+
+
+def _sources(sizes: tuple[int, ...] | None) -> Iterator[tuple[np.ndarray, int]]:
+    """Sequences that a graph may be given, and which axis is time."""
+    shapes: list[tuple[tuple[int, ...], int]] = [((_TIME, _HIDDEN), 0)]
+    shapes += [((_TIME, batch, _HIDDEN), 0) for batch in (_BATCH, 1)]
+    shapes += [((batch, _TIME, _HIDDEN), 1) for batch in (_BATCH, 1)]
+    if sizes is not None and len(sizes) in (2, 3):
+        for time_axis in range(len(sizes) - 1):
+            usual = [_BATCH] * (len(sizes) - 1) + [_HIDDEN]
+            usual[time_axis] = _TIME
+            fixed = tuple(n or m for n, m in zip(sizes, usual, strict=True))
+            shapes.append((fixed, time_axis))
+    for shape, time_axis in shapes:
+        yield np.arange(np.prod(shape), dtype=np.float32).reshape(shape), time_axis
+
+
+def _read(node: Node, source: np.ndarray, time_axis: int, flipped: bool) -> np.ndarray:
+    """A sequence as a node reads it, in one row."""
+    source = np.flip(source, time_axis) if flipped else source
+    if source.ndim == 3:
+        source = np.moveaxis(source, time_axis, 1 if node.attribute("layout", 0) else 0)
+    return source.ravel()
 
 
 def _reads(node: Node, layer: Sequence[_User]) -> _User | None:

@@ -58,6 +58,11 @@ class Node:
     changed: str = ""
 
     @property
+    def op(self) -> str:
+        """The public function that reads the graph, for messages."""
+        return self.scope.op
+
+    @property
     def place(self) -> "Scope":
         """The graph that the model has it in."""
         outer = self.scope.outer if self.is_written else None
@@ -87,7 +92,11 @@ class Node:
 
 
 class Scope:
-    """The names of a graph, and of those around it."""
+    """The names of a graph, and of those around it.
+
+    Attributes:
+      op: the public function that reads the graph, for messages.
+    """
 
     def __init__(
         self,
@@ -95,9 +104,11 @@ class Scope:
         opsets: Any,
         outer: "Scope | None" = None,
         owner: Any = None,
+        op: str = "import_onnx",
     ):
         self._graph, self._opsets, self._outer = graph, opsets, outer
         self._owner = owner
+        self.op = op if outer is None else outer.op
         self._initializers = {one.name: one for one in graph.initializer}
         self._makers = {
             output: node for node in graph.node for output in node.output if output

@@ -11,6 +11,8 @@ from prnn_jax.convert._onnx_graph import Node, Scope, numpy_of
 
 #: What takes columns out of a value, which are those of its matrices.
 _PARTS = "Split", "Slice"
+#: What may add or leave out axes of size 1.
+_OF_ONES = "Reshape", "Squeeze", "Unsqueeze"
 #: Along other axes than the last: what takes parts of these, too, is seen by them.
 _ROWS = 5
 
@@ -98,7 +100,18 @@ def _of_term(scope: Scope, name: str) -> list[Product]:
         of_whole = products(made[1], node.input(0))
         parts = [_columns(node, one, name) for one in of_whole]
         return [part for part in parts if part] if all(parts) else []
+    if node.proto.op_type in _OF_ONES and _has_same_rows(*made, name):
+        return products(made[1], node.input(0))
     return []
+
+
+def _has_same_rows(node: Any, scope: Scope, name: str) -> bool:
+    """Whether a value has the rows of another one, but for axes of size 1."""
+    one, two = scope.sizes(node.input[0]), scope.sizes(name)
+    if not one or not two or one[-1] != two[-1]:
+        return False
+    rows = [[size for size in sizes[:-1] if size != 1] for sizes in (one, two)]
+    return rows[0] == rows[1] and rows[0].count(0) < 2
 
 
 def _product(node: Node) -> Product | None:

@@ -1,22 +1,13 @@
 """Whole models of ONNX."""
 
-import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from prnn_jax._given.checks import check
-from prnn_jax.convert._imported import Imported, joined
-from prnn_jax.convert._onnx_cells import written_cells
-from prnn_jax.convert._onnx_chain import Layer, chain
-from prnn_jax.convert._onnx_graph import Node, Scope
-from prnn_jax.convert._onnx_loops import in_a_loop, unread_loops
-from prnn_jax.convert._onnx_nodes import of_layer, operator_of
-from prnn_jax.convert._onnx_states import check_known, initial_state
-from prnn_jax.convert._onnx_steps import given_back
+from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._onnx_graph import Scope
+from prnn_jax.convert._onnx_search import network
 
 _OP = "import_onnx"
 #: Keras, too, exports by PyTorch where that is its backend.
@@ -28,10 +19,9 @@ _OF_PYTORCH = (
 )
 _OF_TENSORFLOW = " import_keras takes a model of Keras, or its file."
 _HINTS = {"pytorch": _OF_PYTORCH, "tf2onnx": _OF_TENSORFLOW}
-#: What to do about a model that changes states between steps.
-_OWN_STEPS = (
-    "No layer does so. Take the cell's weights from its state_dict by from_pytorch, "
-    "and write its steps with prnn_jax.define_cell or lax.scan."
+_MISSING = (
+    "the model must have a node LSTM, GRU or RNN, or an LSTM, a GRU or an RNN whose "
+    "cell is written out as PyTorch's exporter or tf2onnx does, got {}."
 )
 
 
@@ -88,37 +78,14 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
       ImportError: the package onnx is missing.
     """
     proto = loaded(model)
-    found = recurrent_nodes(proto)
-    _check_any(found, proto)
-    layers = _chosen(found, name)
-    if name is None:
-        _check_all_read(found, proto)
-    nodes = [node for layer in layers for node in layer if node]
-    _check_same_lengths(nodes)
-    for node in nodes:
-        _check_unchanged(node)
-        if name is None:
-            check_known(node)
-            _check_given_back(node)
-    return joined(_OP, [of_layer(layer) for layer in layers])
+    hint = _HINTS.get(proto.producer_name, "")
+    missing = f"{_MISSING}{hint}"
+    return network([scope_of(proto)], name, missing)
 
 
-def _scope(proto: Any) -> Scope:
+def scope_of(proto: Any) -> Scope:
+    """The graph of a model."""
     return Scope(proto.graph, proto.opset_import)
-
-
-def recurrent_nodes(proto: Any) -> dict[str, Node]:
-    """LSTM, GRU and RNN of a model by name: nodes, and cells that are written out."""
-    nodes = list(_scope(proto).nodes())
-    found = [node for node in nodes if operator_of(node) is not None]
-    found = [*found, *written_cells(nodes)]
-    changed = [node.changed or in_a_loop(node, found) for node in found]
-    return {
-        node.name: replace(node, changed=state)
-        for node, state in zip(found, changed, strict=True)
-        # The tanh of a sum that the next step does not get is no RNN.
-        if not (state and node.is_written and node.proto.op_type == "RNN")
-    }
 
 
 def loaded(model: Any) -> Any:
@@ -159,118 +126,3 @@ def _inlined(proto: Any) -> Any:
     from onnx import inliner
 
     return inliner.inline_local_functions(proto) if proto.functions else proto
-
-
-# ---- which nodes ---------------------------------------------------------------------
-
-
-def _check_any(found: dict[str, Node], proto: Any) -> None:
-    operators = sorted({node.proto.op_type for node in _scope(proto).nodes()})
-    hint = _HINTS.get(proto.producer_name, "")
-    check(
-        len(found) > 0,
-        f"{_OP}: the model must have a node LSTM, GRU or RNN, or an LSTM, a GRU or an "
-        "RNN whose cell is written out as PyTorch's exporter or tf2onnx does, got "
-        f"{', '.join(operators)}.{hint}",
-    )
-
-
-def _chosen(found: dict[str, Node], name: Any) -> list[Layer]:
-    """The layers of a network, the first one first."""
-    listed = ", ".join(f"{n!r} ({node.proto.op_type})" for n, node in found.items())
-    if name is None:
-        if are_one(list(found.values())):
-            return [Layer(next(iter(found.values())))]
-        layers = chain(list(found.values()))
-        nodes = [node for layer in layers for node in layer if node is not None]
-        check(
-            len(nodes) == len(found),
-            f"{_OP}: name must say which node is meant, one of {listed}.",
-        )
-        return layers
-    names = [name] if isinstance(name, str) else list(name)
-    for one in names:
-        check(one in found, f"{_OP}: name must be of {listed}, got {one!r}.")
-    return [Layer(found[one]) for one in names]
-
-
-def _check_all_read(found: dict[str, Node], proto: Any) -> None:
-    """That a model has no recurrence besides, which is none of ours."""
-    others = unread_loops(list(_scope(proto).nodes()), found.values())
-    names = ", ".join(f"{one!r} ({node.proto.op_type})" for one, node in found.items())
-    check(
-        not others,
-        f"{_OP}: name must say which node is meant, of {names}, because the model has "
-        f"another recurrence, in {', '.join(map(repr, others))}, that is none of an "
-        "LSTM, a GRU or an RNN as they are read here.",
-    )
-
-
-def _check_unchanged(node: Node) -> None:
-    """That each step of a cell gets the states of the step before as they are."""
-    check(
-        not node.changed,
-        f"{_OP}: each step of {node.name!r} must be given the states of the step "
-        f"before as they are, but the model makes {node.changed!r} of them, as a norm "
-        f"or zoneout between the steps does. {_OWN_STEPS}",
-    )
-
-
-def _check_given_back(node: Node) -> None:
-    """That a model of one step gives back the states of its cell."""
-    output = given_back(node)
-    check(
-        not output,
-        f"{_OP}: the model must give back the states after its one step of "
-        f"{node.name!r} as they are, got {output!r}, which it makes of them. If that "
-        f"is none that the next step is given, name={node.name!r} imports the cell. If "
-        f"it is: {_OWN_STEPS}",
-    )
-
-
-def _check_same_lengths(nodes: Sequence[Node]) -> None:
-    """That a call's lengths can be those of all."""
-    for first, other in itertools.pairwise(nodes):
-        check(
-            _lengths_of(other) == _lengths_of(first),
-            f"{_OP}: layers and directions of one network must have the same "
-            f"sequence_lens; {other.name!r} has {other.input(4) or None!r}, "
-            f"{first.name!r} has {first.input(4) or None!r}. Import them one by one, "
-            "by name.",
-        )
-
-
-def _lengths_of(node: Node) -> str | bytes:
-    """What sequence_lens are made of."""
-    lengths, name = node.constant(4), node.input(4)
-    if lengths is not None:
-        return np.asarray(lengths, np.int64).tobytes()
-    return node.scope.origin(name) if name else ""
-
-
-def are_one(nodes: Sequence[Node]) -> bool:
-    """Whether nodes are the same one, written in each branch of an If."""
-    first, *others = nodes
-    pairs = itertools.combinations(nodes, 2)
-    return all(_is_same(first, other) for other in others) and all(
-        one.place.is_beside(other.place) for one, other in pairs
-    )
-
-
-def _is_same(one: Node, other: Node) -> bool:
-    """Whether two nodes compute the same of an x."""
-    options = [sorted(map(str, node.proto.attribute)) for node in (one, other)]
-    if one.proto.op_type != other.proto.op_type or options[0] != options[1]:
-        return False
-    for position in (1, 2, 3, 7):
-        if not (one.input(position) or other.input(position)):
-            continue
-        a, b = one.constant(position), other.constant(position)
-        if a is None or b is None or not np.array_equal(a, b):
-            return False
-    for position in (5, 6):
-        a, b = initial_state(one, position), initial_state(other, position)
-        are_same = a is b if a is None or b is None else np.array_equal(a, b)
-        if not are_same:
-            return False
-    return True

@@ -1,6 +1,7 @@
 """A recurrent node of ONNX as a network of one layer."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +21,9 @@ from prnn_jax.convert._onnx_chain import Layer
 from prnn_jax.convert._onnx_graph import Node
 from prnn_jax.convert._onnx_states import initial_state, positions
 
-_OP = "import_onnx"
 _CELLS: dict[str, CellName] = {"LSTM": "lstm", "GRU": "gru", "RNN": "rnn"}
+#: The domain of operators of LiteRT, in what is read of its files.
+TFLITE = "tflite"
 #: ONNX Runtime's, of weights in 8 bits.
 _QUANTIZED = "DynamicQuantizeLSTM"
 _PROJECTED = (
@@ -34,15 +36,20 @@ def operator_of(node: Node) -> str | None:
     kind, domain = node.proto.op_type, node.proto.domain
     if (kind, domain) == (_QUANTIZED, "com.microsoft"):
         return "LSTM"
-    return kind if kind in _CELLS and domain in ("", "ai.onnx") else None
+    return kind if kind in _CELLS and domain in ("", "ai.onnx", TFLITE) else None
 
 
 def of_layer(layer: Layer) -> Imported:
     """Of one node, or of two that are its directions."""
-    one = _network(layer.forward)
+    return of_directions(layer, network)
+
+
+def of_directions(layer: Layer, made: Callable[[Node], Imported]) -> Imported:
+    """The same, by what makes a network of a node."""
+    op, one = layer.forward.op, made(layer.forward)
     if layer.backward is None:
         return one
-    other = _network(layer.backward)
+    other = made(layer.backward)
     check(
         one.cell == other.cell
         and one.reset_after == other.reset_after
@@ -50,13 +57,13 @@ def of_layer(layer: Layer) -> Imported:
         and one.gate_activation == other.gate_activation
         and one.clip == other.clip
         and one.time_major == other.time_major,
-        f"{_OP}: the nodes {one.name!r} and {other.name!r}, directions of one layer, "
+        f"{op}: the nodes {one.name!r} and {other.name!r}, directions of one layer, "
         "must have the same options.",
     )
     given = one.state_0, other.state_0
     check(
         (given[0] is None) == (given[1] is None),
-        f"{_OP}: {one.name!r} and {other.name!r}, directions of one layer, must both "
+        f"{op}: {one.name!r} and {other.name!r}, directions of one layer, must both "
         "have initial states, or none.",
     )
     state_0 = None
@@ -72,7 +79,8 @@ def of_layer(layer: Layer) -> Imported:
     )
 
 
-def _network(node: Node) -> Imported:
+def network(node: Node) -> Imported:
+    """Of one node."""
     operator, where = operator_of(node) or "", f"the node {node.name!r}"
     direction = node.attribute("direction", "forward")
     directions = 2 if direction == "bidirectional" else 1
@@ -82,7 +90,7 @@ def _network(node: Node) -> Imported:
             arrays[letter] = node.constant(position)
             check(
                 arrays[letter] is not None,
-                f"{_OP}: {letter} of {where}, {node.input(position)!r}, must be "
+                f"{node.op}: {letter} of {where}, {node.input(position)!r}, must be "
                 "constant; it depends on the model's input, or on an operator that "
                 "onnx.reference does not have.",
             )
@@ -90,7 +98,7 @@ def _network(node: Node) -> Imported:
         arrays |= _dequantized(node, arrays, where)
     for letter, array in arrays.items():
         what = f"{letter} of {where}"
-        check_dtype(_OP, what, array, "export the model in")
+        check_dtype(node.op, what, array, "export the model in")
     if "P" in arrays and not arrays["P"].any():
         del arrays["P"]  # as good as none, and faster
     _check_options(node, where, arrays)
@@ -108,7 +116,7 @@ def _network(node: Node) -> Imported:
         reset_after=operator != "GRU" or bool(node.attribute("linear_before_reset", 0)),
         clip=None if clip is None else Clip(pre_activations=clip),
         **options_of(
-            _OP,
+            node.op,
             where,
             operator,
             node.attribute("activations"),
@@ -126,7 +134,7 @@ def _dequantized(node: Node, arrays: dict, where: str) -> dict[str, np.ndarray]:
         scale, zero = node.constant(scale_at), node.constant(zero_at)
         check(
             scale is not None and zero is not None,
-            f"{_OP}: scale and zero point of {letter} of {where} must be constant.",
+            f"{node.op}: scale and zero point of {letter} of {where} must be constant.",
         )
         stored = np.asarray(arrays[letter], np.int32)  # [directions, input, 4*hidden]
         scale, zero = (np.asarray(x).reshape(len(stored), 1, -1) for x in (scale, zero))
@@ -139,22 +147,22 @@ def _check_options(node: Node, where: str, arrays: dict[str, Any]) -> None:
     clip = node.attribute("clip")
     check(
         clip is None or 0 < clip < math.inf,
-        f"{_OP}: {where} must have a positive clip, or none, got {clip}.",
+        f"{node.op}: {where} must have a positive clip, or none, got {clip}.",
     )
     check(
         not node.attribute("input_forget", 0),
-        f"{_OP}: {where} must have input_forget=0; prnn_jax's LSTM has two gates.",
+        f"{node.op}: {where} must have input_forget=0; prnn_jax's LSTM has two gates.",
     )
     lengths = node.constant(4)
     check(
         lengths is None or _is_all_steps(node, lengths),
-        f"{_OP}: {where} must have sequence_lens that are an input of the model, got "
-        f"the constants {lengths}; make them one, and pass them as lengths.",
+        f"{node.op}: {where} must have sequence_lens that are an input of the model, "
+        f"got the constants {lengths}; make them one, and pass them as lengths.",
     )
     hidden, recurrent = node.attribute("hidden_size"), arrays["R"]
     check(
         hidden is None or np.shape(recurrent)[-1:] == (hidden,),
-        f"{_OP}: {where} must have R [directions, G*hidden, hidden] with its "
+        f"{node.op}: {where} must have R [directions, G*hidden, hidden] with its "
         f"hidden_size {hidden}, got {list(np.shape(recurrent))}. {_PROJECTED}",
     )
 
@@ -177,8 +185,8 @@ def _state(
         sizes = np.shape(known) if known is not None else node.scope.sizes(name)
         check(
             not sizes or node.is_written or sizes[-1] in (0, hidden),
-            f"{_OP}: the initial state of {where}, {name!r}, must be [{directions}, "
-            f"batch, {hidden}], of its directions and its R, got "
+            f"{node.op}: the initial state of {where}, {name!r}, must be "
+            f"[{directions}, batch, {hidden}], of its directions and its R, got "
             f"[{', '.join(str(n or '?') for n in sizes or ())}]."
             f"{f' {_PROJECTED}' if position == 6 else ''}",
         )
@@ -192,8 +200,9 @@ def _state(
             state = np.broadcast_to(state, (directions, 1, state.shape[-1]))
         check(
             state.ndim == 3 and len(state) == directions,
-            f"{_OP}: the initial state of {where}, {name!r}, must be [{directions}, "
-            f"batch, {hidden}], of its directions and its R, got {list(state.shape)}.",
+            f"{node.op}: the initial state of {where}, {name!r}, must be "
+            f"[{directions}, batch, {hidden}], of its directions and its R, got "
+            f"{list(state.shape)}.",
         )
         states.append(state if directions == 2 else state[0])
     if not any(state.any() for state in states):

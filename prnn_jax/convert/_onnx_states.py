@@ -7,8 +7,6 @@ import numpy as np
 from prnn_jax._given.checks import check
 from prnn_jax.convert._onnx_graph import MOVE, Node, Scope, numpy_of
 
-_OP = "import_onnx"
-
 
 def positions(node: Node) -> tuple[int, ...]:
     """Those of the states among a node's inputs."""
@@ -21,8 +19,8 @@ def check_known(node: Node) -> None:
         name = node.input(position)
         check(
             not name or _is_known(node, position),
-            f"{_OP}: the initial state of the node {node.name!r}, {name!r}, must be "
-            "constant, zero or an input of the model, but the model works it out. "
+            f"{node.op}: the initial state of the node {node.name!r}, {name!r}, must "
+            "be constant, zero or an input of the model, but the model works it out. "
             f"Import it by name={node.name!r}, and pass each call the state as "
             f"state_0.{_FOLDED if node.is_written else ''}",
         )

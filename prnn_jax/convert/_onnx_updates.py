@@ -12,7 +12,9 @@ from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._onnx import to_onnx
 from prnn_jax.convert._onnx_chain import Layer
 from prnn_jax.convert._onnx_graph import Node
-from prnn_jax.convert._onnx_models import are_one, loaded, of_layer, recurrent_nodes
+from prnn_jax.convert._onnx_models import loaded, scope_of
+from prnn_jax.convert._onnx_nodes import of_layer
+from prnn_jax.convert._onnx_search import are_one, recurrent_nodes
 from prnn_jax.convert._onnx_states import initial_state
 from prnn_jax.convert._updates import (
     changed,
@@ -73,7 +75,7 @@ def update_onnx(
 
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    found = recurrent_nodes(copy)
+    found = recurrent_nodes(scope_of(copy))
     names = net.places if name is None else (name,) if isinstance(name, str) else name
     layers = _layers(net, found, tuple(names))
     there = joined(_OP, [of_layer(layer) for layer in layers])
