@@ -7,11 +7,11 @@ library is imported. Wrong names and shapes raise ValueError.
 A way there and back gives the same values, unless the docstring says what is added up.
 Arrays become JAX's, so float64 needs `jax_enable_x64`.
 
-`import_pytorch`, `import_onnx`, `import_keras` and `import_rnnoise` take a whole model
-and find the network in it; what they give is an `Imported`, which can be called. So
-does `import_xlstm`, whose `SlstmLayer` has a convolution and a norm besides; its
-inverse is `to_xlstm`. `import_effect` reads models of amplifiers and the like, with
-what is around the network; its inverse is `export_effect`.
+`import_pytorch`, `import_onnx`, `import_keras`, `import_tflite` and `import_rnnoise`
+take a whole model and find the network in it; what they give is an `Imported`, which
+can be called. So does `import_xlstm`, whose `SlstmLayer` has a convolution and a norm
+besides; its inverse is `to_xlstm`. `import_effect` reads models of amplifiers and the
+like, with what is around the network; its inverse is `export_effect`.
 `update_pytorch`, `update_onnx` and `update_keras` put it back, e.g. after training;
 `export_onnx` makes a model of layers.
 
@@ -37,6 +37,7 @@ from prnn_jax.convert._onnx_models import import_onnx
 from prnn_jax.convert._onnx_updates import update_onnx
 from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
 from prnn_jax.convert._rnnoise import import_rnnoise
+from prnn_jax.convert._tflite_models import import_tflite
 from prnn_jax.convert._torch_models import import_pytorch
 from prnn_jax.convert._torch_updates import update_pytorch
 from prnn_jax.convert._xlstm import import_xlstm, to_xlstm
@@ -61,6 +62,7 @@ __all__ = [
     "import_onnx",
     "import_pytorch",
     "import_rnnoise",
+    "import_tflite",
     "import_xlstm",
     "split_directions",
     "stack_directions",
