@@ -78,12 +78,15 @@ def lstm(graph: Graph, a: str, c: str, order: str, sliced: bool) -> tuple[str, s
     return graph("Mul", o, graph("Tanh", c)), c
 
 
-def gru(graph: Graph, a_x: str, a_h: str, h: str, order: str, sliced: bool) -> str:
+def gru(
+    graph: Graph, a_x: str, a_h: str, h: str, order: str, sliced: bool, linear=False
+) -> str:
     x, y = (
         dict(zip(order, graph.split(a, 3, sliced), strict=True)) for a in (a_x, a_h)
     )
     r, z = (graph("Sigmoid", graph("Add", x[gate], y[gate])) for gate in "rz")
-    n = graph("Tanh", graph("Add", x["n"], graph("Mul", r, y["n"])))
+    n = graph("Add", x["n"], graph("Mul", r, y["n"]))
+    n = n if linear else graph("Tanh", n)
     return graph("Add", graph("Mul", graph("Sub", h, n), z), n)
 
 
@@ -100,7 +103,7 @@ def written(cell: str, order: str, way: str, size: int = IN, names: bool = True)
     if cell == "LSTM":
         made = lstm(graph, graph("Add", of_h, of_x), "c", order, sliced)
     else:
-        made = (gru(graph, of_x, of_h, "h", order, sliced),)
+        made = (gru(graph, of_x, of_h, "h", order, sliced, "linear" in way),)
     outputs = {f"{name}_n": one for name, one in zip("hc", made, strict=False)}
     return graph.model(outputs, value("x", None, size), *inputs)
 
@@ -131,6 +134,13 @@ def test_a_cell_that_is_written_out(cell, way):
     assert net.cell == cell.lower()
     assert not net.time_major
     assert net.name == model.graph.node[-1 if cell == "GRU" else -2].input[0]
+    assert_steps_are_the_same(net, model)
+
+
+def test_a_gru_without_an_activation_of_its_candidate():
+    model = written("GRU", "rzn", "gemm, linear")
+    net = import_onnx(model)
+    assert net.activation == "linear"
     assert_steps_are_the_same(net, model)
 
 

@@ -227,6 +227,9 @@ def hard_sigmoid(graph: Graph, a: str, way: str) -> str:
     if way == "Keras 2":
         a = graph("Add", graph("Mul", a, scale), shift)
         return graph("Max", graph("Min", a, high), low)
+    if way == "Keras 2, by LiteRT":
+        a = graph("Add", graph("Mul", a, scale), shift)
+        return graph("Relu", graph("Min", a, high))
     a = graph("Add", a, graph.constant(np.float32(3)))
     return graph("Mul", graph("Clip", a, low, six), graph.constant(np.float32(1 / 6)))
 
@@ -251,6 +254,8 @@ ONES = onnx.numpy_helper.from_array(np.ones(1, np.float32))
 
 
 def operator(name: str, **options):
+    if name == "Linear":
+        return lambda graph, a: a
     return lambda graph, a: graph(name, a, **options)
 
 
@@ -262,6 +267,9 @@ def operator(name: str, **options):
         ("HardSigmoid", "Softplus", "Elu"),
         ("Keras 2", "Tanh", "Tanh"),
         ("Keras 3", "Tanh", "Relu"),
+        ("Keras 2, by LiteRT", "Tanh", "Tanh"),
+        ("Sigmoid", "Linear", "Tanh"),
+        ("HardSigmoid", "Tanh", "Linear"),
     ],
     ids=str,
 )

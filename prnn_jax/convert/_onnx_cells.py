@@ -39,13 +39,14 @@ def _lstm(node: Node) -> Node | None:
     """h' = σ(a_o) tanh(c') and c' = σ(a_f) c + σ(a_i) tanh(a_g), or with others."""
     read = _Reader(node.scope)
     for gate, squashed in read.pair(node.proto, "Mul"):
-        a_o, output = read.inside(gate), read.inside(squashed)
-        if a_o is None or output is None:
+        a_o, output = read.inside(gate), read.inside_or_linear(squashed)
+        if a_o is None:
             continue
         for kept, added in read.pair_of(output.input, "Add"):
             for forget, c in read.pair_of(kept, "Mul"):
                 for enter, candidate in read.pair_of(added, "Mul"):
-                    a = *map(read.inside, (enter, forget, candidate)), a_o
+                    a_i, a_f = read.inside(enter), read.inside(forget)
+                    a = a_i, a_f, read.inside_or_linear(candidate), a_o
                     made = _lstm_of(node, a, c, output)
                     if made is not None:
                         return made
@@ -88,8 +89,8 @@ def _gru(node: Node) -> Node | None:
 def _gru_of(node: Node, h: str, gate: str, n: str) -> Node | None:
     """With n = tanh(a_xn + r a_hn), or tanh(a_xn + (r h) w)."""
     read = _Reader(node.scope)
-    a_z, a_n = read.inside(gate), read.inside(n)
-    if a_z is None or a_n is None:
+    a_z, a_n = read.inside(gate), read.inside_or_linear(n)
+    if a_z is None:
         return None
     for r, of_x, of_h, reset_after in _resets(read, h, a_n.input):
         a_r = read.inside(r)
@@ -236,6 +237,10 @@ class _Reader:
     def inside(self, name: str) -> Squashed | None:
         """What an activation is of; None of what is none."""
         return squashed_by(self.scope, name)
+
+    def inside_or_linear(self, name: str) -> Squashed:
+        """The same; of what is none, the value itself."""
+        return self.inside(name) or Squashed(name, "Affine", (1.0, 0.0))
 
     def is_one(self, name: str) -> bool:
         """Whether a value is 1."""

@@ -41,12 +41,13 @@ def squashed_by(scope: Scope, name: str) -> Squashed | None:
         return None
     node = Node("", *made)
     kind = node.proto.op_type
-    if kind in _NUMBERS:
+    bounded = _hard_sigmoid(scope, name) if kind == "Relu" else None
+    if kind in _NUMBERS and bounded is None:
         names = ("alpha", "beta")[: len(_NUMBERS[kind])]
         pairs = zip(names, _NUMBERS[kind], strict=True)
         numbers = tuple(float(node.attribute(*pair)) for pair in pairs)
         return Squashed(node.input(0), kind, numbers)
-    return _hard_sigmoid(scope, name)
+    return bounded or _hard_sigmoid(scope, name)
 
 
 def as_attributes(cell: str, squashed: Sequence[Squashed]) -> dict[str, Any]:
@@ -93,7 +94,9 @@ def _number(node: Node, position: int) -> float | None:
 
 
 def _bounds(node: Node, number: float | None) -> dict[str, float] | None:
-    """Those that a Clip, a Min or a Max sets; None of other operators."""
+    """Those that a Clip, a Relu, a Min or a Max sets; None of other operators."""
+    if node.proto.op_type == "Relu":
+        return {"min": 0.0}
     if node.proto.op_type == "Clip":
         if len(node.proto.input) == 1:  # as before version 11 of the operators
             given = {side: node.attribute(side) for side in ("min", "max")}
