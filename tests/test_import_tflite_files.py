@@ -140,7 +140,7 @@ def test_no_recurrent_operator():
     graph.value("z", 2, 3)
     graph.add("MyOwn", ["x"], ["z"])
     with pytest.raises(
-        ValueError, match=r"have a recurrent operator.*, got MyOwn, Tanh"
+        ValueError, match=r"have a recurrent operator.*, got MyOwn, TANH"
     ):
         import_tflite(file_of(graph))
 

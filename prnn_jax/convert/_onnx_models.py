@@ -78,9 +78,10 @@ def import_onnx(model: Any, name: str | Sequence[str] | None = None) -> Imported
       ImportError: the package onnx is missing.
     """
     proto = loaded(model)
-    hint = _HINTS.get(proto.producer_name, "")
-    missing = f"{_MISSING}{hint}"
-    return network([scope_of(proto)], name, missing)
+    scope, hint = scope_of(proto), _HINTS.get(proto.producer_name, "")
+    operators = sorted({node.proto.op_type for node in scope.nodes()})
+    missing = f"{_MISSING.format(', '.join(operators))}{hint}"
+    return network([scope], name, missing)
 
 
 def scope_of(proto: Any) -> Scope:

@@ -35,7 +35,7 @@ def network(
     Args:
       scopes: the model's graphs.
       name: as `import_onnx` takes it.
-      missing: what to say, after the operators, of a model without a recurrent node.
+      missing: what to say of a model without a recurrent node.
       layer: what makes a network of a node, or of two that are its directions.
 
     Raises:
@@ -44,8 +44,7 @@ def network(
     op = scopes[0].op
     found = {k: v for scope in scopes for k, v in recurrent_nodes(scope).items()}
     nodes = [node for scope in scopes for node in scope.nodes()]
-    operators = sorted({node.proto.op_type for node in nodes})
-    check(len(found) > 0, f"{op}: {missing.format(', '.join(operators))}")
+    check(len(found) > 0, f"{op}: {missing}")
     layers = _chosen(op, found, name)
     if name is None:
         _check_all_read(op, found, nodes)

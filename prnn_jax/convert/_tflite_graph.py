@@ -182,4 +182,5 @@ def translated(
 def _unknown(graph: Graph, operator: Operator) -> None:
     inputs = [graph.name(place) for place in operator.inputs]
     outputs = [graph.name(place) for place in operator.outputs]
-    graph.add_all(operator.kind, inputs, outputs, domain=TFLITE)
+    if outputs:
+        graph.add_all(operator.kind, inputs, outputs, domain=TFLITE)

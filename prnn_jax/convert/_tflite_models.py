@@ -74,4 +74,6 @@ def import_tflite(model: Any, name: str | Sequence[str] | None = None) -> Import
     graphs = subgraphs(model)
     models, fused = as_onnx(graphs, _TRANSLATORS)
     scopes = [Scope(one.graph, one.opset_import, op=_OP) for one in models]
-    return network(scopes, name, _MISSING, functools.partial(of_layer, fused=fused))
+    operators = sorted({one.kind for graph in graphs for one in graph.operators})
+    missing = _MISSING.format(", ".join(operators))
+    return network(scopes, name, missing, functools.partial(of_layer, fused=fused))

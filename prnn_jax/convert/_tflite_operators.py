@@ -150,12 +150,19 @@ def _split(graph: Graph, operator: Operator) -> Any:
 
 
 def _split_v(graph: Graph, operator: Operator) -> Any:
-    axis, (x, sizes, _) = graph.value(operator, 2), _names(graph, operator)
-    given = graph.value(operator, 1)
-    if axis is None or given is None or (given < 0).any():
+    axis, sizes = graph.value(operator, 2), graph.value(operator, 1)
+    if axis is None or sizes is None:
         return False
-    outputs = [graph.name(place) for place in operator.outputs]
-    graph.add_all("Split", [x, sizes], outputs, axis=int(axis.item()))
+    shape = graph.source.tensors[operator.inputs[0]].shape or ()
+    place, rest = int(axis.item()), int(sizes[sizes >= 0].sum())
+    whole = shape[place] if -len(shape) <= place < len(shape) else -1
+    if (sizes < 0).any():  # what is left
+        if whole < rest:
+            return False
+        sizes = np.where(sizes < 0, whole - rest, sizes)
+    outputs = [graph.name(one) for one in operator.outputs]
+    x = graph.name(operator.inputs[0])
+    graph.add_all("Split", [x, graph.constant(sizes)], outputs, axis=place)
     return None
 
 
