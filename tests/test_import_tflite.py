@@ -265,6 +265,19 @@ def test_a_coupled_input_gate_is_one_minus_the_forget_gate():
     np.testing.assert_array_equal(i, -f)
 
 
+@pytest.mark.parametrize("first", [1, 18], ids=["forward", "backward"])
+def test_one_direction_alone_may_be_coupled(first):
+    builder = Builder(Case("both", BOTH, merge=False, aux="weights"))
+    builder.build()
+    inputs = builder.graph.operators[0][1]
+    of_aux = 40 if first == 1 else 44
+    for place in (first, first + 4, first + 11, of_aux):
+        inputs[place] = None
+    data = file_of(builder.graph)
+    x = [random(BATCH, TIME, width, seed=1) for width in (IN, AUX)]
+    assert_is_litert(import_tflite(data), data, x)
+
+
 def test_a_diagonal_is_a_matrix():
     case = Case("diagonal", options={"DiagonalRecurrentTensors": True})
     builder = Builder(case)

@@ -64,7 +64,8 @@ def with_input(place: int, array) -> bytes:
             changed("fwf", kind=2),
             r"'fwf', input 2 .* or integers with a scale, got integers",
         ),
-        (changed("fwf", shape=(IN, HIDDEN)), r"must be \[5, any\], got \[6, 5\]"),
+        (changed("fwc", shape=(HIDDEN, 1)), r"must be \[6, 5\], got \[6, 1\]"),
+        (changed("fwf", shape=(IN, HIDDEN)), r"must be \[5, 6\], got \[6, 5\]"),
         (
             Builder(Case("one", BOTH_RNN, aux="input")).build(),
             "LiteRT's backward direction reads the wrong input",
@@ -112,6 +113,25 @@ def test_damaged_files():
             refused.append(str(error))
     assert len(refused) > 30
     assert all(one.startswith("import_tflite: ") for one in refused)
+
+
+@pytest.mark.parametrize(
+    ("kind", "missing"),
+    [(LSTM, "inputs"), (LSTM, "outputs"), ("SPLIT", "inputs"), ("TANH", "outputs")],
+)
+def test_operators_without_inputs_or_outputs(kind, missing):
+    graph = Graph(inputs=["x"], outputs=["x"])
+    graph.value("x", 2, 3)
+    given = {"inputs": ["x"], "outputs": ["x"], missing: []}
+    graph.add(kind, *given.values())
+    words = "damaged" if missing == "inputs" else "must have a recurrent operator"
+    with pytest.raises(ValueError, match=words):
+        import_tflite(file_of(graph))
+
+
+def test_more_axes_than_there_can_be():
+    with pytest.raises(ValueError, match=r"damaged.*99 axes of fwf"):
+        import_tflite(changed("fwf", shape=(1,) * 99))
 
 
 def test_what_is_no_file(tmp_path):

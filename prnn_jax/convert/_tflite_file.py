@@ -2,7 +2,8 @@
 
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ _DTYPES: dict[int, Any] = {
     18: ml_dtypes.bfloat16,
 }
 _INT4 = 17
+#: No tensor of LiteRT has more axes.
+_AXES = 16
 #: How methods of the schema's tables end that are none of its fields.
 _NO_OPTIONS = "Init", "Length", "AsNumpy", "IsNone", "HasIdentifier"
 
@@ -115,17 +118,17 @@ class Subgraph:
     operators: Sequence[Operator] = field(default_factory=list)
 
 
-def subgraphs(model: Any) -> list[Subgraph]:
-    """Those of a file or of its bytes, from what `import_tflite` takes.
+def loaded(model: Any) -> tuple[str, bytes]:
+    """What messages call a model, and its bytes, from what `import_tflite` takes.
 
     Raises:
       ValueError: it is no such file.
       FileNotFoundError: there is none.
-      ImportError: the package tflite is missing.
+      ImportError: a package is missing.
     """
     try:
         import onnx  # noqa: F401, for what is made of the file
-        import tflite
+        import tflite  # noqa: F401
     except ModuleNotFoundError as error:
         raise ImportError(
             f"{_OP} needs the packages tflite and onnx: pip install tflite onnx."
@@ -147,13 +150,30 @@ def subgraphs(model: Any) -> list[Subgraph]:
         f"{_OP}: {what} must be a .tflite file, whose bytes 4 to 8 are "
         f"{_IDENTIFIER.decode()}, got {data[4:8]!r}.{_other_kind(data)}",
     )
+    return what, data
+
+
+@contextmanager
+def whole(what: str) -> Iterator[None]:
+    """Where a file is read that may be damaged.
+
+    Raises:
+      ValueError: it is.
+    """
     try:
-        return _Reader(tflite, data).subgraphs()
+        yield
     except _DAMAGED as error:
         raise ValueError(
             f"{_OP}: {what} must be a whole .tflite file, and is damaged: "
             f"{type(error).__name__}: {error}."
         ) from error
+
+
+def subgraphs(data: bytes) -> list[Subgraph]:
+    """Those of a file."""
+    import tflite
+
+    return _Reader(tflite, data).subgraphs()
 
 
 def _other_kind(data: bytes) -> str:
@@ -257,6 +277,8 @@ class _Reader:
         names[name] = names.get(name, -1) + 1
         if names[name]:
             name = f"{name}#{names[name]}"
+        axes = max(tensor.ShapeLength(), tensor.ShapeSignatureLength())
+        _must(axes <= _AXES, f"{axes} axes of {name}")
         shape = self._shape(tensor)
         stored, fault = self._stored(tensor)
         quantized, scale, zero, axis = tensor.Quantization(), None, None, 0

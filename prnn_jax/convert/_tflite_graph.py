@@ -152,7 +152,7 @@ def translated(
         number = as_number(tensor)
         if number is not None and not tensor.is_variable:
             made.constants[tensor.name] = number
-    for operator in graph.operators:
+    for operator in (one for one in graph.operators if one.outputs):
         add = translators.get(operator.kind)
         if add is None or add(made, operator) is False:
             _unknown(made, operator)
@@ -182,5 +182,4 @@ def translated(
 def _unknown(graph: Graph, operator: Operator) -> None:
     inputs = [graph.name(place) for place in operator.inputs]
     outputs = [graph.name(place) for place in operator.outputs]
-    if outputs:
-        graph.add_all(operator.kind, inputs, outputs, domain=TFLITE)
+    graph.add_all(operator.kind, inputs, outputs, domain=TFLITE)

@@ -7,7 +7,7 @@ from typing import Any
 from prnn_jax.convert._imported import Imported
 from prnn_jax.convert._onnx_graph import Scope
 from prnn_jax.convert._onnx_search import network
-from prnn_jax.convert._tflite_file import subgraphs
+from prnn_jax.convert._tflite_file import loaded, subgraphs, whole
 from prnn_jax.convert._tflite_fused import KINDS, recurrent
 from prnn_jax.convert._tflite_graph import as_onnx
 from prnn_jax.convert._tflite_nodes import of_layer
@@ -71,8 +71,10 @@ def import_tflite(model: Any, name: str | Sequence[str] | None = None) -> Import
       FileNotFoundError: there is no such file.
       ImportError: the package tflite or onnx is missing.
     """
-    graphs = subgraphs(model)
-    models, fused = as_onnx(graphs, _TRANSLATORS)
+    what, data = loaded(model)
+    with whole(what):
+        graphs = subgraphs(data)
+        models, fused = as_onnx(graphs, _TRANSLATORS)
     scopes = [Scope(one.graph, one.opset_import, op=_OP) for one in models]
     operators = sorted({one.kind for graph in graphs for one in graph.operators})
     missing = _MISSING.format(", ".join(operators))

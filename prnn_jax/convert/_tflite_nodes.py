@@ -84,7 +84,7 @@ class _Reader:
             cell = "lstm"
             sides = [self._lstm(1 + n * _COUNT, n) for n in self._directions]
             options["clip"] = self._clip(sides[0])
-        gains = self._gains() if cell == "lstm" else None
+        gains = self._gains(len(sides[0].w_ih[0]) // 4) if cell == "lstm" else None
         if gains is not None:
             self._check_normed(sides[0], options)
             cell, sides = (
@@ -188,36 +188,35 @@ class _Reader:
 
     def _lstm(self, first: int, n: int) -> Params:
         forget = self._needed(first + 1, None, None)  # as wide as there are units
-        hidden = len(forget)
+        hidden, inputs = forget.shape
         projection = self._array(first + _PROJECTION, None, hidden)
         output = hidden if projection is None else len(projection)
         self._check_no_projection_bias(first + _PROJECTION_BIAS, output)
         has_input = self._fused.tensor(first) is not None
         matrices = [
-            self._gates(
-                [None, *self._all(first, places[1:], *sizes)]
-                if not has_input
-                else self._all(first, places, *sizes)
-            )
-            for places, sizes in ((_OF_X, (hidden, None)), (_OF_H, (hidden, output)))
+            _gates(self._all(first, places if has_input else places[1:], *sizes))
+            for places, sizes in ((_OF_X, (hidden, inputs)), (_OF_H, (hidden, output)))
         ]
         biases = [self._array(first + place, hidden) for place in _BIASES]
-        aux = None
-        if self._kind.aux_weights >= 0:
-            places = range(4 * n, 4 * n + 4)
-            found = [
-                self._array(self._kind.aux_weights + place, hidden, None)
-                for place in places
-            ]
-            aux = None if found[1] is None else self._gates(found).T
+        biases = [np.zeros(hidden, "f") if b is None else b for b in biases]
+        aux = self._aux(4 * n, hidden, has_input)
         peepholes = [self._array(first + place, hidden) for place in _PEEPHOLES]
         return _params(
             self._of_x(n, matrices[0].T, aux),
             matrices[1].T,
-            self._gates(biases, hidden),
+            _gates(biases[0 if has_input else 1 :]),
             peepholes=_peepholes(peepholes, has_input),
             w_hr=None if projection is None else projection.T,
         )
+
+    def _aux(self, first: int, hidden: int, has_input: bool) -> np.ndarray | None:
+        """Rows of gates that a second input has for itself, from their place on."""
+        begin = self._kind.aux_weights + first
+        forget = self._array(begin + 1, hidden, None) if self._kind.both_ways else None
+        if forget is None:
+            return None
+        places = range(begin if has_input else begin + 1, begin + 4)
+        return _gates([self._needed(n, *forget.shape) for n in places]).T
 
     def _all(self, first: int, places: Sequence[int], hidden: int, width) -> list:
         """Matrices of gates; of h a diagonal may stand for one."""
@@ -226,26 +225,21 @@ class _Reader:
             return [np.diag(self._needed(first + n, hidden)) for n in places]
         return [self._needed(first + place, hidden, width) for place in places]
 
-    def _gates(self, parts: Sequence[Any], size: int = 0) -> np.ndarray:
-        """Of four gates; an absent input gate is 1 - f, which is σ of -a_f."""
-        forget = np.zeros(size, np.float32) if parts[1] is None else parts[1]
-        has_input = self._fused.tensor(1) is not None
-        absent = np.zeros_like(forget) if has_input else -forget
-        made = [absent if parts[0] is None else parts[0], forget, *parts[2:]]
-        return np.concatenate([np.zeros_like(forget) if p is None else p for p in made])
-
-    def _gains(self) -> np.ndarray | None:
+    def _gains(self, hidden: int) -> np.ndarray | None:
         """Of layer norm, where the operator has it."""
         if self._fused.tensor(_GAINS[1]) is None or self._kind.both_ways:
             return None
-        gains = [self._array(place, None) for place in _GAINS]
-        if gains[0] is None:
-            gains[0] = gains[1]
+        gains = [self._array(place, hidden) for place in _GAINS]
+        gains[0] = gains[1] if gains[0] is None else gains[0]
+        check(
+            all(gain is not None for gain in gains),
+            f"{_OP}: {self._where} must have layer norm in all gates, or in none.",
+        )
         return np.concatenate([np.asarray(gain) for gain in gains])
 
     def _basic(self) -> Params:
-        weights = self._needed(2, None, None)
-        hidden = len(weights) // 4
+        hidden = len(self._needed(2, None, None)) // 4
+        weights = self._needed(2, 4 * hidden, None)
         check(
             self._option("FusedActivationFunction") == 4,
             f"{_OP}: {self._where} must have the activation TANH, as BASIC has.",
@@ -307,6 +301,12 @@ class _Reader:
             f"{_OP}: {self._where} has layer norm and {' and '.join(both)}, which "
             "prnn_jax's LSTM does not have together.",
         )
+
+
+def _gates(parts: Sequence[Any]) -> np.ndarray:
+    """Of four gates; of three, the input gate is 1 - f, which is σ of -a_f."""
+    parts = parts if len(parts) == 4 else [-parts[0], *parts]
+    return np.concatenate(parts)
 
 
 def _peepholes(parts: Sequence[Any], has_input: bool) -> np.ndarray | None:
