@@ -48,7 +48,8 @@ class Imported:
 
     Attributes:
       layers: `Params` of the first layer to the last.
-      cell: whose function runs them.
+      cell: whose function runs them; of an LSTM of LiteRT with layer norm a
+        `NormedCell`, which is one.
       name: where in the model it was found; empty for the model itself.
       places: the same of each of its parts, as `update_pytorch` and the others use
         them: of layers of Keras and of nodes of ONNX, the first layer first, and of a
