@@ -188,12 +188,14 @@ def test_activations_of_several_operators(cell, squash):
     np.testing.assert_allclose(batch_first(net, x), want, rtol=0, atol=2e-6)
 
 
-def test_layers_in_two_loops_are_named():
+@pytest.mark.parametrize("cell", GATES)
+def test_layers_in_two_loops_are_named(cell):
+    """Of the second, whose x is as wide as h, the loop tells which is which."""
     graph = Graph(inputs=["x"])
     graph.value("x", TIME, 1, IN)
-    first = add_loop(graph, "one", "x", "GRU", 1)
-    graph.outputs = [add_loop(graph, "two", first, "GRU", 3)]
-    bodies = [*loop("one", "GRU", IN, 0), *loop("two", "GRU", HIDDEN, 5)]
+    first = add_loop(graph, "one", "x", cell, 1)
+    graph.outputs = [add_loop(graph, "two", first, cell, 3)]
+    bodies = [*loop("one", cell, IN, 0), *loop("two", cell, HIDDEN, 5)]
     data, x = file_of(graph, *bodies), random(TIME, 1, IN, seed=9)
     with pytest.raises(ValueError, match="name must say which node is meant") as error:
         import_tflite(data)

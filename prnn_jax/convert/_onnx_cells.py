@@ -162,7 +162,9 @@ def _sides(
 def _x_and_h(node: Node, both: Sequence[Product], gates: int, c: str) -> Sequence[Any]:
     """Which product is that of x and which that of h; None where nothing tells."""
     hidden, origin = both[0].width // gates, node.scope.origin
-    carried = node.scope.carried or {}
+    pairs = (node.scope.carried or {}).items()
+    # A loop may hand on the sequence of x, too, as it is.
+    carried = {one for one, later in pairs if origin(later) != one}
     for x, h in (both, both[::-1]):
         fits, other_fits = (len(one.weight) == hidden for one in (h, x))
         is_state = origin(h.input) == origin(c) != origin(x.input)
