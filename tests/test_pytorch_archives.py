@@ -3,11 +3,13 @@
 import gzip
 import io
 import pickle
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from libraries import library
@@ -163,6 +165,116 @@ def test_a_pickle_with_more_in_it(beside, tmp_path):
     assert_bitwise_equal(import_pytorch(path).layers, import_pytorch(arrays).layers)
     path.write_bytes(pickle.dumps({**arrays, "weight_hh_l0": Runs()}))
     with pytest.raises(ValueError, match=r"trust, pass pickle\.load\(open\(path, "):
+        import_pytorch(path)
+
+
+class DType:
+    """A dtype of pickle's, as which it says what follows its name."""
+
+    def __init__(self, name: str, *state: object):
+        self.given = np.dtype, (name, False, True), state
+
+    def __reduce__(self):
+        return self.given
+
+
+class Made:
+    """An array as pickles of protocols below 5 make it."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: str, *state: object):
+        reconstruct = np._core.multiarray._reconstruct
+        self.given = reconstruct, (np.ndarray, shape, dtype.encode())
+        self.given += (state,) if state else ()
+
+    def __reduce__(self):
+        return self.given
+
+
+NONE = None, None, None
+DTYPES = {
+    "larger": DType("f4", 3, "<", (np.dtype("f4"), (28 * 7,)), None, None, 4, 4, 0),
+    "pointers": DType("f4", 3, "<", *NONE, 8, 8, 63),
+    "far": DType("f4", 3, "<", None, ("a",), {"a": (np.dtype("f4"), 1 << 40)}, 4, 4, 0),
+}
+
+
+def of_buffer(buffer: bytes, dtype: object, shape: tuple[int, ...]) -> OfBuffer:
+    one = OfBuffer(buffer, "f4")
+    one.given = buffer, dtype, shape, "C"
+    return one
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_dtype_of_a_pickle_is_what_its_name_says(dtype, tmp_path):
+    """Or memory would be read that is not the array's."""
+    path, dtype = tmp_path / "a.pkl", DTYPES[dtype]
+    arrays = numpy_state()
+    state, content = (1, (28, 7), dtype, False), arrays["weight_hh_l0"].tobytes()
+    for made in (
+        of_buffer(content, dtype, (28, 7)),
+        Made((0,), "b", *state, content),
+    ):
+        path.write_bytes(pickle.dumps({**arrays, "weight_hh_l0": made}))
+        net = import_pytorch(path)
+        assert_bitwise_equal(net.layers, import_pytorch(arrays).layers)
+    for made in (of_buffer(b"1234", dtype, (28, 7)), Made((0,), "b", *state, b"1234")):
+        path.write_bytes(pickle.dumps({**arrays, "weight_hh_l0": made}))
+        with pytest.raises(ValueError, match=r"trust, pass pickle\.load\(open\(path, "):
+            import_pytorch(path)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        of_buffer(b"12345678" * 28, np.dtype("O"), (28,)),
+        Made((28,), "f"),
+        np.zeros(28, object),
+        np.zeros(28, jnp.bfloat16),
+    ],
+    ids=["buffer", "without values", "objects", "bfloat16"],
+)
+def test_an_array_of_a_pickle_that_is_not_of_plain_numbers(array, tmp_path):
+    """Is none: a network without its biases would be another one."""
+    path = tmp_path / "a.pkl"
+    biases = dict.fromkeys(["bias_ih_l0", "bias_hh_l0"], array)
+    path.write_bytes(pickle.dumps({**numpy_state(), **biases}))
+    with pytest.raises(ValueError, match=r"trust, pass pickle\.load\(open\(path, "):
+        import_pytorch(path)
+
+
+def test_a_pickle_takes_no_more_memory_than_it_is_large(tmp_path):
+    resource = pytest.importorskip("resource")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    tree: dict = {}
+    for _ in range(40):  # 2^40 names
+        tree = {"a": tree, "b": tree or 1}
+    arrays = {**numpy_state(), "beside": tree}
+    (path := tmp_path / "a.pkl").write_bytes(pickle.dumps(arrays))
+    with pytest.raises(ValueError, match="must be a state_dict"):
+        import_pytorch(path)
+    torch.save(arrays | {k: torch.tensor(v) for k, v in numpy_state().items()}, path)
+    with pytest.raises(ValueError, match="too many names"):
+        import_pytorch(path)
+    path.write_bytes(b"\x80\x04}r\0\0\0\x10.")  # an object of the number 2^28
+    with pytest.raises(ValueError, match="must be a state_dict"):
+        import_pytorch(path)
+    path.write_bytes(pickle.dumps({**numpy_state(), "beside": Made((1 << 27,), "O")}))
+    assert import_pytorch(path).cell == "lstm"
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert after - before < 500_000  # kB; PyTorch's are some
+
+
+def test_tensors_in_a_pickle_are_left_out(tmp_path, monkeypatch):
+    """Also where there is no PyTorch."""
+    arrays = numpy_state()
+    path = tmp_path / "a.pkl"
+    path.write_bytes(pickle.dumps({"beside": torch.ones(2), **arrays}))
+    lacking = pickle.dumps({**arrays, "weight_hh_l0": torch.ones(28, 7)})
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch._utils", None)
+    assert_bitwise_equal(import_pytorch(path).layers, import_pytorch(arrays).layers)
+    path.write_bytes(lacking)
+    with pytest.raises(ImportError, match="needs PyTorch: pip install torch"):
         import_pytorch(path)
 
 

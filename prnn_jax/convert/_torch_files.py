@@ -16,6 +16,7 @@ from prnn_jax.convert._torch_pickles import (
     DAMAGED,
     OLD_TORCH,
     arrays_alone,
+    check_names,
     numpy_arrays,
 )
 
@@ -86,7 +87,9 @@ def _loaded(path: Path, is_copied: bool) -> Any:
     try:
         if any(name.endswith("/constants.pkl") for name in _names_in(path)):
             return torch.jit.load(path, map_location="cpu")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        check_names(loaded, path)
+        return loaded
     except (*DAMAGED, zipfile.BadZipFile, OSError):
         arrays = None if is_copied else arrays_alone(path)
         if arrays is None:

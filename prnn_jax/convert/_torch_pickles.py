@@ -5,6 +5,7 @@ or run: their objects are left out.
 """
 
 import pickle
+import pickletools
 import re
 import struct
 import types
@@ -25,22 +26,18 @@ DAMAGED = (
     *(pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError),
     *(ValueError, TypeError, AttributeError, AssertionError, MemoryError),
 )
-#: What pickles of tensors and arrays are made with, besides storages, which
-#: `torch.load` makes. Called, none of these does anything but make one; `_Unpickler`
-#: sees to what else a pickle may do with them.
-_OF_ARRAYS = {
-    "_codecs.encode",  # of bytes
-    "collections.OrderedDict",
+#: What pickles of tensors are made with, besides storages, which `torch.load` makes.
+#: Called, none of these does anything but make one; `_Unpickler` sees to what else a
+#: pickle may do with them.
+_OF_TENSORS = {
     "torch.Size",
     "torch._utils._rebuild_tensor",
     "torch._utils._rebuild_tensor_v2",
     "torch._utils._rebuild_parameter",
-    "numpy.dtype",
-    "numpy.ndarray",
-    "numpy.core.multiarray._reconstruct",
-    "numpy._core.multiarray._reconstruct",
 }
-_OF_BUFFERS = {"numpy.core.numeric._frombuffer", "numpy._core.numeric._frombuffer"}
+_OF_BYTES = {"_codecs.encode", "collections.OrderedDict"}
+#: The dtypes of arrays of plain numbers, as pickles call them.
+_PLAIN = re.compile(r"[biufc]\d+")
 #: The key of an array of a network, or of a part of one.
 _OF_NETWORK = re.compile(r"(^|[._])(weight|bias|w|b)_(ih|hh|hr)|slstm_cell")
 
@@ -79,49 +76,102 @@ class _Function:
         return self._function(*given)
 
 
-class _Array(np.ndarray):
-    """NumPy's, which would read past the end of objects that a pickle counts wrong."""
+class _DType(_LeftOut):
+    """NumPy's, of which a pickle could make one of other sizes, or of pointers."""
 
-    def __new__(cls, *_given: Any, **_named: Any) -> "_Array":
-        raise pickle.UnpicklingError  # NumPy pickles no array so
+    def __init__(self, name: Any = None, *_given: Any):
+        self._name = name
+        self._order: Any = "="
 
     def __setstate__(self, state: Any) -> None:
-        *_, dtype, _, values = state
-        if dtype.kind in "biufc" and isinstance(values, bytes):  # else it stays empty
-            super().__setstate__(state)
+        self._order = state[1]
+
+    def made(self) -> np.dtype | None:
+        """That of plain numbers; of others None."""
+        if not isinstance(self._name, str) or not _PLAIN.fullmatch(self._name):
+            return None
+        return np.dtype(self._name).newbyteorder(self._order)
 
 
-def _of_buffer(
-    buffer: Any, dtype: Any, shape: Any, order: str, axes: Any = None
-) -> np.ndarray | None:
-    """NumPy's way to make an array of pickle's protocol 5; None of one of objects."""
-    if dtype.kind not in "biufc" or not isinstance(buffer, (bytes, bytearray)):
-        return None
-    array = np.frombuffer(buffer, dtype).reshape(
-        shape, order="F" if order == "F" else "C"
-    )
-    return array if axes is None else array.transpose(axes)
+class _Array(_LeftOut):
+    """NumPy's, which would believe what a pickle says of its memory."""
+
+    array: np.ndarray | None = None  # it is left out
+
+    def __setstate__(self, state: Any) -> None:
+        *_, shape, dtype, is_fortran, values = state
+        self.set(values, dtype, shape, "F" if is_fortran else "C")
+
+    def set(
+        self, values: Any, dtype: Any, shape: Any, order: str, axes: Any = None
+    ) -> None:
+        """Makes it, if it is of plain numbers."""
+        plain = dtype.made() if isinstance(dtype, _DType) else None
+        if plain is not None and isinstance(values, (bytes, bytearray)):
+            order = "F" if order == "F" else "C"
+            array = np.frombuffer(values, plain).reshape(shape, order=order)
+            self.array = array if axes is None else array.transpose(axes)
+
+
+def _of_buffer(*given: Any) -> _Array:
+    """NumPy's way to make an array of pickle's protocol 5."""
+    array = _Array()
+    array.set(*given)
+    return array
+
+
+#: In the places of NumPy's functions, whatever its version calls their modules.
+_OF_ARRAYS = {
+    "numpy.dtype": _DType,
+    **dict.fromkeys(
+        [f"numpy.{core}.multiarray._reconstruct" for core in ("core", "_core")], _Array
+    ),
+    **dict.fromkeys(
+        [f"numpy.{core}.numeric._frombuffer" for core in ("core", "_core")],
+        _Function(_of_buffer),
+    ),
+}
 
 
 class _Unpickler(pickle.Unpickler):
+    known = _OF_BYTES
+
+    def __init__(self, file: Any, **options: Any):
+        super().__init__(file, **options)
+        self._file = file
+
+    def load(self) -> Any:
+        """The object, if it numbers no more of its parts than it can have.
+
+        Memory is made for as many as a pickle says.
+        """
+        start = self._file.tell()
+        for count, (code, number, _) in enumerate(pickletools.genops(self._file)):
+            if isinstance(number, int) and "PUT" in code.name and number > count:
+                raise pickle.UnpicklingError(f"a part has the number {number}")
+        self._file.seek(start)
+        return super().load()
+
     def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" in _OF_BUFFERS:
-            return _Function(_of_buffer)
-        if f"{module}.{name}" not in _OF_ARRAYS:
+        if (ours := _OF_ARRAYS.get(f"{module}.{name}")) is not None:
+            return ours
+        if f"{module}.{name}" not in self.known:
             return _LeftOut
         found = super().find_class(module, name)
-        if found is np.ndarray:
-            return _Array
         return found if isinstance(found, type) else _Function(found)
 
 
+class _TensorUnpickler(_Unpickler):
+    known = _OF_BYTES | _OF_TENSORS
+
+
 def _load(file: Any, **options: Any) -> Any:
-    return _Unpickler(file, **options).load()
+    return _TensorUnpickler(file, **options).load()
 
 
 #: In the place of the module pickle, for `torch.load`.
 _PICKLE: Any = types.SimpleNamespace(
-    __name__="pickle", Unpickler=_Unpickler, load=_load
+    __name__="pickle", Unpickler=_TensorUnpickler, load=_load
 )
 
 
@@ -131,10 +181,9 @@ def arrays_alone(path: Path) -> Mapping[str, Any] | None:
 
     options: Any = {"weights_only": False, "pickle_module": _PICKLE}
     try:
-        loaded = torch.load(path, map_location="cpu", **options)
+        return _if_whole(torch.load(path, map_location="cpu", **options), path)
     except (*DAMAGED, zipfile.BadZipFile, OSError):
         return None
-    return _if_whole(loaded)
 
 
 def numpy_arrays(path: Path) -> Mapping[str, Any] | None:
@@ -145,16 +194,39 @@ def numpy_arrays(path: Path) -> Mapping[str, Any] | None:
             return None
         file.seek(0)
         try:
-            return _if_whole(_load(file))
+            return _if_whole(_Unpickler(file).load(), path)
         except (*DAMAGED, OSError):
             return None
 
 
-def _if_whole(loaded: Any) -> Mapping[str, Any] | None:
+def check_names(loaded: Any, path: Path) -> None:
+    """Mappings in each other, each of them twice, would have names without end.
+
+    Raises:
+      UnpicklingError: it has more of them than the file has bytes.
+    """
+    counts: dict[int, int] = {}
+
+    def count(tree: Any) -> int:
+        if not isinstance(tree, Mapping):
+            return 1
+        if id(tree) not in counts:
+            counts[id(tree)] = sum(map(count, tree.values()))
+        return counts[id(tree)]
+
+    if count(loaded) > path.stat().st_size:
+        raise pickle.UnpicklingError("its mappings have too many names")
+
+
+def _if_whole(loaded: Any, path: Path) -> Mapping[str, Any] | None:
     if not isinstance(loaded, Mapping):
         return None
-    arrays = flat(loaded, ".")
+    check_names(loaded, path)
+    arrays = {
+        key: one.array if isinstance(one, _Array) and one.array is not None else one
+        for key, one in flat(loaded, ".").items()
+    }
     left_out = [key for key, one in arrays.items() if isinstance(one, _LeftOut)]
     has_network = bool(keys_of(arrays) or slstm_paths(arrays))
     is_whole = not any(map(_OF_NETWORK.search, left_out))
-    return loaded if has_network and is_whole else None
+    return arrays if has_network and is_whole else None
