@@ -1,16 +1,12 @@
-"""Files of packages beside PyTorch: archives with its arrays in them, plain pickles."""
+"""Archives of packages beside PyTorch with its arrays in them."""
 
 import gzip
 import io
-import pickle
-import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from libraries import library
 from support import assert_bitwise_equal
@@ -74,10 +70,12 @@ def trained(net):
     [
         ("a.nemo", nemo),
         ("old.nemo", lambda path: nemo(path, "w:gz")),
+        ("b.nemo", lambda path: nemo(path, "w:bz2")),
+        ("x.nemo", lambda path: nemo(path, "w:xz")),
         ("part.nemo", lambda path: nemo(path, folders=("mp_rank_00/",))),
         ("agent.zip", stable_baselines),
     ],
-    ids=["nemo", "gzip", "folder", "stable_baselines"],
+    ids=["nemo", "gzip", "bz2", "xz", "folder", "stable_baselines"],
 )
 def test_from_and_to_an_archive(name, make, tmp_path):
     """The copy has all else as it was."""
@@ -99,6 +97,54 @@ def test_from_and_to_an_archive(name, make, tmp_path):
 def test_an_archive_of_parts(tmp_path):
     """Of a model on several devices no part is the network."""
     nemo(path := tmp_path / "a.nemo", folders=("mp_rank_00/", "mp_rank_01/"))
+    with pytest.raises(ValueError, match=r"is read, got mp_rank_00/.*, mp_rank_01/"):
+        import_pytorch(path)
+    nemo(path := tmp_path / "a.nemo", folders=())
+    with pytest.raises(ValueError, match=r"is read, got none; unpack it, and pass"):
+        import_pytorch(path)
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE], ids=["l", "s"])
+def test_a_link_becomes_a_file(kind, tmp_path):
+    torch.save(state("decoder"), weights := io.BytesIO())
+    path, content = tmp_path / "a.nemo", weights.getvalue()
+    with tarfile.open(path, "w") as archive:
+        file, link = tarfile.TarInfo("real"), tarfile.TarInfo("model_weights.ckpt")
+        # As of files of more than 8 GB the size is.
+        file.size, file.pax_headers = len(content), {"size": str(len(content))}
+        link.type, link.linkname = kind, "real"
+        link.pax_headers = {"size": "0"}
+        archive.addfile(file, io.BytesIO(content))
+        archive.addfile(link)
+    net = trained(import_pytorch(path))
+    new = update_pytorch(path, net, to=tmp_path / "new.nemo")
+    assert_bitwise_equal(import_pytorch(new).layers, net.layers)
+    assert contents(new)["real"] == content
+
+
+def test_a_link_to_the_archive_is_no_other_file(tmp_path):
+    """It would be written while it is read."""
+    nemo(path := tmp_path / "a.nemo")
+    (link := tmp_path / "b.nemo").symlink_to(path)
+    content = path.read_bytes()
+    with pytest.raises(ValueError, match=r"to must be another file \.nemo"):
+        update_pytorch(path, trained(import_pytorch(path)), to=link)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("mode", ["w:xz", zipfile.ZIP_LZMA])
+def test_an_archive_whose_compressed_bytes_are_damaged(mode, tmp_path):
+    torch.save(state("decoder"), weights := io.BytesIO())
+    path = tmp_path / "a.zip"
+    if mode == "w:xz":
+        nemo(path, mode)
+    else:
+        with zipfile.ZipFile(path, "w", mode) as archive:
+            archive.writestr("policy.pth", weights.getvalue())
+    content = bytearray(path.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 50] = b"\xff" * 50
+    path.write_bytes(content)
     with pytest.raises(ValueError, match=r"must be a state_dict of torch\.save, or"):
         import_pytorch(path)
 
@@ -117,233 +163,3 @@ def test_a_compressed_file_that_is_no_archive(tmp_path):
     (path := tmp_path / "a.pt.gz").write_bytes(gzip.compress(b"text"))
     with pytest.raises(ValueError, match=r"begins with b'\\x1f\\x8b"):
         import_pytorch(path)
-
-
-# ---- pickles of NumPy's arrays -------------------------------------------------------
-
-
-def numpy_state() -> dict:
-    return {
-        key: value.numpy() for key, value in nn.LSTM(IN, HIDDEN).state_dict().items()
-    }
-
-
-@pytest.mark.parametrize("protocol", [2, 4, 5])
-def test_a_pickle_of_arrays(protocol, tmp_path):
-    arrays = numpy_state()
-    # In the order of the transposed array, which protocol 5 has a word for.
-    arrays["weight_hh_l0"] = np.asfortranarray(arrays["weight_hh_l0"])
-    (path := tmp_path / "a.pkl").write_bytes(pickle.dumps(arrays, protocol))
-    net = import_pytorch(path)
-    assert_bitwise_equal(net.layers, import_pytorch(arrays).layers)
-    with pytest.raises(ValueError, match=r"trust, pass pickle\.load\(open\(path, "):
-        update_pytorch(path, net, to=tmp_path / "new.pkl")
-
-
-class Runs:
-    def __reduce__(self):
-        return pytest.fail, ("code of a pickle has run",)
-
-
-class OfBuffer:
-    """An array that pickle's protocol 5 makes of bytes."""
-
-    def __init__(self, buffer: object, dtype: str):
-        self.given = buffer, np.dtype(dtype), (1,), "C"
-
-    def __reduce__(self):
-        return np._core.numeric._frombuffer, self.given
-
-
-@pytest.mark.parametrize(
-    "beside", [Runs(), OfBuffer(b"12345678", "O"), OfBuffer("text", "u1")]
-)
-def test_a_pickle_with_more_in_it(beside, tmp_path):
-    arrays = numpy_state()
-    path = tmp_path / "a.pkl"
-    path.write_bytes(pickle.dumps({"beside": beside, **arrays}))
-    assert_bitwise_equal(import_pytorch(path).layers, import_pytorch(arrays).layers)
-    path.write_bytes(pickle.dumps({**arrays, "weight_hh_l0": Runs()}))
-    with pytest.raises(ValueError, match=r"trust, pass pickle\.load\(open\(path, "):
-        import_pytorch(path)
-
-
-class DType:
-    """A dtype of pickle's, as which it says what follows its name."""
-
-    def __init__(self, name: str, *state: object):
-        self.given = np.dtype, (name, False, True), state
-
-    def __reduce__(self):
-        return self.given
-
-
-class Made:
-    """An array as pickles of protocols below 5 make it."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: str, *state: object):
-        reconstruct = np._core.multiarray._reconstruct
-        self.given = reconstruct, (np.ndarray, shape, dtype.encode())
-        self.given += (state,) if state else ()
-
-    def __reduce__(self):
-        return self.given
-
-
-NONE = None, None, None
-DTYPES = {
-    "larger": DType("f4", 3, "<", (np.dtype("f4"), (28 * 7,)), None, None, 4, 4, 0),
-    "pointers": DType("f4", 3, "<", *NONE, 8, 8, 63),
-    "far": DType("f4", 3, "<", None, ("a",), {"a": (np.dtype("f4"), 1 << 40)}, 4, 4, 0),
-}
-
-
-def of_buffer(buffer: bytes, dtype: object, shape: tuple[int, ...]) -> OfBuffer:
-    one = OfBuffer(buffer, "f4")
-    one.given = buffer, dtype, shape, "C"
-    return one
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_dtype_of_a_pickle_is_what_its_name_says(dtype, tmp_path):
-    """Or memory would be read that is not the array's."""
-    path, dtype = tmp_path / "a.pkl", DTYPES[dtype]
-    arrays = numpy_state()
-    state, content = (1, (28, 7), dtype, False), arrays["weight_hh_l0"].tobytes()
-    for made in (
-        of_buffer(content, dtype, (28, 7)),
-        Made((0,), "b", *state, content),
-    ):
-        path.write_bytes(pickle.dumps({**arrays, "weight_hh_l0": made}))
-        net = import_pytorch(path)
-        assert_bitwise_equal(net.layers, import_pytorch(arrays).layers)
-    for made in (of_buffer(b"1234", dtype, (28, 7)), Made((0,), "b", *state, b"1234")):
-        path.write_bytes(pickle.dumps({**arrays, "weight_hh_l0": made}))
-        with pytest.raises(ValueError, match=r"trust, pass pickle\.load\(open\(path, "):
-            import_pytorch(path)
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        of_buffer(b"12345678" * 28, np.dtype("O"), (28,)),
-        Made((28,), "f"),
-        np.zeros(28, object),
-        np.zeros(28, jnp.bfloat16),
-    ],
-    ids=["buffer", "without values", "objects", "bfloat16"],
-)
-def test_an_array_of_a_pickle_that_is_not_of_plain_numbers(array, tmp_path):
-    """Is none: a network without its biases would be another one."""
-    path = tmp_path / "a.pkl"
-    biases = dict.fromkeys(["bias_ih_l0", "bias_hh_l0"], array)
-    path.write_bytes(pickle.dumps({**numpy_state(), **biases}))
-    with pytest.raises(ValueError, match=r"trust, pass pickle\.load\(open\(path, "):
-        import_pytorch(path)
-
-
-def test_a_pickle_takes_no_more_memory_than_it_is_large(tmp_path):
-    resource = pytest.importorskip("resource")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    tree: dict = {}
-    for _ in range(40):  # 2^40 names
-        tree = {"a": tree, "b": tree or 1}
-    arrays = {**numpy_state(), "beside": tree}
-    (path := tmp_path / "a.pkl").write_bytes(pickle.dumps(arrays))
-    with pytest.raises(ValueError, match="must be a state_dict"):
-        import_pytorch(path)
-    torch.save(arrays | {k: torch.tensor(v) for k, v in numpy_state().items()}, path)
-    with pytest.raises(ValueError, match="too many names"):
-        import_pytorch(path)
-    path.write_bytes(b"\x80\x04}r\0\0\0\x10.")  # an object of the number 2^28
-    with pytest.raises(ValueError, match="must be a state_dict"):
-        import_pytorch(path)
-    path.write_bytes(pickle.dumps({**numpy_state(), "beside": Made((1 << 27,), "O")}))
-    assert import_pytorch(path).cell == "lstm"
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert after - before < 500_000  # kB; PyTorch's are some
-
-
-def test_tensors_in_a_pickle_are_left_out(tmp_path, monkeypatch):
-    """Also where there is no PyTorch."""
-    arrays = numpy_state()
-    path = tmp_path / "a.pkl"
-    path.write_bytes(pickle.dumps({"beside": torch.ones(2), **arrays}))
-    lacking = pickle.dumps({**arrays, "weight_hh_l0": torch.ones(28, 7)})
-    monkeypatch.setitem(sys.modules, "torch", None)
-    monkeypatch.setitem(sys.modules, "torch._utils", None)
-    assert_bitwise_equal(import_pytorch(path).layers, import_pytorch(arrays).layers)
-    path.write_bytes(lacking)
-    with pytest.raises(ImportError, match="needs PyTorch: pip install torch"):
-        import_pytorch(path)
-
-
-@pytest.mark.parametrize("new", [True, False], ids=["new", "old"])
-def test_a_module_is_no_state_dict(new, tmp_path):
-    options = {"_use_new_zipfile_serialization": new}
-    torch.save(nn.LSTM(IN, HIDDEN), path := tmp_path / "a.pt", **options)
-    with pytest.raises(ValueError, match=r"trust, pass torch\.load\(path, map_l"):
-        import_pytorch(path)
-
-
-# ---- PaddlePaddle --------------------------------------------------------------------
-
-
-def paddle_state(layers: int, directions: int, projection: int = 0) -> dict:
-    """A state_dict as PaddlePaddle 3.3 saves that of a module with an LSTM in it."""
-    torch.manual_seed(5)
-    options = {"bidirectional": directions == 2, "proj_size": projection}
-    arrays = nn.LSTM(IN, HIDDEN, layers, **options).state_dict()
-    of_layers, of_cells = {}, {}
-    for key, value in arrays.items():
-        own, _, place = key.partition("_l")
-        layer, _, reverse = place.partition("_")
-        cell = {1: "cell", 2: "cell_bw" if reverse else "cell_fw"}[directions]
-        if own == "weight_hr":
-            of_cells[f"rnn.{layer}.{cell}.weight_ho"] = value.numpy().T
-        else:
-            of_layers[f"rnn.{key}"] = of_cells[f"rnn.{layer}.{cell}.{own}"] = (
-                value.numpy()
-            )
-    if projection:  # each name that comes after one is of the array before its own
-        parts = [*of_cells.values()]
-        of_layers = dict(zip(of_layers, parts, strict=False))
-    made = {"out.weight": np.ones((3, 2), np.float32), **of_layers, **of_cells}
-    return made | {"StructuredToParameterName@@": dict.fromkeys(made, "lstm_0.w_0")}
-
-
-@pytest.mark.parametrize("directions", [1, 2])
-def test_a_state_dict_of_paddle(directions, tmp_path):
-    arrays = paddle_state(2, directions)
-    (path := tmp_path / "model.pdparams").write_bytes(pickle.dumps(arrays, 4))
-    net = import_pytorch(path)
-    assert net.name == "rnn"
-    torch.manual_seed(5)
-    lstm = nn.LSTM(IN, HIDDEN, 2, bidirectional=directions == 2)
-    assert_bitwise_equal(net.layers, import_pytorch(lstm).layers)
-    new = update_pytorch(arrays, trained(net))
-    assert_bitwise_equal(import_pytorch(new).layers, trained(net).layers)
-    assert new.keys() == arrays.keys()
-    assert_bitwise_equal(new["out.weight"], arrays["out.weight"])
-
-
-@pytest.mark.parametrize("directions", [1, 2])
-def test_layers_of_paddle_that_project(directions):
-    """Whose names like PyTorch's are of arrays of one before."""
-    arrays = paddle_state(2, directions, projection=3)
-    net = import_pytorch(arrays, "rnn")
-    torch.manual_seed(5)
-    options = {"bidirectional": directions == 2, "proj_size": 3}
-    assert_bitwise_equal(
-        net.layers, import_pytorch(nn.LSTM(IN, HIDDEN, 2, **options)).layers
-    )
-    with pytest.raises(ValueError, match=r"that do not project h, got rnn\.0\.cell"):
-        update_pytorch(arrays, trained(net))
-
-
-def test_arrays_of_paddle_that_are_not_the_same():
-    """Nobody can see which of the two is meant."""
-    arrays = paddle_state(1, 1)
-    arrays["rnn.weight_hh_l0"] = 1 + arrays["rnn.weight_hh_l0"]
-    with pytest.raises(ValueError, match=r"one of 'rnn' \(LSTM\), 'rnn\.0\.cell' \("):
-        import_pytorch(arrays)

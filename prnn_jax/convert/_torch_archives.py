@@ -6,6 +6,7 @@ NeMo's are tar files, Stable-Baselines3's ZIP files. Of neither is anything else
 import contextlib
 import copy
 import gzip
+import lzma
 import shutil
 import tarfile
 import tempfile
@@ -18,14 +19,40 @@ from typing import IO, Literal
 #: What readers of archives raise of those that are damaged.
 DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error),
+    lzma.LZMAError,
     *(OSError, EOFError, LookupError, RuntimeError, NotImplementedError),
 )
 _IN_NEMO = "model_weights.ckpt"
 _IN_STABLE_BASELINES = "policy.pth"
+_Mode = Literal["w", "w:gz", "w:bz2", "w:xz"]
+#: How compressed tar files begin, and the mode that writes such a one.
+_COMPRESSED: dict[bytes, _Mode] = {
+    b"\x1f\x8b": "w:gz",
+    b"BZh": "w:bz2",
+    b"\xfd7zXZ": "w:xz",
+}
 
 
 def weights_in(path: Path) -> str | None:
     """The name in such an archive of the file with the weights; of others None."""
+    found = _found(path)
+    return found[0] if found and len(found) == 1 else None
+
+
+def remedy(path: Path) -> str:
+    """What to do about such an archive that is not read; of others ""."""
+    found = _found(path)
+    if found is None or (not found and not tarfile.is_tarfile(path)):
+        return ""
+    return (
+        f"Of an archive the one file {_IN_NEMO} (of NeMo, a tar file) or "
+        f"{_IN_STABLE_BASELINES} (of Stable-Baselines3, a ZIP file) is read, got "
+        f"{', '.join(found) or 'none'}; unpack it, and pass the path of its weights."
+    )
+
+
+def _found(path: Path) -> list[str] | None:
+    """The files in an archive that are called as such weights; None if it is none."""
     try:
         # First, for a tar file whose last part is a ZIP file seems to be one.
         if tarfile.is_tarfile(path):
@@ -38,8 +65,7 @@ def weights_in(path: Path) -> str | None:
             return None
     except DAMAGED:
         return None  # as its reader will say
-    found = [name for name in names if PurePosixPath(name).name == wanted]
-    return found[0] if len(found) == 1 else None
+    return [name for name in names if PurePosixPath(name).name == wanted]
 
 
 @contextlib.contextmanager
@@ -71,12 +97,20 @@ def repacked(path: Path, to: Path, name: str, file: Path) -> None:
                 if info.name == name:
                     info = copy.copy(info)
                     info.size = file.stat().st_size
+                    # It may have been a link, or its size have been told beside it.
+                    info.type, info.linkname = tarfile.REGTYPE, ""
+                    info.pax_headers = {
+                        key: value
+                        for key, value in info.pax_headers.items()
+                        if key != "size"
+                    }
                     with file.open("rb") as member:
                         new.addfile(info, member)
                 else:
                     new.addfile(info, old.extractfile(info) if info.isreg() else None)
         return
     with zipfile.ZipFile(path) as of_old, zipfile.ZipFile(to, "w") as of_new:
+        of_new.comment = of_old.comment
         for one in of_old.infolist():
             is_new = one.filename == name
             with file.open("rb") if is_new else of_old.open(one) as member:
@@ -85,7 +119,11 @@ def repacked(path: Path, to: Path, name: str, file: Path) -> None:
                     shutil.copyfileobj(member, copied)
 
 
-def _mode(path: Path) -> Literal["w", "w:gz"]:
+def _mode(path: Path) -> _Mode:
     """To write a tar file as this one is compressed, or is not."""
     with path.open("rb") as file:
-        return "w:gz" if file.read(2) == b"\x1f\x8b" else "w"
+        start = file.read(max(map(len, _COMPRESSED)))
+    for begins, mode in _COMPRESSED.items():
+        if start.startswith(begins):
+            return mode
+    return "w"

@@ -108,6 +108,8 @@ def _remedy(path: Path, error: Exception) -> str:
         other = f"prnn_jax.convert.import_{path.suffix[1:]}"
     if other:
         return f"{other} is for such a file."
+    if of_archive := _torch_archives.remedy(path):
+        return f"{of_archive} What reads it says: {error}"
     if start and not start.startswith((b"PK", b"\x80")):
         return f"This one begins with {start[:8]!r}, as none of these does."
     loader = 'torch.load(path, map_location="cpu", weights_only=False)'

@@ -126,7 +126,7 @@ def network_in(
         f"{OP}: model must be a torch.nn.Module, TorchScript, a state_dict, or a path "
         f"to one of these, got {type(model).__name__}.",
     )
-    arrays = dict(as_pytorch(_arrays.flat(model, ".")))
+    arrays = dict(as_pytorch(OP, _arrays.flat(model, ".")))
     given = nonlinearity, is_known, told
     return joined(OP, [_of_arrays(arrays, one, *given) for one in names])
 

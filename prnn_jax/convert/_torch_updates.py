@@ -256,7 +256,7 @@ def _new_arrays(
     """What changes by the keys of a state_dict, with points between those of parts."""
     state = getattr(model, "state_dict", None)
     tree = flat(state if isinstance(state, Mapping) else model, ".")
-    by_name = as_pytorch(tree)
+    by_name = as_pytorch(_OP, tree)
     new: dict[str, np.ndarray] = {}
     shared = _Shared()
     for name, arrays, there in _new(model, net, names):

@@ -116,7 +116,9 @@ def destination(op: str, model: Any, to: Any) -> Path | None:
         return None
     path, new = Path(model), Path(to)
     check(
-        path.suffix == new.suffix and path.absolute() != new.absolute(),
+        path.suffix == new.suffix
+        and path.absolute() != new.absolute()
+        and not (path.exists() and new.exists() and path.samefile(new)),
         f"{op}: to must be another file {path.suffix or 'of the same kind'} than "
         f"{path}, which stays as it is, got {new}.",
     )
