@@ -281,6 +281,40 @@ def test_arrays_of_paddle_as_parameters_in_bfloat16():
     assert import_pytorch(arrays).name == "rnn"
 
 
+class Tensor:
+    """Of PaddlePaddle, as far as it is like PyTorch's."""
+
+    def __init__(self, array: np.ndarray):
+        self._array, self.dtype = array, f"paddle.{array.dtype}"
+        self.shape, self.ndim = list(array.shape), array.ndim
+
+    def detach(self):
+        return self
+
+    def cpu(self):
+        return self
+
+    def numpy(self) -> np.ndarray:
+        return self._array
+
+    def __array__(self, *_given: object, **_named: object) -> np.ndarray:
+        return self._array
+
+
+def test_tensors_of_paddle():
+    """Its layers' `set_state_dict` takes the new ones, which are NumPy's."""
+    arrays = {
+        key: Tensor(value) if isinstance(value, np.ndarray) else value
+        for key, value in paddle_state(2, 2).items()
+    }
+    net = import_pytorch(arrays)
+    assert_bitwise_equal(net.layers, import_pytorch(paddle_state(2, 2)).layers)
+    new = update_pytorch(arrays, trained(net))
+    assert_bitwise_equal(import_pytorch(new).layers, trained(net).layers)
+    assert new["rnn.weight_hh_l0"].dtype == np.float32
+    assert new["out.weight"] is arrays["out.weight"]
+
+
 def test_bfloat16_of_paddle_is_no_integer():
     """As which it is saved; as numbers these would be other weights."""
     arrays = {

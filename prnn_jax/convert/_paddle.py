@@ -45,10 +45,10 @@ def as_pytorch(op: str, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, of_cell in twice.items():
         array = made[of_cell]
         check(
-            str(getattr(array, "dtype", "")) != "uint16",
-            f"{op}: {of_cell} must have a floating dtype, got uint16, as which "
-            "PaddlePaddle saves bfloat16; pass a state_dict with "
-            "array.view(jnp.bfloat16) in the place of each such array.",
+            str(getattr(array, "dtype", "")) not in ("uint16", "paddle.bfloat16"),
+            f"{op}: {of_cell} must have a floating dtype, got {array.dtype}; "
+            "uint16 is how PaddlePaddle saves bfloat16; pass a state_dict with "
+            "numpy.asarray(array).view(jnp.bfloat16) in the place of each such array.",
         )
         if "weight_hr" in key:
             array = np.asarray(as_array(op, of_cell, array)).T

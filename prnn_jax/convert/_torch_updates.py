@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from prnn_jax._given.checks import check
-from prnn_jax.convert._arrays import flat
+from prnn_jax.convert._arrays import as_array, flat
 from prnn_jax.convert._imported import Imported, joined
 from prnn_jax.convert._paddle import as_paddle, as_pytorch
 from prnn_jax.convert._pytorch import to_pytorch
@@ -55,7 +55,7 @@ def update_pytorch(
         of `torch.export`, which gets tensors of its own where it had those of a module.
         Of a state_dict (with whatever it has around the network) comes a new one, which
         shares all other tensors with the given one. Tensors that are one, as those of
-        tied modules, stay one.
+        tied modules, stay one; Paddle's become NumPy's, which its layers take.
       net: as imported, with other numbers: what optax or `jax.tree.map` make of it, or
         `dataclasses.replace(net, layers=layers)`.
       name: the network's place in this model, or those of its layers, if they are
@@ -325,6 +325,8 @@ def _like(value: Any, array: np.ndarray) -> Any:
         return in_dtype(array, value.dtype)
     if not hasattr(value, "detach"):
         return jnp.asarray(array, value.dtype)
+    if not str(value.dtype).startswith("torch."):  # Paddle's, whose layers take NumPy's
+        return in_dtype(array, as_array(_OP, "the array", value).dtype)
     import torch
 
     return torch.from_numpy(_plain(array)).to(value.device, value.dtype)
