@@ -252,6 +252,20 @@ def test_computes_what_litert_does(case):
     assert net.name == "y"
 
 
+def test_options_that_are_not_there_are_zeros():
+    """So LiteRT has it: batch first, and no activation."""
+    builder = Builder(Case("plain", RNN))
+    builder.build()
+    graph = builder.graph
+    kind, inputs, outputs, *_ = graph.operators[0]
+    graph.operators[0] = kind, inputs, outputs, "", {}
+    data = file_of(graph)
+    net = import_tflite(data)
+    assert not net.time_major
+    assert net.activation == "linear"
+    assert_is_litert(net, data, [random(BATCH, TIME, IN, seed=1)])
+
+
 def test_merged_directions_are_side_by_side():
     apart = import_tflite(Builder(Case("apart", BOTH, merge=False)).build())
     merged = import_tflite(Builder(Case("merged", BOTH)).build())
@@ -325,6 +339,29 @@ def test_float16_is_what_it_stands_for():
         plain(f"{name}/half", *shape, store=lambda a: a.astype("f2"))
         builder.graph.value(name, *shape)
         builder.graph.add("DEQUANTIZE", [f"{name}/half"], [name])
+        return name
+
+    builder.constant = constant
+    data = builder.build()
+    assert_is_litert(import_tflite(data), data, [random(BATCH, TIME, IN, seed=1)])
+
+
+def test_ends_of_a_slice_that_are_offsets():
+    builder = Builder(Case("sliced", RNN))
+    plain, graph = builder.constant, builder.graph
+
+    def constant(name, *shape, store=None):
+        if len(shape) < 2:
+            return plain(name, *shape)
+        rows = plain(f"{name}/rows", shape[0] + 4, shape[1])
+        numbers = {"first": [2, 0], "last": shape, "step": [1, 1]}
+        bounds = [
+            graph.constant(f"{name}/{what}", np.array(one, "i4"))
+            for what, one in numbers.items()
+        ]
+        graph.value(name, *shape)
+        inputs = [rows, *bounds]
+        graph.add("STRIDED_SLICE", inputs, [name], "StridedSliceOptions", Offset=True)
         return name
 
     builder.constant = constant

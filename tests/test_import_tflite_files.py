@@ -15,7 +15,7 @@ from test_import_tflite import (
     Case,
     random,
 )
-from tflite_support import Graph, Quantized, file_of, interpreted
+from tflite_support import Graph, Quantized, file_of, interpreted, tflite
 
 from prnn_jax.convert import import_tflite
 
@@ -129,6 +129,45 @@ def test_operators_without_inputs_or_outputs(kind, missing):
         import_tflite(file_of(graph))
 
 
+@pytest.mark.parametrize("kind", ["ADD", "RESHAPE"])
+def test_operators_that_read_what_they_make(kind):
+    """LiteRT runs them in order; a search for what a value is of would not end."""
+    builder = Builder(Case("one"))
+    builder.build()
+    graph = builder.graph
+    graph.value("z", BATCH, TIME, HIDDEN)
+    graph.value("w", BATCH, TIME, HIDDEN)
+    graph.add(kind, ["z", graph.constant("other", np.ones(1))], ["z"])
+    graph.add("MUL", ["y", "z"], ["w"])
+    with pytest.raises(ValueError, match=rf"damaged.*read before {kind} makes them"):
+        import_tflite(file_of(graph))
+
+
+def test_a_sum_of_one():
+    graph = Graph(inputs=["x"], outputs=["y"])
+    for name in ("x", "sum", "a", "y"):
+        graph.value(name, 3, 3)
+    graph.add("ADD", ["x"], ["sum"])
+    graph.add("FULLY_CONNECTED", ["sum", graph.constant("w", np.eye(3))], ["a"])
+    graph.add("TANH", ["a"], ["y"])
+    with pytest.raises(ValueError, match=r"damaged.*Add of 1 inputs, 1 outputs"):
+        import_tflite(file_of(graph))
+
+
+def test_the_number_says_what_an_operator_is():
+    """And not a name beside it, which a custom one alone has."""
+    builder = Builder(Case("one"))
+    data, x = builder.build(), random(BATCH, TIME, IN, seed=1)
+    number = tflite.BuiltinOperator.UNIDIRECTIONAL_SEQUENCE_LSTM
+    named = file_of(builder.graph, marked={LSTM: (number, "")})
+    np.testing.assert_array_equal(interpreted(named, x)[0], interpreted(data, x)[0])
+    assert import_tflite(named).cell == "lstm"
+    number = tflite.BuiltinOperator.CUSTOM
+    custom = file_of(builder.graph, marked={LSTM: (number, LSTM)})
+    with pytest.raises(ValueError, match=f"got CUSTOM {LSTM}"):
+        import_tflite(custom)
+
+
 def test_more_axes_than_there_can_be():
     with pytest.raises(ValueError, match=r"damaged.*99 axes of fwf"):
         import_tflite(changed("fwf", shape=(1,) * 99))
@@ -215,16 +254,16 @@ def test_a_name_says_which(between):
     np.testing.assert_allclose(made, interpreted(data, x)[0], rtol=0, atol=1e-6)
 
 
-def test_directions_of_two_operators():
-    """So Keras' Bidirectional is converted, of which one reads x from its end."""
-    builder = Builder(Case("one"))
+def two_directions(case: Case, turned: int) -> bytes:
+    """Two operators, one of which reads x from the end of an axis."""
+    builder = Builder(case)
     builder.build()
     graph = builder.graph
-    graph.value("turned", BATCH, TIME, IN)
-    graph.value("back", BATCH, TIME, HIDDEN)
-    graph.value("turned_back", BATCH, TIME, HIDDEN)
-    graph.value("both", BATCH, TIME, 2 * HIDDEN)
-    axis = graph.constant("axis", np.array([1], "i4"))
+    graph.value("turned", *case.rows(IN))
+    graph.value("back", *case.rows(HIDDEN))
+    graph.value("turned_back", *case.rows(HIDDEN))
+    graph.value("both", *case.rows(2 * HIDDEN))
+    axis = graph.constant("axis", np.array([turned], "i4"))
     inputs = list(graph.operators[0][1])
     inputs[0] = "turned"
     inputs[5] = graph.constant("other", random(HIDDEN, HIDDEN, seed=8))
@@ -239,11 +278,52 @@ def test_directions_of_two_operators():
         "CONCATENATION", ["y", "turned_back"], ["both"], "ConcatenationOptions", Axis=2
     )
     graph.outputs = ["both"]
-    data, x = file_of(graph), random(BATCH, TIME, IN, seed=1)
+    return file_of(graph)
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+def test_directions_of_two_operators(time_major):
+    """So Keras' Bidirectional is converted, of which one reads x from its end."""
+    case = Case("one", time_major=time_major)
+    data = two_directions(case, 0 if time_major else 1)
+    x = random(*case.rows(IN), seed=1)
     net = import_tflite(data)
     assert net.bidirectional
     assert net.places == ("y", "back")
     np.testing.assert_allclose(net(x)[0], interpreted(data, x)[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("time_major", [False, True])
+def test_a_batch_from_its_end_is_no_direction(time_major):
+    data = two_directions(Case("one", time_major=time_major), 1 if time_major else 0)
+    with pytest.raises(ValueError, match=r"must say which.*'y' \(LSTM\), 'back'"):
+        import_tflite(data)
+
+
+@pytest.mark.parametrize("with_another", [True, False])
+def test_branches_are_graphs_of_their_own(with_another):
+    """Else a network would be imported as if it were all that there is."""
+    branches = []
+    for n in range(2):
+        builder = Builder(Case("one"))
+        builder.build()
+        builder.graph.name = f"branch_{n}"
+        branches.append(builder.graph)
+    graph = Graph(inputs=["x"])
+    graph.value("x", BATCH, TIME, IN)
+    if with_another:
+        builder = Builder(Case("one"))
+        builder.build()
+        graph = builder.graph
+    which = graph.constant("which", np.array(True))
+    graph.value("of_if", BATCH, TIME, HIDDEN)
+    places = {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2}
+    graph.add("IF", [which, "x"], ["of_if"], "IfOptions", **places)
+    graph.outputs = ["of_if"]
+    data = file_of(graph, *branches)
+    with pytest.raises(ValueError, match=r"must say which.*'y' \(LSTM\), 'y#1'"):
+        import_tflite(data)
+    assert import_tflite(data, "y#1").name == "y#1"
 
 
 # ---- one step ------------------------------------------------------------------------

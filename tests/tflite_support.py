@@ -73,8 +73,11 @@ class Graph:
         self.operators.append((kind, inputs, outputs, table, options))
 
 
-def file_of(*graphs: Graph) -> bytes:
-    """The file of some subgraphs."""
+def file_of(*graphs: Graph, marked: dict[str, tuple] | None = None) -> bytes:
+    """The file of some subgraphs.
+
+    `marked` has the number and the name of operators by kind, where they are others.
+    """
     b = flatbuffers.Builder(1024)
     kinds = list(dict.fromkeys(op[0] for graph in graphs for op in graph.operators))
     datas = [b""]
@@ -89,12 +92,13 @@ def file_of(*graphs: Graph) -> bytes:
     subgraphs = _vector(b, made, tflite.ModelStartSubgraphsVector)
     codes = []
     for kind in kinds:
-        number = getattr(Op, kind, None)
-        custom = b.CreateString(kind) if number is None else None
+        number = getattr(Op, kind, Op.CUSTOM)
+        number, own = (marked or {}).get(kind, (number, kind))
+        is_custom = number == Op.CUSTOM or own != kind
+        custom = b.CreateString(own) if is_custom else None
         tflite.OperatorCodeStart(b)
-        code = Op.CUSTOM if number is None else number
-        tflite.OperatorCodeAddDeprecatedBuiltinCode(b, min(code, 127))
-        tflite.OperatorCodeAddBuiltinCode(b, code)
+        tflite.OperatorCodeAddDeprecatedBuiltinCode(b, min(number, 127))
+        tflite.OperatorCodeAddBuiltinCode(b, number)
         tflite.OperatorCodeAddVersion(b, 1)
         if custom is not None:
             tflite.OperatorCodeAddCustomCode(b, custom)

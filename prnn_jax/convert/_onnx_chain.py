@@ -114,6 +114,7 @@ def _first_layer(
             for node, value in zip(nodes, values, strict=True)
             for flipped in (False, True)
             if value is not None
+            and _time_of(node, value) == source.shape[time_axis]
             and np.array_equal(value.ravel(), _read(node, source, time_axis, flipped))
         ]
         layer = _as_layer(users) if len(users) == 2 else None
@@ -137,11 +138,17 @@ def _sources(sizes: tuple[int, ...] | None) -> Iterator[tuple[np.ndarray, int]]:
         yield np.arange(np.prod(shape), dtype=np.float32).reshape(shape), time_axis
 
 
+def _time_of(node: Node, value: np.ndarray) -> int:
+    """How many steps a node sees in a value: with a batch of 1 its rows do not say."""
+    axis = _time_axis(node)
+    return value.shape[axis] if axis < value.ndim else 0
+
+
 def _read(node: Node, source: np.ndarray, time_axis: int, flipped: bool) -> np.ndarray:
     """A sequence as a node reads it, in one row."""
     source = np.flip(source, time_axis) if flipped else source
     if source.ndim == 3:
-        source = np.moveaxis(source, time_axis, 1 if node.attribute("layout", 0) else 0)
+        source = np.moveaxis(source, time_axis, _time_axis(node))
     return source.ravel()
 
 
@@ -195,7 +202,11 @@ def _numbers(node: Node, sizes: _Sizes, first: int) -> tuple[np.ndarray, np.ndar
 
 
 def _flip(node: Node, sequence: np.ndarray) -> np.ndarray:
-    return np.flip(sequence, 1 if node.attribute("layout", 0) else 0)
+    return np.flip(sequence, _time_axis(node))
+
+
+def _time_axis(node: Node) -> int:
+    return 1 if node.attribute("layout", 0) else 0
 
 
 # ---- what lies between ---------------------------------------------------------------

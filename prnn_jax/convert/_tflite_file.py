@@ -184,10 +184,23 @@ def _other_kind(data: bytes) -> str:
     return ""
 
 
-def _must(holds: bool, otherwise: str) -> None:
-    """What holds of each file that is whole."""
+def must(holds: bool, otherwise: str) -> None:
+    """What holds of each file that is whole.
+
+    Raises:
+      ValueError: it does not.
+    """
     if not holds:
         raise ValueError(otherwise)
+
+
+def _check_order(operators: Sequence[Operator]) -> None:
+    """That none makes what it reads, or what one before it has read."""
+    read: set[int] = set()
+    for one in operators:
+        read |= {*one.inputs}
+        again = sorted(read & {*one.outputs})
+        must(not again, f"tensors {again} are read before {one.kind} makes them")
 
 
 class _Reader:
@@ -207,7 +220,7 @@ class _Reader:
         codes = self._all(model.OperatorCodes, model.OperatorCodesLength())
         kinds = [self._kind(code) for code in codes]
         graphs = self._all(model.Subgraphs, model.SubgraphsLength())
-        _must(len(graphs) > 0, "it has no subgraph")
+        must(len(graphs) > 0, "it has no subgraph")
         return [self._subgraph(graph, kinds, names) for graph in graphs]
 
     def _all(self, one: Any, length: int) -> list[Any]:
@@ -216,14 +229,16 @@ class _Reader:
 
     def _check_length(self, length: int, size: int) -> None:
         fits = 0 <= length * size <= len(self._data)
-        _must(fits, f"a vector of {length} in {len(self._data)} bytes")
+        must(fits, f"a vector of {length} in {len(self._data)} bytes")
 
     def _kind(self, code: Any) -> str:
-        if code.CustomCode() is not None:
-            return code.CustomCode().decode("utf-8", "replace")
         # Before there were more than 127 of them, the number was another field.
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
-        return self._kinds.get(number, f"operator {number}")
+        kind = self._kinds.get(number, f"operator {number}")
+        if kind != "CUSTOM":
+            return kind
+        own = (code.CustomCode() or b"").decode("utf-8", "replace")
+        return f"{kind} {own}" if own in self._kinds.values() or not own else own
 
     def _numbers(self, one: Any, length: int) -> tuple[int, ...]:
         return tuple(int(n) for n in self._all(one, length))
@@ -240,6 +255,7 @@ class _Reader:
             )
             for one in self._all(graph.Operators, graph.OperatorsLength())
         ]
+        _check_order(operators)
         name = graph.Name()
         return Subgraph(
             name.decode("utf-8", "replace") if name else "",
@@ -252,7 +268,7 @@ class _Reader:
     def _places(self, one: Any, length: int, tensors: int, least: int = 0):
         places = self._numbers(one, length)
         are_there = all(least <= place < tensors for place in places)
-        _must(are_there, f"tensors {list(places)} of {tensors}")
+        must(are_there, f"tensors {list(places)} of {tensors}")
         return places
 
     def _options_of(self, operator: Any) -> dict[str, Any]:
@@ -278,7 +294,7 @@ class _Reader:
         if names[name]:
             name = f"{name}#{names[name]}"
         axes = max(tensor.ShapeLength(), tensor.ShapeSignatureLength())
-        _must(axes <= _AXES, f"{axes} axes of {name}")
+        must(axes <= _AXES, f"{axes} axes of {name}")
         shape = self._shape(tensor)
         stored, fault = self._stored(tensor)
         quantized, scale, zero, axis = tensor.Quantization(), None, None, 0
@@ -307,7 +323,7 @@ class _Reader:
 
     def _check_scale(self, name: str, scale: np.ndarray, sizes: tuple) -> None:
         fits = scale.shape in ((1,), sizes)
-        _must(fits, f"{scale.size} scales of {sizes} in {name}")
+        must(fits, f"{scale.size} scales of {sizes} in {name}")
 
     def _shape(self, tensor: Any) -> tuple[int, ...] | None:
         if tensor.ShapeSignatureLength():
@@ -319,14 +335,14 @@ class _Reader:
         """The numbers in the file, and why there are none where there should be."""
         place = tensor.Buffer()
         count = self._model.BuffersLength()
-        _must(0 <= place < max(count, 1), f"buffer {place} of {count}")
+        must(0 <= place < max(count, 1), f"buffer {place} of {count}")
         if place == 0:
             return None, ""
         buffer = self._model.Buffers(place)
         if buffer.Offset() > 1:  # behind the tables, in files of more than 2 GB
             first, size = buffer.Offset(), buffer.Size()
             is_inside = first + size <= len(self._data)
-            _must(is_inside, f"buffer {place} ends at {first + size}")
+            must(is_inside, f"buffer {place} ends at {first + size}")
             data = self._data[first : first + size]
         else:
             self._check_length(buffer.DataLength(), 1)

@@ -55,7 +55,9 @@ def recurrent(graph: Graph, operator: Operator) -> None:
     kind, fused = KINDS[operator.kind], Fused(operator, graph.source.tensors)
     outputs = [graph.name(place) for place in operator.outputs]
     # Of a step alone, which has no axis of time, the node's comes second.
-    batch_first = kind.is_step or not fused.operator.option("TimeMajor", True)
+    # Options that are not there are all 0; older ones, of other operators, lack this.
+    time_major = operator.option("TimeMajor", bool(operator.options))
+    batch_first = kind.is_step or not time_major
     directions = 2 if kind.both_ways else 1
     merged = not kind.both_ways or bool(fused.operator.option("MergeOutputs"))
     x = _input(graph, operator, kind)

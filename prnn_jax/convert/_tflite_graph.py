@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prnn_jax.convert._onnx_nodes import TFLITE
-from prnn_jax.convert._tflite_file import Operator, Subgraph, Tensor
+from prnn_jax.convert._tflite_file import Operator, Subgraph, Tensor, must
 
 #: As new as all that is made here.
 _OPSET = 17
-_OF_LOOPS = "WHILE", "IF", "CALL_ONCE"
+#: What runs subgraphs that are no graphs of their own; the branches of an IF are.
+_OF_LOOPS = "WHILE", "CALL_ONCE"
 
 
 class Fused(NamedTuple):
@@ -84,9 +85,20 @@ class Graph:
     def add_all(
         self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **options: Any
     ) -> Sequence[str]:
-        """A node of several outputs."""
-        from onnx import helper
+        """A node of several outputs.
 
+        Raises:
+          ValueError: there are no such operators, of so many inputs or outputs.
+        """
+        from onnx import defs, helper
+
+        if options.get("domain") != TFLITE:
+            schema = defs.get_schema(kind, _OPSET, "")
+            fits = (
+                schema.min_input <= len(inputs) <= schema.max_input
+                and schema.min_output <= len(outputs) <= schema.max_output
+            )
+            must(fits, f"{kind} of {len(inputs)} inputs, {len(outputs)} outputs")
         name = options.pop("name", outputs[0] if outputs else kind)
         node = helper.make_node(kind, list(inputs), list(outputs), name=name, **options)
         self.nodes.append(node)
@@ -126,6 +138,27 @@ def as_onnx(
         made = translated(graph, graphs, fused, translators)
         models.append(helper.make_model(made, opset_imports=opsets, ir_version=8))
     return models, fused
+
+
+def kept(graphs: Sequence[Subgraph]) -> dict[str, str]:
+    """What is read of variables, and what these are then given, by name."""
+    made = {}
+    for graph in graphs:
+        variables: dict[int, Any] = {}  # by the places of their handles
+        given: dict[Any, str] = {}
+        for one in graph.operators:
+            if one.kind == "VAR_HANDLE" and one.outputs:
+                names = one.option("Container", None), one.option("SharedName", None)
+                variables[one.outputs[0]] = names if names[1] else one.outputs[0]
+            if one.kind == "ASSIGN_VARIABLE" and min(one.inputs[:2], default=-1) >= 0:
+                handle, value = one.inputs
+                given[variables.get(handle, handle)] = graph.tensors[value].name
+        for one in graph.operators:
+            if one.kind == "READ_VARIABLE" and one.inputs and one.outputs:
+                variable = variables.get(one.inputs[0], one.inputs[0])
+                if variable in given:
+                    made[graph.tensors[one.outputs[0]].name] = given[variable]
+    return made
 
 
 def _runs(operator: Operator) -> list[int]:

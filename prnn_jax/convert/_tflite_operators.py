@@ -186,6 +186,10 @@ def _strided_slice(graph: Graph, operator: Operator) -> Any:
     first, last, steps = (graph.value(operator, n) for n in (1, 2, 3))
     if operator.option("EllipsisMask") or operator.option("NewAxisMask"):
         return False
+    if operator.option("Offset"):  # the ends are from where it begins
+        if first is None or last is None:
+            return False
+        last = first + last
     names = "BeginMask", "EndMask", "ShrinkAxisMask"
     masks = [operator.option(name) for name in names]
     if steps is None:
