@@ -206,6 +206,23 @@ def test_layers_in_two_loops_are_named(cell):
     np.testing.assert_allclose(batch_first(net, x), want, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("cell", GATES)
+def test_loops_of_one_body_are_several(cell):
+    """Layers of the same weights, which are no branches that exclude one another."""
+    graph = Graph(inputs=["x"])
+    graph.value("x", TIME, 1, HIDDEN)
+    first = add_loop(graph, "one", "x", cell, 1)
+    graph.outputs = [add_loop(graph, "two", first, cell, 1)]
+    data = file_of(graph, *loop("shared", cell, HIDDEN, 0))
+    with pytest.raises(ValueError, match="name must say which node is meant") as error:
+        import_tflite(data)
+    names = [one for one in str(error.value).split("'") if "/body/" in one]
+    net, x = import_tflite(data, names), random(TIME, 1, HIDDEN, seed=9)
+    assert len(net.layers) == 2
+    want = interpreted(data, x)[0]
+    np.testing.assert_allclose(batch_first(net, x), want, rtol=0, atol=2e-6)
+
+
 def test_a_state_that_a_loop_changes_is_told():
     graph = Graph(inputs=["x"])
     graph.value("x", TIME, 1, IN)
@@ -243,7 +260,46 @@ def test_a_cell_that_is_unrolled(cell):
     assert_is_litert(net, data, [random(1, 3, IN, seed=9)])
 
 
-def test_a_state_that_the_model_keeps_is_the_callers():
+@pytest.mark.parametrize("batch", [1, 3])
+def test_rows_of_x_with_all_rows_of_h_are_no_cell(batch):
+    """Of sums of [batch, features] and [batch, 1, features]; of one row it is one."""
+    graph = Graph(inputs=["x", "h"])
+    graph.value("x", batch, IN)
+    graph.value("h", batch, HIDDEN)
+    write, both = Writer(graph), (batch, batch, HIDDEN)
+    sums = []
+    for n in range(3):
+        weights = random(HIDDEN, IN, seed=n), random(HIDDEN, HIDDEN, seed=n)
+        bias = write.constant(random(HIDDEN, seed=n))
+        of_x, of_h = (
+            write("FULLY_CONNECTED", [name, write.constant(w), bias], batch, HIDDEN)
+            for name, w in zip("xh", weights, strict=True)
+        )
+        shape = [batch, 1, HIDDEN]
+        row = [of_h, write.constant(shape, "i4")]
+        sums.append((of_x, write("RESHAPE", row, *shape, table="ReshapeOptions")))
+    z, r = (
+        write("LOGISTIC", [write.two("ADD", *pair, *both)], *both) for pair in sums[:2]
+    )
+    of_x, of_h = sums[2]
+    n = write.two("ADD", of_x, write.two("MUL", r, of_h, *both), *both)
+    n = write("TANH", [n], *both)
+    rest = write.two("SUB", write.constant(1.0), z, *both)
+    kept = write.two("MUL", z, "h", *both)
+    new = write.two("MUL", rest, n, *both)
+    graph.outputs = [write.two("ADD", kept, new, *both)]
+    data = file_of(graph)
+    if batch > 1:
+        with pytest.raises(ValueError, match="must have a recurrent operator"):
+            import_tflite(data)
+        return
+    x, h = random(1, IN, seed=7), random(1, HIDDEN, seed=8)
+    y, _ = import_tflite(data)(x[:, None], [h])
+    np.testing.assert_allclose(y, interpreted(data, x, h)[0], rtol=0, atol=1e-6)
+
+
+def of_variable(factor: float) -> bytes:
+    """One step whose state is kept as it is, or times a factor."""
     graph = Graph(inputs=["x"])
     graph.value("x", 1, IN)
     write = Writer(graph)
@@ -252,8 +308,20 @@ def test_a_state_that_the_model_keeps_is_the_callers():
     graph.add("VAR_HANDLE", [], [handle], "VarHandleOptions")
     h = write("READ_VARIABLE", [handle], 1, HIDDEN)
     new, _ = step(write, "GRU", "x", h, None, IN, 0)
-    graph.add("ASSIGN_VARIABLE", [handle, new], [])
+    kept = new
+    if factor != 1:
+        kept = write.two("MUL", new, write.constant(factor))
+    graph.add("ASSIGN_VARIABLE", [handle, kept], [])
     graph.outputs = [new]
-    net = import_tflite(file_of(graph))
+    return file_of(graph)
+
+
+def test_a_state_that_the_model_keeps_is_the_callers():
+    net = import_tflite(of_variable(1.0))
     assert net.cell == "gru"
     assert net.state_0 is None
+
+
+def test_a_state_that_is_changed_before_it_is_kept_is_told():
+    with pytest.raises(ValueError, match=r"as they are, got 'main/MUL_\d+'"):
+        import_tflite(of_variable(0.5))

@@ -29,7 +29,17 @@ def written_cells(nodes: Sequence[Node]) -> Iterator[Node]:
     """The cells among some nodes; of one that is unrolled, its first step."""
     kinds = _lstm, _gru, _rnn
     made = [cell for n in nodes for kind in kinds if (cell := kind(n)) is not None]
-    return as_steps(made, nodes)
+    return as_steps([cell for cell in made if not _has_more_axes(cell)], nodes)
+
+
+def _has_more_axes(cell: Node) -> bool:
+    """Whether h is of more axes than x and h before: each row with each other one."""
+    names = cell.proto.output[0], cell.input(0), cell.input(5)
+    made, *given = (cell.place.sizes(name) for name in names)
+    if not made or not all(given):
+        return False
+    several = sum(size > 1 for size in made[:-1])
+    return several > max(sum(n != 1 for n in sizes[:-1]) for sizes in given if sizes)
 
 
 # ---- the cells -----------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """A graph of ONNX as an importer sees it: nodes by name, and what is constant."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,7 @@ class Scope:
 
     Attributes:
       op: the public function that reads the graph, for messages.
+      kept: values that the model keeps from run to run, and what they then are.
     """
 
     def __init__(
@@ -105,10 +106,12 @@ class Scope:
         outer: "Scope | None" = None,
         owner: Any = None,
         op: str = "import_onnx",
+        kept: Mapping[str, str] | None = None,
     ):
         self._graph, self._opsets, self._outer = graph, opsets, outer
         self._owner = owner
         self.op = op if outer is None else outer.op
+        self.kept = kept or {}
         self._initializers = {one.name: one for one in graph.initializer}
         self._makers = {
             output: node for node in graph.node for output in node.output if output
@@ -134,8 +137,8 @@ class Scope:
         ]
 
     def is_beside(self, other: "Scope") -> bool:
-        """Whether both are of different subgraphs of one graph: branches of an If."""
-        is_inner = self._outer is not None and self._outer is other._outer
+        """Whether both are subgraphs of one node: branches of an If."""
+        is_inner = self._owner is not None and self._owner is other._owner
         return is_inner and self is not other
 
     @property

@@ -60,6 +60,10 @@ def given_back(node: Node) -> str:
     own = [set(_own(node, place)) for place in positions(node)]
     returned = {one for name in top.outputs for one in sources(top, name)}
     is_back = [bool(names & returned) for names in own]
+    for n, names in enumerate(own):
+        for one in sources(node.place, node.input(5 + n)) & top.kept.keys():
+            if not names & sources(top, top.kept[one]):
+                return top.kept[one]
     found = []
     for n, names in enumerate(own):
         others = own[0] if n else set()
@@ -200,7 +204,7 @@ def _is_second_step(cell: Node) -> bool:
     weight = np.asarray(cell.constant(1))
     x = _read_by(cell, weight[0].T)
     shape = None if x is None else cell.place.shape(x)
-    if x is None or shape is None:
+    if x is None or shape is None or shape[-1:] != weight.shape[-1:]:
         return False
     made = np.random.default_rng(0).standard_normal(shape).astype(weight.dtype)
     found = [

@@ -9,7 +9,7 @@ from prnn_jax.convert._onnx_graph import Scope
 from prnn_jax.convert._onnx_search import network
 from prnn_jax.convert._tflite_file import loaded, subgraphs, whole
 from prnn_jax.convert._tflite_fused import KINDS, recurrent
-from prnn_jax.convert._tflite_graph import as_onnx
+from prnn_jax.convert._tflite_graph import as_onnx, kept
 from prnn_jax.convert._tflite_nodes import of_layer
 from prnn_jax.convert._tflite_operators import TRANSLATORS
 
@@ -75,7 +75,8 @@ def import_tflite(model: Any, name: str | Sequence[str] | None = None) -> Import
     with whole(what):
         graphs = subgraphs(data)
         models, fused = as_onnx(graphs, _TRANSLATORS)
-    scopes = [Scope(one.graph, one.opset_import, op=_OP) for one in models]
+        states = kept(graphs)
+    scopes = [Scope(one.graph, one.opset_import, op=_OP, kept=states) for one in models]
     operators = sorted({one.kind for graph in graphs for one in graph.operators})
     missing = _MISSING.format(", ".join(operators))
     return network(scopes, name, missing, functools.partial(of_layer, fused=fused))
