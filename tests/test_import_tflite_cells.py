@@ -260,6 +260,19 @@ def test_a_cell_that_is_unrolled(cell):
     assert_is_litert(net, data, [random(1, 3, IN, seed=9)])
 
 
+def test_weights_of_a_cell_that_are_not_read():
+    graph = Graph(inputs=["x"])
+    graph.value("x", TIME, 1, IN)
+    graph.outputs = [add_loop(graph, "while", "x", "GRU", 1)]
+    condition, body = loop("while", "GRU", IN, 0)
+    shape = 3 * HIDDEN, IN
+    (name,) = (name for name, one in body.tensors.items() if one["shape"] == shape)
+    body.tensors[name]["sparse"] = True
+    words = f"must have a recurrent operator.*'{name}': sparse, which is not read"
+    with pytest.raises(ValueError, match=words):
+        import_tflite(file_of(graph, condition, body))
+
+
 @pytest.mark.parametrize("batch", [1, 3])
 def test_rows_of_x_with_all_rows_of_h_are_no_cell(batch):
     """Of sums of [batch, features] and [batch, 1, features]; of one row it is one."""

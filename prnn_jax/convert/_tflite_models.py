@@ -7,7 +7,7 @@ from typing import Any
 from prnn_jax.convert._imported import Imported
 from prnn_jax.convert._onnx_graph import Scope
 from prnn_jax.convert._onnx_search import network
-from prnn_jax.convert._tflite_file import loaded, subgraphs, whole
+from prnn_jax.convert._tflite_file import Subgraph, loaded, subgraphs, whole
 from prnn_jax.convert._tflite_fused import KINDS, recurrent
 from prnn_jax.convert._tflite_graph import as_onnx, kept
 from prnn_jax.convert._tflite_nodes import of_layer
@@ -78,5 +78,18 @@ def import_tflite(model: Any, name: str | Sequence[str] | None = None) -> Import
         states = kept(graphs)
     scopes = [Scope(one.graph, one.opset_import, op=_OP, kept=states) for one in models]
     operators = sorted({one.kind for graph in graphs for one in graph.operators})
-    missing = _MISSING.format(", ".join(operators))
+    missing = _MISSING.format(", ".join(operators)) + _faults(graphs)
     return network(scopes, name, missing, functools.partial(of_layer, fused=fused))
+
+
+def _faults(graphs: Sequence[Subgraph]) -> str:
+    """What may be why no cell is seen: weights that cannot be read."""
+    faulty = [tensor for graph in graphs for tensor in graph.tensors if tensor.fault]
+    if not faulty:
+        return ""
+    first, *others = faulty
+    more = f" and {len(others)} more" if others else ""
+    return (
+        f" {first.name!r}{more}: {first.fault}, which is not read here; convert the "
+        "model without that."
+    )
