@@ -66,7 +66,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item):
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None):
     """Ends the run, with the stacks of all threads, where a test hangs."""
     # Threads that wait for each other in native code cannot be interrupted.
     limit = HANG_OF_THOROUGH_S if item.get_closest_marker("thorough") else HANG_S
@@ -75,6 +75,14 @@ def pytest_runtest_protocol(item: pytest.Item):
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+        if nextitem is not None and nextitem.path != item.path:
+            _forget()
+
+
+def _forget() -> None:
+    """What JAX keeps of a file's programs: MLIR gets slower with each that there is."""
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture
