@@ -188,6 +188,13 @@ def test_activations_of_several_operators(cell, squash):
     np.testing.assert_allclose(batch_first(net, x), want, rtol=0, atol=2e-6)
 
 
+def listed(data: bytes) -> list[str]:
+    """The names of cells in loops, one of which is asked for."""
+    with pytest.raises(ValueError, match="name must say which node is meant") as error:
+        import_tflite(data)
+    return [one for one in str(error.value).split("'") if "/body/" in one]
+
+
 @pytest.mark.parametrize("cell", GATES)
 def test_layers_in_two_loops_are_named(cell):
     """Of the second, whose x is as wide as h, the loop tells which is which."""
@@ -197,9 +204,7 @@ def test_layers_in_two_loops_are_named(cell):
     graph.outputs = [add_loop(graph, "two", first, cell, 3)]
     bodies = [*loop("one", cell, IN, 0), *loop("two", cell, HIDDEN, 5)]
     data, x = file_of(graph, *bodies), random(TIME, 1, IN, seed=9)
-    with pytest.raises(ValueError, match="name must say which node is meant") as error:
-        import_tflite(data)
-    names = [one for one in str(error.value).split("'") if "/body/" in one]
+    names = listed(data)
     assert [name.split("/")[0] for name in names] == ["one", "two"]
     net = import_tflite(data, names)
     want = interpreted(data, x)[0]
@@ -214,9 +219,7 @@ def test_loops_of_one_body_are_several(cell):
     first = add_loop(graph, "one", "x", cell, 1)
     graph.outputs = [add_loop(graph, "two", first, cell, 1)]
     data = file_of(graph, *loop("shared", cell, HIDDEN, 0))
-    with pytest.raises(ValueError, match="name must say which node is meant") as error:
-        import_tflite(data)
-    names = [one for one in str(error.value).split("'") if "/body/" in one]
+    names = listed(data)
     net, x = import_tflite(data, names), random(TIME, 1, HIDDEN, seed=9)
     assert len(net.layers) == 2
     want = interpreted(data, x)[0]

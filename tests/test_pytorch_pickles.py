@@ -331,3 +331,12 @@ def test_arrays_of_paddle_that_are_not_the_same():
     arrays["rnn.weight_hh_l0"] = 1 + arrays["rnn.weight_hh_l0"]
     with pytest.raises(ValueError, match=r"one of 'rnn' \(LSTM\), 'rnn\.0\.cell' \("):
         import_pytorch(arrays)
+
+
+def test_an_array_of_paddle_that_is_there_once():
+    """The cell's others are the layer's; what is left of it is no network."""
+    arrays = paddle_state(1, 1)
+    del arrays["rnn.bias_ih_l0"]
+    message = r"'rnn' must have .*rnn\.0\.cell\.bias_ih \["
+    with pytest.raises(ValueError, match=message):
+        import_pytorch(arrays, "rnn")

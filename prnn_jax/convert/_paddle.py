@@ -28,7 +28,9 @@ def cell_keys(keys: Iterable[str]) -> dict[str, str]:
     for match in filter(None, map(_OF_CELL.fullmatch, sorted(keys))):
         prefix, layer, reverse, own = match.groups()
         of_layer = f"_l{layer}{'_reverse' if reverse else ''}"
-        if f"{prefix}weight_ih{of_layer}" in keys:  # of a layer, and no cell alone
+        # Of a layer, and no cell alone; but of what projects h it has the cell's name.
+        is_twice = f"{prefix}{'weight_ih' if own == 'weight_ho' else own}{of_layer}"
+        if is_twice in keys:
             own = own.replace("_ho", "_hr")
             found[f"{prefix}{own}{of_layer}"] = match[0]
     return found
