@@ -9,7 +9,7 @@ import numpy as np
 from benchmarks._points import Arrays, Candidate, Point, Result, gradients, threads
 from benchmarks.gpu import peers as gpu_peers
 from prnn_jax import Params, convert
-from prnn_jax.convert._layouts import Layout, from_params, to_params
+from prnn_jax.convert._shared.layouts import Layout, from_params, to_params
 
 #: Of haste, whose gates are i g f o and z r n.
 _HASTE = {

@@ -306,7 +306,7 @@ def test_a_trace_that_does_not_tell():
 
 
 def test_a_program_does_not_tell_what_its_operators_do_not_agree_on():
-    from prnn_jax.convert._torch_graphs import told_by
+    from prnn_jax.convert._pytorch.graphs import told_by
 
     class Twice(nn.Module):
         def __init__(self):

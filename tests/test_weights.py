@@ -10,12 +10,12 @@ from flax import nnx
 import prnn_jax.equinox
 import prnn_jax.nnx
 from prnn_jax import Params
-from prnn_jax.convert import _layouts
+from prnn_jax.convert._shared import layouts
 
 IN, HIDDEN = 5, 3
 LAYOUTS = {
-    **{f"nnx-{name}": layout for name, layout in _layouts.NNX.items()},
-    **{f"equinox-{name}": layout for name, layout in _layouts.EQUINOX.items()},
+    **{f"nnx-{name}": layout for name, layout in layouts.NNX.items()},
+    **{f"equinox-{name}": layout for name, layout in layouts.EQUINOX.items()},
 }
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
@@ -42,61 +42,61 @@ def random_params(cell, *lead, b_hh=False):
 def test_from_params_and_back(layout, lead):
     params = random_params(layout.cell, *lead)
     if layout.bias_n is not None:
-        params = _layouts.join_biases(*params[:3], params.b_ih[..., :HIDDEN])
-    arrays = _layouts.from_params(layout, params)
+        params = layouts.join_biases(*params[:3], params.b_ih[..., :HIDDEN])
+    arrays = layouts.from_params(layout, params)
     assert set(arrays) == set(layout.names)
-    equal(_layouts.to_params(layout, arrays), params)
+    equal(layouts.to_params(layout, arrays), params)
 
 
 def test_gates_are_found_by_name_and_turned():
-    lstm, eqx_gru = _layouts.NNX["LSTMCell"], _layouts.EQUINOX["GRUCell"]
+    lstm, eqx_gru = layouts.NNX["LSTMCell"], layouts.EQUINOX["GRUCell"]
     params = random_params("lstm")
-    arrays = _layouts.from_params(lstm, params)
+    arrays = layouts.from_params(lstm, params)
     for gate, (x, h) in enumerate([("ii", "hi"), ("if_", "hf"), ("ig", "hg")]):
         columns = np.s_[..., gate * HIDDEN : (gate + 1) * HIDDEN]
         equal(arrays[f"{x}.kernel"], params.w_ih[columns])
         equal(arrays[f"{h}.kernel"], params.w_hh[columns])
         equal(arrays[f"{h}.bias"], params.b_ih[columns])
     params = random_params("gru")
-    arrays = _layouts.from_params(eqx_gru, params)
+    arrays = layouts.from_params(eqx_gru, params)
     equal(arrays["weight_ih"], params.w_ih.T)
     equal(arrays["bias_n"], jnp.zeros(HIDDEN))  # the cell has one; it must not act
 
 
 def test_missing_biases():
-    layout = _layouts.EQUINOX["GRUCell"]
+    layout = layouts.EQUINOX["GRUCell"]
     params = random_params("gru")._replace(b_ih=None)
-    arrays = _layouts.from_params(layout, params)
+    arrays = layouts.from_params(layout, params)
     assert arrays["bias"] is arrays["bias_n"] is None
-    equal(_layouts.to_params(layout, arrays), params)
+    equal(layouts.to_params(layout, arrays), params)
 
 
 @pytest.mark.parametrize("cell", GATES)
 def test_separate_biases_computes_the_same(cell):
     params = random_params(cell, b_hh=True)
-    *_, bias, bias_n = separate = _layouts.separate_biases(cell, params)
+    *_, bias, bias_n = separate = layouts.separate_biases(cell, params)
     assert (bias_n is not None) == (cell == "gru")
-    same = _layouts.join_biases(*separate)
+    same = layouts.join_biases(*separate)
     x = jnp.asarray(np.random.default_rng(1).standard_normal((2, 4, IN), np.float32))
     function = getattr(prnn_jax, cell)
     # Biases are added in another order: some units in the last place of values below 1.
     np.testing.assert_allclose(function(x, params)[0], function(x, same)[0], atol=1e-6)
-    only_b_hh = _layouts.separate_biases(cell, params._replace(b_ih=None))
+    only_b_hh = layouts.separate_biases(cell, params._replace(b_ih=None))
     np.testing.assert_allclose(only_b_hh[2] + params.b_ih, bias, atol=1e-6)
 
 
 def test_a_bias_that_the_cell_has_no_place_for():
     params = random_params("gru", b_hh=True)
     with pytest.raises(ValueError, match="b_hh must be None"):
-        _layouts.from_params(_layouts.NNX["GRUCell"], params)
+        layouts.from_params(layouts.NNX["GRUCell"], params)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_directions(count):
     sides = [random_params("gru", b_hh=True), random_params("gru", b_hh=True)][:count]
-    params = _layouts.stack_directions(sides)
+    params = layouts.stack_directions(sides)
     assert params.w_hh.shape == (2,) * (count - 1) + (HIDDEN, 3 * HIDDEN)
-    back = _layouts.split_directions(params, count == 2)
+    back = layouts.split_directions(params, count == 2)
     equal(list(back), sides)
 
 

@@ -17,7 +17,7 @@ from prnn_jax._given.params import (
     described,
 )
 from prnn_jax._given.statics import flag, size
-from prnn_jax.convert import _layouts
+from prnn_jax.convert._shared import layouts
 
 
 class LayerArrays(NamedTuple):
@@ -69,9 +69,9 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
         if array is not None or name in ("w_ih", "w_hh"):
             checks.array(op, name, array)
     if cell.with_per_unit is None and not cell.per_unit:
-        _layouts.check_no_peepholes(op, params)
+        layouts.check_no_peepholes(op, params)
     if cell.with_projection is None:
-        _layouts.check_no_projection(op, params)
+        layouts.check_no_projection(op, params)
     check(
         bool(cell.engines) or params.b_hh is None,
         f"{op}: b_hh must be None, for the layer has one bias, b_ih, which the step of "
@@ -125,7 +125,7 @@ def layer_arrays(op: str, cell: Cell, params: Any, options: dict) -> LayerArrays
     of_reset = cell.function == "gru" and options.get("reset_after", True)
     kind = "gru" if of_reset else "lstm"
     own = params.peepholes, params.w_hr
-    arrays = *_layouts.separate_biases(kind, params), *own
+    arrays = *layouts.separate_biases(kind, params), *own
     heads = of_heads[0] if of_heads else None
     proj_size = None if params.w_hr is None else output * (heads or 1)
     sizes = inputs, hidden * (heads or 1), proj_size, heads

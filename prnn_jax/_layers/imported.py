@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from prnn_jax._given.checks import check
-from prnn_jax.convert._imported import Imported
+from prnn_jax.convert._shared.imported import Imported
 
 #: As `stack_of` and `layer_of` give them: a cell or parameters, and options.
 Options = dict[str, Any]

@@ -15,7 +15,7 @@ from prnn_jax._given.params import BidirectionalParams, Params
 from prnn_jax._layers.keywords import refuse_others_names
 from prnn_jax._ops.explain import explain
 from prnn_jax.convert import from_keras, to_keras
-from prnn_jax.convert._keras import activations
+from prnn_jax.convert._keras.params import activations
 
 try:
     import keras

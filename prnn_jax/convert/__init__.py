@@ -20,28 +20,28 @@ ensemble, whose arrays have one more axis, there is `jax.vmap`. None of the libr
 has layers with heads.
 """
 
-from prnn_jax.convert._directions import split_directions, stack_directions
-from prnn_jax.convert._effect import Dense, Effect
-from prnn_jax.convert._effect_export import export_effect
-from prnn_jax.convert._effects import import_effect
+from prnn_jax.convert._effect.effect import Dense, Effect
+from prnn_jax.convert._effect.export import export_effect
+from prnn_jax.convert._effect.files import import_effect
 from prnn_jax.convert._equinox import from_equinox, to_equinox
 from prnn_jax.convert._flax import from_linen, from_nnx, to_linen, to_nnx
 from prnn_jax.convert._haiku import from_haiku, to_haiku
-from prnn_jax.convert._imported import Imported
-from prnn_jax.convert._keras import from_keras, to_keras
-from prnn_jax.convert._keras_models import import_keras
-from prnn_jax.convert._keras_updates import update_keras
-from prnn_jax.convert._onnx import from_onnx, to_onnx
-from prnn_jax.convert._onnx_export import export_onnx
-from prnn_jax.convert._onnx_models import import_onnx
-from prnn_jax.convert._onnx_updates import update_onnx
-from prnn_jax.convert._pytorch import from_pytorch, to_pytorch
+from prnn_jax.convert._keras.models import import_keras
+from prnn_jax.convert._keras.params import from_keras, to_keras
+from prnn_jax.convert._keras.updates import update_keras
+from prnn_jax.convert._onnx.export import export_onnx
+from prnn_jax.convert._onnx.models import import_onnx
+from prnn_jax.convert._onnx.params import from_onnx, to_onnx
+from prnn_jax.convert._onnx.updates import update_onnx
+from prnn_jax.convert._pytorch.models import import_pytorch
+from prnn_jax.convert._pytorch.params import from_pytorch, to_pytorch
+from prnn_jax.convert._pytorch.updates import update_pytorch
 from prnn_jax.convert._rnnoise import import_rnnoise
-from prnn_jax.convert._tflite_models import import_tflite
-from prnn_jax.convert._torch_models import import_pytorch
-from prnn_jax.convert._torch_updates import update_pytorch
-from prnn_jax.convert._xlstm import import_xlstm, to_xlstm
-from prnn_jax.convert._xlstm_layer import SlstmLayer
+from prnn_jax.convert._shared.directions import split_directions, stack_directions
+from prnn_jax.convert._shared.imported import Imported
+from prnn_jax.convert._tflite.models import import_tflite
+from prnn_jax.convert._xlstm.layer import SlstmLayer
+from prnn_jax.convert._xlstm.models import import_xlstm, to_xlstm
 
 __all__ = [
     "Dense",

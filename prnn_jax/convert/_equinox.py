@@ -6,8 +6,8 @@ from typing import Any
 from jax import Array
 
 from prnn_jax._given.params import Params
-from prnn_jax.convert import _arrays
-from prnn_jax.convert._layouts import EQUINOX
+from prnn_jax.convert._shared import named_arrays
+from prnn_jax.convert._shared.layouts import EQUINOX
 
 
 def from_equinox(cell: str, arrays: Mapping[str, Any]) -> Params:
@@ -31,11 +31,11 @@ def from_equinox(cell: str, arrays: Mapping[str, Any]) -> Params:
       ValueError: arrays are missing, unknown, or of wrong shapes.
     """
     op = "from_equinox"
-    layout = _arrays.layout_of(op, EQUINOX, cell)
-    _arrays.check_mapping(op, "arrays", arrays, "vars(cell)")
+    layout = named_arrays.layout_of(op, EQUINOX, cell)
+    named_arrays.check_mapping(op, "arrays", arrays, "vars(cell)")
     numbers = (bool, int)
     arrays = {n: a for n, a in arrays.items() if not isinstance(a, numbers)}
-    return _arrays.read(op, layout, arrays)
+    return named_arrays.read(op, layout, arrays)
 
 
 def to_equinox(cell: str, params: Params) -> dict[str, Array]:
@@ -56,5 +56,5 @@ def to_equinox(cell: str, params: Params) -> dict[str, Array]:
       ValueError: shapes do not fit.
     """
     op = "to_equinox"
-    layout = _arrays.layout_of(op, EQUINOX, cell)
-    return _arrays.write(op, layout, params)
+    layout = named_arrays.layout_of(op, EQUINOX, cell)
+    return named_arrays.write(op, layout, params)

@@ -6,8 +6,8 @@ from typing import Any
 from jax import Array
 
 from prnn_jax._given.params import Params
-from prnn_jax.convert import _arrays
-from prnn_jax.convert._layouts import NNX, Layout
+from prnn_jax.convert._shared import named_arrays
+from prnn_jax.convert._shared.layouts import NNX, Layout
 
 _LSTM = Layout(
     "lstm",
@@ -58,10 +58,10 @@ def from_linen(cell: str, params: Mapping[str, Mapping[str, Any]]) -> Params:
       ValueError: arrays are missing, unknown, or of wrong shapes.
     """
     op = "from_linen"
-    layout = _arrays.layout_of(op, _LINEN, cell)
+    layout = named_arrays.layout_of(op, _LINEN, cell)
     wanted = 'e.g. variables["params"]["cell"] of an nn.RNN'
-    _arrays.check_mapping(op, "params", params, wanted)
-    return _arrays.read(op, layout, _arrays.flat(params, "."))
+    named_arrays.check_mapping(op, "params", params, wanted)
+    return named_arrays.read(op, layout, named_arrays.flat(params, "."))
 
 
 def to_linen(cell: str, params: Params) -> dict[str, dict[str, Array]]:
@@ -79,8 +79,8 @@ def to_linen(cell: str, params: Params) -> dict[str, dict[str, Array]]:
       ValueError: shapes do not fit.
     """
     op = "to_linen"
-    layout = _arrays.layout_of(op, _LINEN, cell)
-    return _arrays.nested(_arrays.write(op, layout, params), ".")
+    layout = named_arrays.layout_of(op, _LINEN, cell)
+    return named_arrays.nested(named_arrays.write(op, layout, params), ".")
 
 
 def from_nnx(cell: str, state: Mapping[str, Mapping[str, Any]]) -> Params:
@@ -104,9 +104,9 @@ def from_nnx(cell: str, state: Mapping[str, Mapping[str, Any]]) -> Params:
       ValueError: arrays are missing, unknown, or of wrong shapes.
     """
     op = "from_nnx"
-    layout = _arrays.layout_of(op, NNX, cell)
-    _arrays.check_mapping(op, "state", state, "nnx.state(cell, nnx.Param)")
-    return _arrays.read(op, layout, _arrays.flat(state, "."))
+    layout = named_arrays.layout_of(op, NNX, cell)
+    named_arrays.check_mapping(op, "state", state, "nnx.state(cell, nnx.Param)")
+    return named_arrays.read(op, layout, named_arrays.flat(state, "."))
 
 
 def to_nnx(cell: str, params: Params) -> dict[str, dict[str, Array]]:
@@ -124,5 +124,5 @@ def to_nnx(cell: str, params: Params) -> dict[str, dict[str, Array]]:
       ValueError: shapes do not fit, or the GRU has a b_hh.
     """
     op = "to_nnx"
-    layout = _arrays.layout_of(op, NNX, cell)
-    return _arrays.nested(_arrays.write(op, layout, params), ".")
+    layout = named_arrays.layout_of(op, NNX, cell)
+    return named_arrays.nested(named_arrays.write(op, layout, params), ".")

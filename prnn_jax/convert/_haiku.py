@@ -7,8 +7,8 @@ from jax import Array
 
 from prnn_jax._given.checks import check
 from prnn_jax._given.params import Params
-from prnn_jax.convert import _arrays
-from prnn_jax.convert._layouts import Layout
+from prnn_jax.convert._shared import named_arrays
+from prnn_jax.convert._shared.layouts import Layout
 
 # Gates are i g f o and z r a, and z is 1 minus ours.
 _LAYOUTS = {
@@ -65,11 +65,13 @@ def from_haiku(
       ValueError: no such module; arrays are missing, unknown, or of wrong shapes.
     """
     op = "from_haiku"
-    layout = _arrays.layout_of(op, _LAYOUTS, cell)
-    _arrays.check_mapping(op, "params", params, "as hk.transform(...).init makes it")
+    layout = named_arrays.layout_of(op, _LAYOUTS, cell)
+    named_arrays.check_mapping(
+        op, "params", params, "as hk.transform(...).init makes it"
+    )
     _check_module(op, module)
     prefix = f"{_MODULES[cell] if module is None else module}/"
-    given = _arrays.flat(params, "/")
+    given = named_arrays.flat(params, "/")
     arrays = {
         name.removeprefix(prefix): value
         for name, value in given.items()
@@ -89,7 +91,7 @@ def from_haiku(
     )
     if cell == "VanillaRNN" and "linear_1/b" not in arrays:
         layout = _VANILLA_ONE_BIAS
-    return _arrays.read(op, layout, arrays)
+    return named_arrays.read(op, layout, arrays)
 
 
 def to_haiku(
@@ -111,13 +113,15 @@ def to_haiku(
       ValueError: shapes do not fit.
     """
     op = "to_haiku"
-    layout = _arrays.layout_of(op, _LAYOUTS, cell)
-    _arrays.check_is_params(op, params)
+    layout = named_arrays.layout_of(op, _LAYOUTS, cell)
+    named_arrays.check_is_params(op, params)
     _check_module(op, module)
     if cell == "VanillaRNN" and params.b_hh is None:
         layout = _VANILLA_ONE_BIAS
     prefix = f"{_MODULES[cell] if module is None else module}/"
-    return _arrays.nested(_arrays.write(op, layout.named(prefix), params), "/")
+    return named_arrays.nested(
+        named_arrays.write(op, layout.named(prefix), params), "/"
+    )
 
 
 def _modules_of(layout: Layout, arrays: Mapping[str, Any]) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from prnn_jax._given.checks import check
-from prnn_jax.convert import _arrays
-from prnn_jax.convert._imported import Imported, joined
-from prnn_jax.convert._layouts import Layout
+from prnn_jax.convert._shared import named_arrays
+from prnn_jax.convert._shared.imported import Imported, joined
+from prnn_jax.convert._shared.layouts import Layout
 
 _OP = "import_rnnoise"
 _LAYOUT = Layout("gru", ("w_ih",), ("w_hh",), ("b_ih",), bias_hh=("b_hh",), order="zrn")
@@ -102,7 +102,9 @@ def _layer(arrays: Mapping[str, Any], name: str, input_size: int | None) -> Impo
         units = np.arange(hidden)
         w_hh.reshape(hidden, 3, hidden)[units, :, units] += diagonal.reshape(3, -1).T
     given = {"w_ih": w_ih, "w_hh": w_hh, "b_ih": b_ih, "b_hh": b_hh}
-    return Imported(layers=(_arrays.read(_OP, _LAYOUT, given),), cell="gru", name=name)
+    return Imported(
+        layers=(named_arrays.read(_OP, _LAYOUT, given),), cell="gru", name=name
+    )
 
 
 def _matrix(

@@ -9,7 +9,7 @@ import jax
 
 from prnn_jax._given.checks import check
 from prnn_jax._layers.equinox.layer import Layer
-from prnn_jax.convert import _layouts
+from prnn_jax.convert._shared import layouts
 
 
 class WithCell(Layer):
@@ -58,14 +58,14 @@ class WithCell(Layer):
             f"{name}: both cells must have the same (input_size, hidden_size, "
             f"use_bias), got {sizes[0]} and {sizes[-1]}.",
         )
-        layout = _layouts.EQUINOX[cls._cell.__name__]
+        layout = layouts.EQUINOX[cls._cell.__name__]
         directions = [
-            _layouts.to_params(
+            layouts.to_params(
                 layout, {name: operator.attrgetter(name)(one) for name in layout.names}
             )
             for one in cells
         ]
-        params = _layouts.stack_directions(directions)
+        params = layouts.stack_directions(directions)
         make = functools.partial(
             cls,
             *sizes[0],
@@ -77,7 +77,7 @@ class WithCell(Layer):
         return eqx.tree_at(
             lambda layer: (layer.w_ih, layer.w_hh, layer.b_ih, layer.b_hn),
             layer,
-            _layouts.separate_biases(layout.cell, params),
+            layouts.separate_biases(layout.cell, params),
             is_leaf=lambda leaf: leaf is None,
         )
 
@@ -91,13 +91,13 @@ class WithCell(Layer):
           ValueError: Equinox has no cell that computes the same; says why.
         """
         self._check_cell()
-        layout = _layouts.EQUINOX[self._cell.__name__]
+        layout = layouts.EQUINOX[self._cell.__name__]
         make = functools.partial(
             self._cell, self.input_size, self.hidden_size, self.use_bias
         )
         cells = []
-        for params in _layouts.split_directions(self.params, self.bidirectional):
-            arrays = _layouts.from_params(layout, params)
+        for params in layouts.split_directions(self.params, self.bidirectional):
+            arrays = layouts.from_params(layout, params)
             cell = eqx.filter_eval_shape(make, key=jax.random.key(0))
             cell = eqx.tree_at(
                 lambda cell: [operator.attrgetter(name)(cell) for name in layout.names],

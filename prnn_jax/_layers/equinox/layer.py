@@ -43,7 +43,8 @@ from prnn_jax._layers.dtypes import promoted
 from prnn_jax._layers.equinox.arrays import batch_axes, check_sequence
 from prnn_jax._layers.equinox.training import Training
 from prnn_jax._layers.keywords import in_its_own_name
-from prnn_jax.convert import Imported, _layouts
+from prnn_jax.convert import Imported
+from prnn_jax.convert._shared import layouts
 
 
 class Layer(eqx.Module):
@@ -216,7 +217,7 @@ class Layer(eqx.Module):
     def params(self) -> Params:
         """The parameters, for `prnn_jax.lstm` and the others."""
         own = self.b_ih, self.b_hn, self.peepholes, self.w_hr
-        params = _layouts.join_biases(self.w_ih, self.w_hh, *own)
+        params = layouts.join_biases(self.w_ih, self.w_hh, *own)
         heads = self.heads > 1
         return typed(params, bidirectional=self.bidirectional, heads=heads)
 

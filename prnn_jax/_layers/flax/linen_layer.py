@@ -41,7 +41,8 @@ from prnn_jax._layers.flax.variables import check_initializers, params_of
 from prnn_jax._layers.keywords import InTheirOwnName, in_its_own_name
 from prnn_jax._layers.made import made_class
 from prnn_jax._ops.define import DefinedCell, check_defined
-from prnn_jax.convert import Imported, _layouts
+from prnn_jax.convert import Imported
+from prnn_jax.convert._shared import layouts
 
 
 def make_hashable(module: nn.Module) -> None:
@@ -273,7 +274,7 @@ class Layer(InTheirOwnName, nn.Module):
         """
         arrays = params_of(type(self).__name__, variables, "w_ih")
         names = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes", "w_hr"
-        return self._options().typed(_layouts.join_biases(*map(arrays.get, names)))
+        return self._options().typed(layouts.join_biases(*map(arrays.get, names)))
 
     @nn.nowrap
     def initialize_carry(self, rng: Array, input_shape: tuple[int, ...]) -> Carry:
@@ -307,7 +308,7 @@ class Layer(InTheirOwnName, nn.Module):
         def draw_w_hr(key: Array) -> Array:
             return options.draw_w_hr(self.recurrent_kernel_init, key)
 
-        return _layouts.join_biases(
+        return layouts.join_biases(
             param("w_ih", self.kernel_init, (in_features,), gates),
             param("w_hh", self.recurrent_kernel_init, (options.output_width,), gates),
             param("b_ih", self.bias_init, (), gates),

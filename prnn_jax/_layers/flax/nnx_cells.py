@@ -10,7 +10,7 @@ from flax.nnx.nn.dtypes import promote_dtype
 
 from prnn_jax._cells.activations import ActivationName
 from prnn_jax._given.checks import check
-from prnn_jax.convert import _layouts
+from prnn_jax.convert._shared import layouts
 
 _zeros = jax.nn.initializers.zeros
 
@@ -87,10 +87,10 @@ class Convertible:
         )
         directions = []
         for one in cells:
-            layout = _layouts.NNX[type(one).__name__]
+            layout = layouts.NNX[type(one).__name__]
             arrays = {name: _param(one, name)[...] for name in layout.names}
-            directions.append(_layouts.to_params(layout, arrays))
-        params = _layouts.stack_directions(directions)
+            directions.append(layouts.to_params(layout, arrays))
+        params = layouts.stack_directions(directions)
         layer.w_ih[...], layer.w_hh[...], layer.b_ih[...], *_ = params
         return layer
 
@@ -133,9 +133,9 @@ class Convertible:
         arguments = self._cell_arguments(name)
         if self.carry_init is not None:
             arguments["carry_init"] = self.carry_init
-        layout = _layouts.NNX[cell_type.__name__]
+        layout = layouts.NNX[cell_type.__name__]
         cells = []
-        for params in _layouts.split_directions(self.params, self.bidirectional):
+        for params in layouts.split_directions(self.params, self.bidirectional):
             cell = cell_type(
                 self.in_features,
                 self.hidden_features,
@@ -146,7 +146,7 @@ class Convertible:
                 rngs=nnx.Rngs(0),
                 **arguments,
             )
-            for path, array in _layouts.from_params(layout, params).items():
+            for path, array in layouts.from_params(layout, params).items():
                 _param(cell, path)[...] = array
             cells.append(cell)
         return tuple(cells) if self.bidirectional else cells[0]

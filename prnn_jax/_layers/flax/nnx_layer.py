@@ -44,7 +44,8 @@ from prnn_jax._layers.flax.shared import Initializer
 from prnn_jax._layers.keywords import in_its_own_name
 from prnn_jax._layers.made import made_class
 from prnn_jax._ops.define import DefinedCell, check_defined
-from prnn_jax.convert import Imported, _layouts
+from prnn_jax.convert import Imported
+from prnn_jax.convert._shared import layouts
 
 _ARRAYS = "w_ih", "w_hh", "b_ih", "b_hn", "peepholes", "w_hr"
 _zeros = jax.nn.initializers.zeros
@@ -201,7 +202,7 @@ class Layer(nnx.Module):
         """The parameters, for `prnn_jax.lstm`, `slstm`, `gru` or `rnn`."""
         held = (getattr(self, name) for name in _ARRAYS)
         arrays: Any = (None if param is None else param[...] for param in held)
-        return self._options().typed(_layouts.join_biases(*arrays))
+        return self._options().typed(layouts.join_biases(*arrays))
 
     def __setattr__(self, name: str, value: Any) -> None:
         refuse_params(self, name)

@@ -1,0 +1,1 @@
+"""Recurrent networks for audio, with what is around them."""

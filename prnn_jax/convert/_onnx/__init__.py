@@ -1,0 +1,1 @@
+"""Operators and models of ONNX."""

@@ -1,0 +1,1 @@
+"""Layers, models and files of PyTorch, and others that have its arrays."""

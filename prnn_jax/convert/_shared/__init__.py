@@ -1,0 +1,1 @@
+"""What the importers and converters of all libraries share."""

@@ -1,0 +1,1 @@
+"""Models of TensorFlow Lite, which are searched as graphs of ONNX."""

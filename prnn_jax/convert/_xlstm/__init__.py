@@ -1,0 +1,1 @@
+"""sLSTM layers of the packages xlstm and tirex."""
