@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "core/row_norm.h"
 #include "cpu/huge_pages.h"
@@ -153,6 +154,38 @@ void run_rows(const Work& steps, const Work* projection, Part part, std::int64_t
   }
 }
 
+// All steps, by threads that each take rows through all of them: some rows of a group, or all of
+// some groups, one after the other. The weights of these are packed in one place of the thread's,
+// which stays in its cache.
+void run_batch(const Work& steps, const Work* projection, const Packing& packing, std::int64_t rows,
+               std::int64_t count, ThreadPool& pool, int threads) {
+  constexpr std::int64_t kTasksEach = 8;  // more than one: threads are not equally fast
+  const Shape& shape = steps.problem.shape;
+  const std::int64_t slices = ceil_div(shape.batch, rows), all = shape.groups * slices;
+  const bool take_turns = slices == 1;
+  if (!take_turns) packing.pack_all(pool);
+  const std::int64_t tasks = threads == 1 ? 1 : std::min(all, threads * kTasksEach);
+  parallel_for(pool, threads, tasks, [&](std::int64_t task) {
+    const std::int64_t first = all * task / tasks, end = all * (task + 1) / tasks;
+    const Work of_steps = take_turns ? steps.in_place_of(task) : steps;
+    std::optional<Work> of_projection;
+    if (projection) of_projection.emplace(take_turns ? projection->in_place_of(task) : *projection);
+    // One step of unpacked weights asks for no cache: groups take it together.
+    const bool are_together = count == 1 && take_turns && steps.is_unpacked() &&
+                              (projection == nullptr || projection->is_unpacked());
+    if (are_together)
+      return run_rows(of_steps, projection ? &*of_projection : nullptr,
+                      {first, end, 0, shape.batch, 0, 0}, count);
+    for (std::int64_t n = first; n < end; ++n) {
+      const std::int64_t group = n / slices, row = n % slices * rows;
+      if (take_turns && projection) of_projection->pack_group(group);
+      if (take_turns) of_steps.pack_group(group);
+      run_rows(of_steps, projection ? &*of_projection : nullptr,
+               {group, group + 1, row, std::min(shape.batch, row + rows), 0, 0}, count);
+    }
+  });
+}
+
 // All steps, by threads that share the units of each. One step is too short for a barrier: threads
 // are called for each of its stages.
 void run_units(const Work& steps, const Work* projection, const Packing& packing,
@@ -228,13 +261,7 @@ void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool,
   const std::int64_t count = shape.time + (problem.kind == Kind::kBackward ? 1 : 0);
   if (plan.choice.partition != Partition::kBatch)
     return run_units(steps, made, packing, count, pool, plan.choice.threads);
-  packing.pack_all(pool);
-  const std::int64_t slices = ceil_div(shape.batch, plan.choice.rows);
-  parallel_for(pool, plan.choice.threads, shape.groups * slices, [&](std::int64_t i) {
-    const std::int64_t group = i / slices, row = i % slices * plan.choice.rows;
-    const std::int64_t end = std::min(shape.batch, row + plan.choice.rows);
-    run_rows(steps, made, {group, group + 1, row, end, 0, 0}, count);
-  });
+  run_batch(steps, made, packing, plan.choice.rows, count, pool, plan.choice.threads);
 }
 
 }  // namespace prnn

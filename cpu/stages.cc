@@ -9,8 +9,6 @@ constexpr std::int64_t kMostParts = 8;
 
 bool by_columns(const Work& work) { return work.blocking.partition == Partition::kColumns; }
 
-bool is_unpacked(const Work& work) { return work.blocking.source == WeightSource::kUnpacked; }
-
 }  // namespace
 
 // A phase's products and what is made of them: one stage, or two where columns are multiplied.
@@ -74,7 +72,7 @@ Stages Stages::of_one_step(const Work& steps, const Work* projection, TaskQueue&
   const std::int64_t rows = steps.problem.shape.batch;
   Stages out(1, 1);
   // What a thread makes of the one step's a_x is what it needs: the same units of each gate.
-  const bool in_one = projection && is_unpacked(*projection) && is_unpacked(steps) &&
+  const bool in_one = projection && projection->is_unpacked() && steps.is_unpacked() &&
                       steps.problem.shape.hidden % steps.isa.width == 0;
   const auto project_own = [=, &steps](const At& at) {
     const std::int64_t panels = steps.blocking.panels[0];

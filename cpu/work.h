@@ -19,6 +19,7 @@ struct Work {
   Blocking blocking;
   float* packed;
 
+  bool is_unpacked() const { return blocking.source == WeightSource::kUnpacked; }
   std::int64_t first_panel(int phase, std::int64_t thread, std::int64_t threads) const {
     return blocking.panels[phase] * thread / threads;
   }
@@ -45,6 +46,22 @@ struct Work {
     const Part part{
         group, group + 1, 0, 0, first + count * task / tasks, first + count * (task + 1) / tasks};
     isa.pack(problem, blocking, part, phase, packed);
+  }
+  // The same for groups that take turns in one place, that of the n-th: from a group's weights, or
+  // sums, to the next one's it is no word.
+  Work in_place_of(std::int64_t n) const {
+    Work out = *this;
+    if (blocking.source == WeightSource::kPrepacked) return out;
+    out.packed += n * blocking.group_words;
+    out.blocking.group_words = 0;
+    return out;
+  }
+  // Packs all weights of a group.
+  void pack_group(std::int64_t group) const {
+    if (blocking.source != WeightSource::kPacked) return;
+    for (int phase = 0; phase < blocking.phases; ++phase)
+      isa.pack(problem, blocking, {group, group + 1, 0, 0, 0, blocking.panels[phase]}, phase,
+               packed);
   }
   // Of a projection: what rows multiply in a chunk, if they cannot as it is.
   void widen(const Part& part, std::int64_t chunk) const {
@@ -81,7 +98,7 @@ struct Work {
   // So many that one is worth the trouble.
   std::int64_t tasks_of_stage(int phase, std::int64_t rows, std::int64_t threads) const {
     constexpr std::int64_t kMostTasks = 8, kWorthTaking = 1 << 20;
-    if (blocking.source == WeightSource::kUnpacked) return 1;
+    if (is_unpacked()) return 1;
     const std::int64_t weights = blocking.group_words * blocking.weights_per_word;
     const std::int64_t work = weights * problem.shape.groups * rows / threads / blocking.phases;
     const std::int64_t most = std::min(kMostTasks, blocking.panels[phase] / threads);

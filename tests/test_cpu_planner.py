@@ -95,6 +95,14 @@ class TestAnyProcessor:
         steps = [is_unpacked(time) for time in range(1, 100)]
         assert steps == sorted(steps, reverse=True)  # one change
 
+    def test_threads_take_whole_groups_of_a_population(self, processor):
+        sizes = {"hidden": 16, "groups": 256, "processor": processor}
+        for time, backward in itertools.product((1, 2, 32), (False, True)):
+            found = plan(time=time, backward=backward, **sizes)
+            assert (found["partition"], found["threads"]) == ("batch", 2)
+        assert plan(time=1, **sizes)["weights"] == "unpacked"
+        assert plan(time=100, **sizes)["weights"] == "packed"
+
     def test_more_of_weights_that_are_far(self, processor):
         def steps(shared: int) -> int:
             sizes = {"hidden": 512, "processor": processor, "shared": shared}

@@ -65,13 +65,14 @@ inline double of_float(const Rates& rates, const Amounts& amounts) {
                                             : 1;
 }
 
-// Packing reads and writes all weights.
-inline double pack_us(const Machine& machine, const Amounts& amounts) {
+// Packing reads and writes all weights; of groups that take turns, to the same place.
+inline double pack_us(const Machine& machine, const Amounts& amounts, bool take_turns) {
   const Rates& rates = machine.rates;
   const double bytes = amounts.groups * amounts.weight_bytes;
+  const double touched = bytes + (take_turns ? amounts.weight_bytes : bytes);
   const double held = std::max(static_cast<double>(machine.cache_bytes) * rates.own_part,
                                static_cast<double>(machine.shared_cache_bytes) * rates.shared_part);
-  const double cached = bytes * std::min(1.0, held / std::max(2 * bytes, 1.0));
+  const double cached = bytes * std::min(1.0, held / std::max(touched, 1.0));
   const double rate = amounts.is_backward ? rates.pack_backward : rates.pack;
   return 1e-3 * (cached / rate + (bytes - cached) / rates.pack_uncached) / of_float(rates, amounts);
 }
@@ -82,11 +83,13 @@ inline Cost cost_of(const Machine& machine, const Amounts& amounts, const Choice
   const bool by_batch = choice.partition == Partition::kBatch, is_shared = choice.threads > 1;
   const double threads = choice.threads, rows = static_cast<double>(choice.rows);
   const double all_bytes = amounts.groups * amounts.weight_bytes;
+  const bool take_turns = by_batch && rows >= amounts.rows;  // groups, as a thread's
   // All threads' rates, of one's.
   const double speed = is_shared ? threads * rates.together : 1;
   Cost out;
   out.once = rates.call_us + (is_shared ? rates.join_us : 0);
-  if (choice.source == WeightSource::kPacked) out.once += pack_us(machine, amounts) / speed;
+  if (choice.source == WeightSource::kPacked)
+    out.once += pack_us(machine, amounts, take_turns) / speed;
   // Parts of the batch follow each other, each through all steps, each for one group.
   const double parts = by_batch ? amounts.groups * std::ceil(amounts.rows / rows) : 1;
   out.steps = amounts.steps * (by_batch ? std::ceil(parts / threads) : 1);
@@ -100,6 +103,12 @@ inline Cost cost_of(const Machine& machine, const Amounts& amounts, const Choice
   out.read = passes * slowness *
              read_us(machine, is_unpacked ? rates.unpacked : rates.packed, bytes, all_bytes,
                      in_parts ? rates.parts_of_lines : 1);
+  // Of groups that take turns, what is unpacked lies afar until it is read once.
+  if (is_unpacked && by_batch && amounts.groups > 1)
+    out.once +=
+        std::max(0.0, passes * slowness *
+                              read_us(machine, rates.unpacked, all_bytes / threads, all_bytes, 1) -
+                          parts / threads * out.read);
   out.multiply = 1e-3 * share * groups * amounts.multiply_adds * rows /
                  (is_unpacked               ? of_float(rates, amounts) * rates.multiply_unpacked
                   : amounts.are_of_bfloat16 ? rates.multiply_bfloat16
@@ -107,9 +116,9 @@ inline Cost cost_of(const Machine& machine, const Amounts& amounts, const Choice
   out.pointwise = 1e-3 * share * groups * amounts.gates * rows /
                   (of_float(rates, amounts) *
                    (amounts.is_backward ? rates.pointwise_backward : rates.pointwise));
-  out.other = rates.step_us;
+  out.other = groups * rates.step_us;
   if (choice.source == WeightSource::kPackedPerPanel)
-    out.other += pack_us(machine, amounts) / speed;
+    out.other += pack_us(machine, amounts, take_turns) / speed;
   if (is_shared && !by_batch) {
     const double barriers = amounts.phases * (choice.partition == Partition::kColumns ? 2 : 1);
     // A call of one step has none but at its end.

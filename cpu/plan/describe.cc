@@ -52,11 +52,11 @@ const char* name(Partition partition) {
 
 std::string reason(const Machine& machine, const CpuPlan& plan) {
   const Choice& choice = plan.choice;
-  const std::string how = choice.threads == 1
-                              ? "one thread"
-                              : text("%d threads, each %s", choice.threads,
-                                     choice.partition == Partition::kBatch ? "rows of the batch"
-                                                                           : "units of every step");
+  const std::string how = choice.threads == 1 ? "one thread"
+                                              : text("%d threads, each %s", choice.threads,
+                                                     choice.partition == Partition::kBatch
+                                                         ? "rows, or groups, through all steps"
+                                                         : "units of every step");
   return text("%s, weights %s: %.2f us a step, modelled for %s; %s", how.c_str(),
               name(choice.source), plan.cost.step_us(), machine.name.c_str(),
               limited_by(plan.cost).c_str());

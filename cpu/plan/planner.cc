@@ -126,14 +126,15 @@ void plan_projection(const Machine& machine, const Isa& isa, const Problem& prob
   out.projection.source = prepacked ? WeightSource::kPrepacked : WeightSource::kPacked;
   out.projection.partition = by_batch ? Partition::kBatch : Partition::kHidden;
   // Sums, and panels that are packed when their turn comes, have one buffer: for one thread, or for
-  // several that share the units.
-  if (prepacked || (by_batch && out.choice.threads > 1)) return;
+  // several that share the units. Sums have more where groups take turns.
+  const bool share_rows = by_batch && out.choice.threads > 1;
+  if (prepacked || (share_rows && rows_at_once < shape.batch)) return;
 
   const std::int64_t chunks = ceil_div(shape.time, out.projection_steps);
   const std::int64_t panel_buffers = projection_room(problem) / out.projection.panel_words;
   const bool has_enough =
       panel_buffers >= std::min<std::int64_t>(sharers, out.projection.panels[0]);
-  if (!keeps_projection(problem) || (chunks == 1 && has_enough)) {
+  if (!keeps_projection(problem) || (chunks == 1 && has_enough && !share_rows)) {
     out.projection.source = WeightSource::kPackedPerPanel;
     out.projection.panel_buffers = panel_buffers;
   }
@@ -144,8 +145,9 @@ void plan_projection(const Machine& machine, const Isa& isa, const Problem& prob
   const auto us = [&](WeightSource source, Partition partition) {
     return cost_of(machine, amounts, {source, partition, sharers, rows}).call_us();
   };
-  double least = us(out.projection.source, Partition::kHidden);
-  for (const Partition partition : {Partition::kHidden, Partition::kColumns}) {
+  const Partition own_partition = out.projection.partition;
+  double least = us(out.projection.source, own_partition);
+  for (const Partition partition : {own_partition, Partition::kColumns}) {
     if (partition == Partition::kColumns && sharers == 1) continue;
     const std::int64_t words = words_of_sums(isa, whole, rows, partition);
     const double time = us(WeightSource::kUnpacked, partition);
@@ -190,8 +192,11 @@ Choices choices(const Isa& isa, const Problem& problem, const Blocking& whole, i
     if (words_of_sums(isa, whole, shape.batch, partition) <= whole.group_words)
       add(WeightSource::kUnpacked, partition, by, shape.batch);
   };
-  add_unpacked(Partition::kHidden, 1);
+  const bool has_groups = shape.groups > 1;
+  add_unpacked(has_groups ? Partition::kBatch : Partition::kHidden, 1);
   if (threads == 1) return out;
+  const int by = static_cast<int>(std::min<std::int64_t>(threads, shape.groups));
+  if (has_groups && !has_panel_buffers(problem, given)) add_unpacked(Partition::kBatch, by);
   add_unpacked(Partition::kHidden, threads);
   add_unpacked(Partition::kColumns, threads);
   return out;

@@ -17,7 +17,7 @@ struct CpuPlan {
 
 // All that are possible, by up to so many threads.
 struct Choices {
-  static constexpr int kMost = 6;
+  static constexpr int kMost = 7;
   Choice all[kMost];
   int count;
   const Choice* begin() const { return all; }

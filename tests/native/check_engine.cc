@@ -251,7 +251,8 @@ int main(int argc, char**) {
       {2, 21, 3, 16, true, true, false},  {4, 1, 1, 300, false, false, false},
       {3, 5, 2, 140, false, false, true}, {70, 2, 1, 5, false, true, false},
       {3, 2, 1, 65, false, false, false}, {0, 3, 2, 17, false, false, true},
-      {3, 0, 1, 5, false, false, false},
+      {3, 0, 1, 5, false, false, false},  {1, 2, 26, 9, false, false, true},
+      {3, 5, 40, 8, true, false, false},
   };
   const Kind kinds[] = {{Dtype::kFloat32, false},  {Dtype::kFloat32, true},
                         {Dtype::kBfloat16, false}, {Dtype::kBfloat16, true},
