@@ -5,16 +5,15 @@ make. Operators that are not known stay as they are, in a domain of their own.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from prnn_jax.convert._onnx.making import OPSET, Making
 from prnn_jax.convert._onnx.nodes import TFLITE
-from prnn_jax.convert._tflite.file import Operator, Subgraph, Tensor, must
+from prnn_jax.convert._tflite.file import Operator, Subgraph, Tensor
 
-#: As new as all that is made here.
-_OPSET = 17
 #: What runs subgraphs that are no graphs of their own; the branches of an IF are.
 _OF_LOOPS = "WHILE", "CALL_ONCE"
 
@@ -33,16 +32,12 @@ class Fused(NamedTuple):
 
 
 @dataclass
-class Graph:
+class Graph(Making):
     """A subgraph on its way to ONNX.
 
     Attributes:
       source: of the file.
       others: all of the file.
-      nodes: of ONNX, in order.
-      constants: by name.
-      shapes: sizes by name, of values that the file has not.
-      given: names of values that come from outside, besides the inputs.
       fused: the recurrent operators by the names of their nodes, of all subgraphs.
       translators: by the kind of an operator, what adds its nodes.
     """
@@ -51,10 +46,6 @@ class Graph:
     others: Sequence[Subgraph]
     fused: dict[str, Fused]
     translators: dict[str, Callable]
-    nodes: list[Any] = field(default_factory=list)
-    constants: dict[str, np.ndarray] = field(default_factory=dict)
-    shapes: dict[str, Sequence[int]] = field(default_factory=dict)
-    given: list[str] = field(default_factory=list)
 
     def name(self, place: int) -> str:
         """Of a tensor; empty where there is none."""
@@ -70,39 +61,6 @@ class Graph:
         """Of a tensor, if it is known."""
         shape = self.source.tensors[place].shape
         return None if shape is None else len(shape)
-
-    def constant(self, value: Any, dtype: Any = np.int64) -> str:
-        """The name of a new constant."""
-        name = f"{self.source.name}/constant#{len(self.constants)}"
-        self.constants[name] = np.asarray(value, dtype)
-        return name
-
-    def add(self, kind: str, inputs: Sequence[str], output: str = "", **options) -> str:
-        """A node of one output, which is called anew if not told."""
-        output = output or f"{self.source.name}/value#{len(self.nodes)}"
-        return self.add_all(kind, inputs, [output], **options)[0]
-
-    def add_all(
-        self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **options: Any
-    ) -> Sequence[str]:
-        """A node of several outputs.
-
-        Raises:
-          ValueError: there are no such operators, of so many inputs or outputs.
-        """
-        from onnx import defs, helper
-
-        if options.get("domain") != TFLITE:
-            schema = defs.get_schema(kind, _OPSET, "")
-            fits = (
-                schema.min_input <= len(inputs) <= schema.max_input
-                and schema.min_output <= len(outputs) <= schema.max_output
-            )
-            must(fits, f"{kind} of {len(inputs)} inputs, {len(outputs)} outputs")
-        name = options.pop("name", outputs[0] if outputs else kind)
-        node = helper.make_node(kind, list(inputs), list(outputs), name=name, **options)
-        self.nodes.append(node)
-        return outputs
 
 
 def as_number(tensor: Tensor) -> np.ndarray | None:
@@ -130,7 +88,7 @@ def as_onnx(
 
     run = {n for graph in graphs for one in graph.operators for n in _runs(one)}
     fused: dict[str, Fused] = {}
-    opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(TFLITE, 1)]
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(TFLITE, 1)]
     models = []
     for n, graph in enumerate(graphs):
         if n in run and n > 0:
@@ -178,9 +136,7 @@ def translated(
     end: Sequence[str] = (),
 ) -> Any:
     """A graph of ONNX; begin and end are names before its inputs and outputs."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    made = Graph(graph, others, fused, translators)
+    made = Graph(graph, others, fused, translators, label=graph.name, domain=TFLITE)
     for tensor in graph.tensors:
         number = as_number(tensor)
         if number is not None and not tensor.is_variable:
@@ -190,26 +146,11 @@ def translated(
         if add is None or add(made, operator) is False:
             _unknown(made, operator)
 
-    def value(name: str, shape: Sequence[int] | None = None) -> Any:
-        sizes = None if shape is None else [None if n < 0 else n for n in shape]
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, sizes)
-
-    known = {t.name: t.shape for t in graph.tensors} | made.shapes
     own = [made.name(place) for place in graph.inputs]
     inputs = [*begin, *own, *dict.fromkeys(made.given)]
     outputs = [*end, *(made.name(place) for place in graph.outputs)]
-    return helper.make_graph(
-        made.nodes,
-        graph.name or "graph",
-        [value(name, known.get(name)) for name in inputs],
-        [value(name, known.get(name)) for name in outputs],
-        [numpy_helper.from_array(a, name) for name, a in made.constants.items()],
-        value_info=[
-            value(name, shape)
-            for name, shape in known.items()
-            if shape is not None and name not in {*inputs, *outputs}
-        ],
-    )
+    known = {tensor.name: tensor.shape for tensor in graph.tensors}
+    return made.graph(graph.name, inputs, outputs, known)
 
 
 def _unknown(graph: Graph, operator: Operator) -> None:

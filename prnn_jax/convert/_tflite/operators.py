@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from prnn_jax.convert._onnx.making import ALL
 from prnn_jax.convert._tflite.file import Operator
 from prnn_jax.convert._tflite.graph import Graph, translated
 
-_ALL = np.iinfo(np.int64).max
 #: The schema's fused activations, by ONNX's operator and its bounds.
 _ACTIVATIONS: dict[int, tuple[str, tuple[float, ...]]] = {
     1: ("Relu", ()),
@@ -172,11 +172,11 @@ def _slice(graph: Graph, operator: Operator) -> None:
     if sizes is None or (first is None and (sizes < 0).any()) or first is None:
         end = graph.add("Add", [begin, size])
     else:
-        ends = np.where(sizes < 0, _ALL, first + sizes)
+        ends = np.where(sizes < 0, ALL, first + sizes)
         shape = graph.source.tensors[operator.inputs[0]].shape or ()
         if len(shape) == len(ends):  # what is whole stays so for all sizes
             whole = (first == 0) & (sizes == np.asarray(shape))
-            ends = np.where(whole, _ALL, ends)
+            ends = np.where(whole, ALL, ends)
         end = graph.constant(ends)
     graph.add("Slice", [x, begin, end], _output(graph, operator))
 
@@ -194,36 +194,9 @@ def _strided_slice(graph: Graph, operator: Operator) -> Any:
     masks = [operator.option(name) for name in names]
     if steps is None:
         return False
-    count = len(steps)
-    has = [[bool(mask >> n & 1) for n in range(count)] for mask in masks]
-    if first is None or last is None:
-        if any(has[0]) or any(
-            is_all and not is_one for _, is_all, is_one in zip(*has, strict=True)
-        ):
-            return False
-        if any(has[2]):  # as LiteRT, whose end of such an axis says nothing
-            end = graph.add("Add", [begin, graph.constant(np.ones(count))])
-    else:
-        starts = [
-            (0 if step > 0 else _ALL) if is_all else int(n)
-            for n, step, is_all in zip(first, steps, has[0], strict=True)
-        ]
-        ends = [
-            (_ALL if step > 0 else -_ALL) if is_all else int(n)
-            for n, step, is_all in zip(last, steps, has[1], strict=True)
-        ]
-        for n in range(count):
-            if has[2][n]:
-                ends[n] = starts[n] + 1 or _ALL
-        begin, end = graph.constant(starts), graph.constant(ends)
-    axes = graph.constant(np.arange(count))
-    shrunk = [n for n in range(count) if has[2][n]]
-    inputs, output = [x, begin, end, axes, strides], _output(graph, operator)
-    if not shrunk:
-        graph.add("Slice", inputs, output)
-        return None
-    graph.add("Squeeze", [graph.add("Slice", inputs), graph.constant(shrunk)], output)
-    return None
+    has = [[bool(mask >> n & 1) for n in range(len(steps))] for mask in masks]
+    names, output = (x, begin, end, strides), _output(graph, operator)
+    return graph.strided(names, (first, last, steps), has, output)
 
 
 def _gather(graph: Graph, operator: Operator) -> Any:
@@ -291,11 +264,7 @@ def _reverse(graph: Graph, operator: Operator) -> Any:
     axes, (x, _) = graph.value(operator, 1), _names(graph, operator)
     if axes is None:
         return False
-    count = axes.size
-    starts, ends = np.full(count, -1), np.full(count, -_ALL)
-    bounds = [starts, ends, axes.reshape(-1), np.full(count, -1)]
-    inputs = [x, *(graph.constant(bound) for bound in bounds)]
-    graph.add("Slice", inputs, _output(graph, operator))
+    graph.flipped(x, axes, _output(graph, operator))
     return None
 
 
