@@ -18,6 +18,7 @@ ORDER = (
     "convert/_xlstm",
     "convert/_effect",
     "convert/_tflite",
+    "convert/_openvino",
     "convert/_onnx",
     "convert/_keras",
     "convert/_pytorch",

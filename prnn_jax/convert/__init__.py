@@ -7,11 +7,12 @@ library is imported. Wrong names and shapes raise ValueError.
 A way there and back gives the same values, unless the docstring says what is added up.
 Arrays become JAX's, so float64 needs `jax_enable_x64`.
 
-`import_pytorch`, `import_onnx`, `import_keras`, `import_tflite` and `import_rnnoise`
-take a whole model and find the network in it; what they give is an `Imported`, which
-can be called. So does `import_xlstm`, whose `SlstmLayer` has a convolution and a norm
-besides; its inverse is `to_xlstm`. `import_effect` reads models of amplifiers and the
-like, with what is around the network; its inverse is `export_effect`.
+`import_pytorch`, `import_onnx`, `import_keras`, `import_tflite`, `import_openvino` and
+`import_rnnoise` take a whole model and find the network in it; what they give is an
+`Imported`, which can be called. So does `import_xlstm`, whose `SlstmLayer` has a
+convolution and a norm besides; its inverse is `to_xlstm`. `import_effect` reads models
+of amplifiers and the like, with what is around the network; its inverse is
+`export_effect`.
 `update_pytorch`, `update_onnx` and `update_keras` put it back, e.g. after training;
 `export_onnx` makes a model of layers.
 
@@ -33,6 +34,7 @@ from prnn_jax.convert._onnx.export import export_onnx
 from prnn_jax.convert._onnx.models import import_onnx
 from prnn_jax.convert._onnx.params import from_onnx, to_onnx
 from prnn_jax.convert._onnx.updates import update_onnx
+from prnn_jax.convert._openvino.models import import_openvino
 from prnn_jax.convert._pytorch.models import import_pytorch
 from prnn_jax.convert._pytorch.params import from_pytorch, to_pytorch
 from prnn_jax.convert._pytorch.updates import update_pytorch
@@ -60,6 +62,7 @@ __all__ = [
     "import_effect",
     "import_keras",
     "import_onnx",
+    "import_openvino",
     "import_pytorch",
     "import_rnnoise",
     "import_tflite",

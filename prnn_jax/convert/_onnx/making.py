@@ -12,6 +12,16 @@ OPSET = 17
 ALL = np.iinfo(np.int64).max
 
 
+def must(holds: bool, otherwise: str) -> None:
+    """What holds of each file that is whole.
+
+    Raises:
+      ValueError: it does not.
+    """
+    if not holds:
+        raise ValueError(otherwise)
+
+
 @dataclass(kw_only=True)
 class Making:
     """What has been made of a graph.
@@ -59,10 +69,7 @@ class Making:
                 schema.min_input <= len(inputs) <= schema.max_input
                 and schema.min_output <= len(outputs) <= schema.max_output
             )
-            if not fits:
-                raise ValueError(
-                    f"{kind} of {len(inputs)} inputs, {len(outputs)} outputs"
-                )
+            must(fits, f"{kind} of {len(inputs)} inputs, {len(outputs)} outputs")
         name = options.pop("name", outputs[0] if outputs else kind)
         node = helper.make_node(kind, list(inputs), list(outputs), name=name, **options)
         self.nodes.append(node)

@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from prnn_jax._given.checks import check
+from prnn_jax.convert._onnx.making import must
 
 _OP = "import_tflite"
 _IDENTIFIER = b"TFL3"
@@ -182,16 +183,6 @@ def _other_kind(data: bytes) -> str:
     if data[:8] == b"LITERTLM":
         return " A .litertlm bundle has the .tflite files inside of it."
     return ""
-
-
-def must(holds: bool, otherwise: str) -> None:
-    """What holds of each file that is whole.
-
-    Raises:
-      ValueError: it does not.
-    """
-    if not holds:
-        raise ValueError(otherwise)
 
 
 def _check_order(operators: Sequence[Operator]) -> None:

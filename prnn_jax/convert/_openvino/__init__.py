@@ -1,0 +1,1 @@
+"""Models of OpenVINO, which are searched as graphs of ONNX."""
