@@ -264,7 +264,8 @@ def written(case: Case, x: Any, states: list[Any]) -> list[Any]:
     """The states after one step of an LSTM, in products and sums."""
     ops, (h, c), (w, r, b) = operators(), states, case.weights(lead=False)
     a = ops.add(ops.matmul(x, w, False, True), ops.matmul(h, r, False, True))
-    f, i, g, o = ops.split(ops.add(a, b), ops.constant(1), 4).outputs()
+    sizes = ops.constant(np.array([*[HIDDEN] * 3, -1]))
+    f, i, g, o = ops.variadic_split(ops.add(a, b), ops.constant(1), sizes).outputs()
     kept = ops.multiply(ops.sigmoid(f), c)
     c = ops.add(kept, ops.multiply(ops.sigmoid(i), ops.tanh(g)))
     return [ops.multiply(ops.sigmoid(o), ops.tanh(c)), c]

@@ -23,6 +23,7 @@ _ALIKE = {
     "Subtract": "Sub",
     "Multiply": "Mul",
     "Divide": "Div",
+    "Mod": "Mod",
     "Maximum": "Max",
     "Minimum": "Min",
     "Less": "Less",
@@ -148,19 +149,18 @@ def _split(graph: Graph, layer: Layer) -> Any:
 
 
 def _variadic_split(graph: Graph, layer: Layer) -> Any:
-    axis, sizes = _constant_axis(graph, layer, 1), graph.value(layer.inputs[2])
-    x = layer.inputs[0]
-    if axis is None or sizes is None:
+    """Parts of sizes that are told, or that what becomes of them tells."""
+    axis, told = _constant_axis(graph, layer, 1), graph.value(layer.inputs[2])
+    shapes = [value.shape or () for value in layer.outputs]
+    if axis is None or not all(-len(one) <= axis < len(one) for one in shapes):
         return False
-    shape = graph.known.get(x) or ()
-    whole = shape[axis] if -len(shape) <= axis < len(shape) else -1
-    rest = int(sizes[sizes >= 0].sum())
-    if (sizes < 0).any():  # what is left
-        if whole < rest:
-            return False
-        sizes = np.where(sizes < 0, whole - rest, sizes)
+    # As of PyTorch's chunk, which works them out, and of -1, which is what is left.
+    sizes = np.asarray([one[axis] for one in shapes])
+    sizes = told if (sizes < 0).any() else sizes
+    if sizes is None or (sizes < 0).any():
+        return False
     outputs = [value.name for value in layer.outputs]
-    graph.add_all("Split", [x, graph.constant(sizes)], outputs, axis=axis)
+    graph.add_all("Split", [layer.inputs[0], graph.constant(sizes)], outputs, axis=axis)
     return None
 
 
