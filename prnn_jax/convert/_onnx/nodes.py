@@ -16,7 +16,7 @@ from prnn_jax._given.params import Params
 from prnn_jax.convert._onnx.activations import options_of
 from prnn_jax.convert._onnx.chain import Layer
 from prnn_jax.convert._onnx.graph import Node
-from prnn_jax.convert._onnx.params import from_onnx
+from prnn_jax.convert._onnx.params import params_of
 from prnn_jax.convert._onnx.states import initial_state, positions
 from prnn_jax.convert._shared.directions import stack_directions
 from prnn_jax.convert._shared.imported import Imported, check_dtype
@@ -103,7 +103,7 @@ def network(node: Node) -> Imported:
         del arrays["P"]  # as good as none, and faster
     _check_options(node, where, arrays)
     clip = node.attribute("clip")
-    params = from_onnx(operator, arrays)
+    params = params_of(node.op, operator, arrays)
     return Imported(
         layers=(params,),
         state_0=_state(node, params, where, directions),

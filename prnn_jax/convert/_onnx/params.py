@@ -62,7 +62,11 @@ def from_onnx(cell: str, inputs: Mapping[str, Any]) -> Params:
     Raises:
       ValueError: arrays are missing, unknown, or of wrong shapes.
     """
-    op = "from_onnx"
+    return params_of("from_onnx", cell, inputs)
+
+
+def params_of(op: str, cell: str, inputs: Mapping[str, Any]) -> Params:
+    """`from_onnx` in the words of `op`."""
     layout = named_arrays.layout_of(op, _LAYOUTS, cell)
     wanted = 'such as {"W": ..., "R": ..., "B": ...}'
     named_arrays.check_mapping(op, "inputs", inputs, wanted)
