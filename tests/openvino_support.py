@@ -4,19 +4,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from libraries import library
+from support import assert_as_accurate
 
 pytest.importorskip("onnx")
 BATCH, TIME, IN, HIDDEN = 3, 7, 5, 6
 #: How models are run.
 EXACT = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+AFTER = {"linear_before_reset": True}
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
 def random(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).standard_normal(shape).astype("f") / 2
+
+
+X = 4 * random(BATCH, TIME, IN, seed=9)
 
 
 def operators() -> Any:
@@ -116,3 +123,18 @@ def side_by_side(operator: Any) -> Any:
     ops = operators()
     turned = ops.transpose(operator.output(0), ops.constant(np.array([0, 2, 1, 3])))
     return ops.reshape(turned, ops.constant(np.array([0, 0, -1])), special_zero=True)
+
+
+def in_float64(net: Any, x: np.ndarray, **options: Any) -> np.ndarray:
+    with jax.enable_x64(True):
+        wide = jax.tree.map(lambda a: jnp.asarray(np.asarray(a), jnp.float64), net)
+        y, _ = wide(jnp.asarray(x, jnp.float64), implementation="scan", **options)
+        return np.asarray(y)
+
+
+def assert_is_openvino(net: Any, theirs: Any, x: np.ndarray, **options: Any) -> None:
+    """Our y and OpenVINO's are both as exact as a scan in float32."""
+    scan = np.asarray(net(x, implementation="scan", **options)[0])
+    exact = in_float64(net, x, **options)
+    assert_as_accurate(np.asarray(net(x, **options)[0]), scan, exact)
+    assert_as_accurate(theirs, scan, exact)

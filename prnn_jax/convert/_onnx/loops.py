@@ -7,7 +7,7 @@ import numpy as np
 
 from prnn_jax.convert._onnx.graph import Node, Scope
 from prnn_jax.convert._onnx.states import positions
-from prnn_jax.convert._onnx.steps import next_states, numbers
+from prnn_jax.convert._onnx.steps import next_states, numbers, takes_one_step
 from prnn_jax.convert._onnx.values import ancestors, sources, value
 
 
@@ -26,7 +26,9 @@ def in_a_loop(node: Node, others: Sequence[Node]) -> str:
         name = node.input(position)
         carried = sources(node.place, name) & pairs.keys()
         if not carried:
-            if node.is_alone:  # each step begins anew
+            if node.is_alone or (
+                not node.is_written and takes_one_step(node)
+            ):  # each step begins anew
                 return name
             continue
         fed = {one: value(body, pairs[one], given) for one in carried}

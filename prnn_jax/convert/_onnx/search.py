@@ -118,7 +118,7 @@ def _check_given_back(node: Node) -> None:
     output = given_back(node)
     check(
         not output,
-        f"{node.op}: the model must give back the states after its one step of "
+        f"{node.op}: the model must give back the states after the steps of "
         f"{node.name!r} as they are, got {output!r}, which it makes of them. If that "
         f"is none that the next step is given, name={node.name!r} imports the cell. If "
         f"it is: {_OWN_STEPS}",

@@ -51,19 +51,22 @@ def as_steps(cells: Sequence[Node], nodes: Sequence[Node]) -> Iterator[Node]:
 def given_back(node: Node) -> str:
     """An output that is the next state of a step, as it seems, and not the cell's own.
 
-    Of a model of one step, whose file does not say what its caller feeds back.
+    Of a model of one step, whose file does not say what its caller feeds back; and of
+    any one that keeps its states from run to run itself.
     """
-    is_one_step = node.is_alone if node.is_written else _is_one_step(node)
-    if not is_one_step or node.place.loop is not None:
+    if node.is_written and not node.is_alone:
         return ""
     top = node.place.top
     own = [set(_own(node, place)) for place in positions(node)]
-    returned = {one for name in top.outputs for one in sources(top, name)}
-    is_back = [bool(names & returned) for names in own]
     for n, names in enumerate(own):
         for one in sources(node.place, node.input(5 + n)) & top.kept.keys():
             if not names & sources(top, top.kept[one]):
                 return top.kept[one]
+    is_one_step = node.is_written or takes_one_step(node)
+    if not is_one_step or node.place.loop is not None:
+        return ""
+    returned = {one for name in top.outputs for one in sources(top, name)}
+    is_back = [bool(names & returned) for names in own]
     found = []
     for n, names in enumerate(own):
         others = own[0] if n else set()
@@ -181,7 +184,8 @@ def next_states(node: Node, given: Mapping[str, Any]) -> dict[int, Any]:
     return made
 
 
-def _is_one_step(node: Node) -> bool:
+def takes_one_step(node: Node) -> bool:
+    """Whether the x of a node of ONNX is of one step, as far as the model says."""
     sizes = node.place.sizes(node.input(0))
     return bool(sizes) and sizes[1 if node.attribute("layout", 0) else 0] == 1
 

@@ -12,7 +12,7 @@ from prnn_jax.convert._onnx.graph import MOVE, Scope
 def sources(scope: Scope, name: str) -> set[str]:
     """What a value is moved from, whole or in parts."""
     made = scope.maker(name)
-    if made is None:
+    if made is None or name in made[1].kept:
         return {name}
     proto, inner = made
     if proto.op_type == "If":

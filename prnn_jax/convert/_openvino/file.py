@@ -188,8 +188,17 @@ class _Reader:
                 stored, fault = self._stored(name, options)
             if kind in _BODIES:
                 body = self._body(one)
+            holds = (
+                ()
+                if body
+                else tuple(
+                    inner.get("type", "")
+                    for inner in one.iter("layer")
+                    if inner is not one
+                )
+            )
             layers.append(
-                Layer(name, kind, options, inputs, outputs, stored, fault, body)
+                Layer(name, kind, options, inputs, outputs, stored, fault, body, holds)
             )
             ends[number] = (inputs or ("",))[0], outputs[0].name if outputs else ""
         return Network(root.get("name", ""), layers), ends
@@ -257,8 +266,8 @@ class _Reader:
             ]
 
         back = {
-            self._end(ends, edge.get("from-layer"), 1): self._end(
-                ends, edge.get("to-layer"), 0
+            self._end(ends, edge.get("to-layer"), 0): self._end(
+                ends, edge.get("from-layer"), 1
             )
             for edge in layer.findall("back_edges/edge")
         }

@@ -21,6 +21,8 @@ _MOVES = (
     *("Broadcast", "Concat", "Convert", "Gather", "Reshape", "Slice", "Squeeze"),
     *("StridedSlice", "Tile", "Unsqueeze"),
 )
+#: Of these, what takes a part, whose place is the second input.
+_PARTS = "Gather", "Slice", "StridedSlice"
 
 
 @dataclass
@@ -65,20 +67,51 @@ class Graph(Making):
     def is_all_steps(self, lengths: str, x: str, axis: int) -> bool:
         """Whether some lengths are of rows that all are as long as x."""
         leaves = self._leaves(lengths)
-        if all(one is not None and one.kind == "ShapeOf" for one in leaves):
+        if all(self._is_size(one, place, x, axis) for one, place in leaves):
             return True
         shape = self.known.get(x) or ()
         steps = shape[axis] if -len(shape) <= axis < len(shape) else -1
-        known = [None if one is None else one.stored for one in leaves]
+        known = [None if one is None else one.stored for one, _ in leaves]
         return steps > 0 and all(n is not None and (n == steps).all() for n in known)
 
-    def _leaves(self, name: str) -> list[Layer | None]:
-        """What gives the numbers that a value is moved from."""
+    def is_zero(self, name: str) -> bool:
+        """Whether a value is moved from zeros alone."""
+        stored = [None if one is None else one.stored for one, _ in self._leaves(name)]
+        return all(n is not None and not n.any() for n in stored)
+
+    def _is_size(
+        self, layer: Layer | None, place: int | None, x: str, axis: int
+    ) -> bool:
+        """Whether a layer's number at a place is how long x is along an axis.
+
+        Of another value than x, whether it may be.
+        """
+        if layer is None or layer.kind != "ShapeOf" or place is None:
+            return False
+        (source, *_), shape = layer.inputs, self.known.get(x)
+        if source == x:
+            return place in (axis, axis - len(shape or ()))
+        sizes = [
+            one[n] if one is not None and -len(one) <= n < len(one) else -1
+            for one, n in ((self.known.get(source), place), (shape, axis))
+        ]
+        return -1 in sizes or sizes[0] == sizes[1]
+
+    def _leaves(
+        self, name: str, place: int | None = None
+    ) -> list[tuple[Layer | None, int | None]]:
+        """What gives the numbers that a value is moved from, and which it is of them.
+
+        That is None of several, and where it is not known.
+        """
         layer = self.makers.get(name)
         if layer is None or layer.kind not in _MOVES or not layer.inputs:
-            return [layer]
+            return [(layer, place)]
+        if layer.kind in _PARTS and len(layer.inputs) > 1:
+            begin = self.value(layer.inputs[1])
+            place = None if begin is None or begin.size != 1 else int(begin.item())
         moved = layer.inputs if layer.kind == "Concat" else layer.inputs[:1]
-        return [leaf for one in moved for leaf in self._leaves(one)]
+        return [leaf for one in moved for leaf in self._leaves(one, place)]
 
 
 def as_onnx(network: Network, translators: Mapping[str, Callable]) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 from prnn_jax.convert._openvino.graph import Graph, ends, graph_of
 from prnn_jax.convert._openvino.network import Body, Layer, Port
 from prnn_jax.convert._openvino.operators import TRANSLATORS as OPERATORS
-from prnn_jax.convert._openvino.recurrent import KINDS, Around, add_node
+from prnn_jax.convert._openvino.recurrent import KINDS, Around, add_node, is_read
 from prnn_jax.convert._openvino.recurrent import TRANSLATORS as RECURRENT
 
 #: What may be around a cell in a body: axes of 1 that come and go.
@@ -21,13 +21,40 @@ def loop(graph: Graph, layer: Layer) -> Any:
     ports = *body.inputs, *body.outputs
     if any(port.axis is not None and not port.is_whole for port in ports):
         return False
+    if layer.kind == "Loop" and _stops_early(graph, layer, body):
+        return False
     cells = [one for one in body.network.layers if one.kind in KINDS]
     if len(cells) == 1 and KINDS[cells[0].kind].is_step:
         made = _Steps(graph, layer, body, cells[0])
-        if made.is_layer():
+        if is_read(graph, cells[0]) and made.is_layer():
             made.add()
             return None
     return _general(graph, layer, body)
+
+
+def _stops_early(graph: Graph, layer: Layer, body: Body) -> bool:
+    """Whether a Loop takes other steps than x has, as far as its file says."""
+    count, goes_on = (graph.value(name) for name in layer.inputs[:2])
+    if goes_on is not None and not goes_on.all():
+        return True
+    ends_at = {one.outputs[0].name: one for one in body.network.layers if one.outputs}
+    conditions = [
+        ends_at[port.inside].stored
+        for port in body.outputs
+        if port.purpose and port.inside in ends_at
+    ]
+    if any(one is not None and not one.all() for one in conditions):
+        return True
+    if count is None or not all(one is not None for one in conditions):
+        return False
+    sizes = [
+        shape[port.axis]
+        for port in body.inputs
+        if port.axis is not None
+        and (shape := graph.known.get(layer.inputs[port.outside]))
+        and -len(shape) <= port.axis < len(shape)
+    ]
+    return any(size >= 0 and (count != size).any() for size in sizes)
 
 
 class _Steps:
@@ -38,7 +65,7 @@ class _Steps:
         layers = body.network.layers
         self._makers = {value.name: one for one in layers for value in one.outputs}
         self._given = {port.inside: port for port in body.inputs if not port.purpose}
-        self._later = {name: result for result, name in body.back.items()}
+        self._later = body.back
         count = KINDS[cell.kind].states
         self._x, *self._states = (self._origin(n) for n in cell.inputs[: 1 + count])
         self._weights = cell.inputs[1 + count : 4 + count]
@@ -144,7 +171,7 @@ def _general(graph: Graph, layer: Layer, body: Body) -> Any:
     for inside in ends(body.network)[0]:
         port = ports.get(inside)
         outer = "" if port is None or port.outside < 0 else layer.inputs[port.outside]
-        if inside in body.back.values():
+        if inside in body.back:
             names[inside] = len(kept)
             kept.append(inside)
             first.append(outer)
@@ -156,7 +183,7 @@ def _general(graph: Graph, layer: Layer, body: Body) -> Any:
             made.add("Unsqueeze", [part, axis], inside)
         else:
             made.add("Identity", [outer], inside)
-    later = {name: result for result, name in body.back.items()}
+    later = body.back
     collected, after = [], []
     outputs = [f"{label}/unread#{n}" for n in range(len(kept))]
     for port in body.outputs:

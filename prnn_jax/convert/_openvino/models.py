@@ -39,9 +39,9 @@ def import_openvino(model: Any, name: str | Sequence[str] | None = None) -> Impo
     written out: what `import_onnx` says of these holds here too. Of sequence_lengths
     that are an input of the model, give `lengths` to the call.
 
-    A model that keeps its states from run to run, by ReadValue and Assign, begins with
-    zeros here, unless a call is given them as `state_0`; it returns them as they are
-    after the last step.
+    A model that keeps its states from run to run, by ReadValue and Assign, begins here
+    with what it begins with, unless a call is given them as `state_0`; it returns them
+    as they are after the last step.
 
     Weights of float16, bfloat16 and of 4 and 8 bits, as NNCF compresses them, become
     the float32 that they stand for. What is rounded between the operators of a
@@ -79,6 +79,9 @@ def import_openvino(model: Any, name: str | Sequence[str] | None = None) -> Impo
         node.name
         for node in scope.nodes()
         if node.proto.domain == DOMAIN and node.proto.op_type in _RECURRENCES
+    ]
+    unread += [
+        one.name for one in source.all_layers() if {*one.holds} & {*_RECURRENCES}
     ]
     check(
         name is not None or not unread,

@@ -42,6 +42,7 @@ class Layer:
       stored: of a constant, its numbers.
       fault: of a constant, why there are none; empty if they are there.
       body: of a loop.
+      holds: the kinds of layers in bodies that are not read, as of an If.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Layer:
     stored: np.ndarray | None = None
     fault: str = ""
     body: "Body | None" = None
+    holds: Sequence[str] = ()
 
     def option(self, name: str, default: str = "") -> str:
         """One of its attributes."""
@@ -100,7 +102,7 @@ class Body:
       network: its layers.
       inputs: what it is given.
       outputs: what is taken of it.
-      back: the names of inputs, by those of the results that they are a step later.
+      back: the names of results, by those of the inputs that they are a step later.
     """
 
     network: "Network"

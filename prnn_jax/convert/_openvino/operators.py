@@ -46,8 +46,11 @@ def _output(layer: Layer) -> str:
 
 
 def _alike(kind: str) -> Callable[[Graph, Layer], None]:
-    def add(graph: Graph, layer: Layer) -> None:
+    def add(graph: Graph, layer: Layer) -> Any:
+        if layer.option("auto_broadcast", "numpy") not in ("numpy", "none"):
+            return False
         graph.add(kind, layer.inputs, _output(layer))
+        return None
 
     return add
 
@@ -260,8 +263,11 @@ def _broadcast(graph: Graph, layer: Layer) -> Any:
 
 
 def _read_value(graph: Graph, layer: Layer) -> None:
-    """A state that is kept from run to run, which is the caller's."""
-    graph.given.append(_output(layer))
+    """A state that is kept from run to run: the caller's, or what it begins with."""
+    if layer.inputs and not graph.is_zero(layer.inputs[0]):
+        _same(graph, layer)
+    else:
+        graph.given.append(_output(layer))
 
 
 TRANSLATORS: dict[str, Callable[[Graph, Layer], Any]] = {

@@ -65,6 +65,8 @@ class Around(NamedTuple):
 def sequence(graph: Graph, layer: Layer) -> Any:
     """Adds the node, and what makes of its Y what the operator gives."""
     kind = KINDS[layer.kind]
+    if not is_read(graph, layer):
+        return False
     count = kind.states
     _check_inputs(layer, 2 + count, 5 + count)
     x, *states = layer.inputs[: 1 + count]
@@ -83,14 +85,15 @@ def sequence(graph: Graph, layer: Layer) -> Any:
     around = Around(x, states, weights, whole, states_n, lengths, direction=direction)
     add_node(graph, layer, around)
     graph.add("Transpose", [whole], y, perm=[0, 2, 1, 3])
+    return None
 
 
 def step(graph: Graph, layer: Layer) -> Any:
     """Adds the node of one step, and the axes that it has and the operator has not."""
     kind = KINDS[layer.kind]
-    count = kind.states
-    if layer.option("weights_format", "fico") != "fico":
+    if not is_read(graph, layer):
         return False
+    count = kind.states
     _check_inputs(layer, 3 + count, 4 + count)
     x, *states = layer.inputs[: 1 + count]
     weights = layer.inputs[1 + count : 4 + count]
@@ -144,6 +147,16 @@ def add_node(graph: Graph, layer: Layer, around: Around) -> None:
         activations=activations_of(layer) * directions,
         **options,
     )
+
+
+def is_read(graph: Graph, layer: Layer) -> bool:
+    """Whether an operator is one as it is read: of the oldest, some are others."""
+    kind = KINDS[layer.kind]
+    places = (3 if kind.is_step else 4) + 1 + kind.states
+    # What else they have are peepholes, in an order that is not told.
+    others = [graph.value(name) for name in layer.inputs[places:]]
+    are_none = all(one is not None and not one.any() for one in others)
+    return layer.option("weights_format", "fico") == "fico" and are_none
 
 
 def _check_inputs(layer: Layer, least: int, most: int) -> None:
