@@ -1,6 +1,6 @@
 """A graph of another format on its way to one of ONNX."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,19 @@ def must(holds: bool, otherwise: str) -> None:
     """
     if not holds:
         raise ValueError(otherwise)
+
+
+def why_unread(constants: Iterable[Any]) -> str:
+    """What may be why no cell is seen: those of the constants that have a `fault`."""
+    faulty = [one for one in constants if one.fault]
+    if not faulty:
+        return ""
+    first, *others = faulty
+    more = f" and {len(others)} more" if others else ""
+    return (
+        f" {first.name!r}{more}: {first.fault}, which is not read here; convert the "
+        "model without that."
+    )
 
 
 @dataclass(kw_only=True)

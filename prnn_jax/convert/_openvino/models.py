@@ -5,6 +5,7 @@ from typing import Any
 
 from prnn_jax._given.checks import check
 from prnn_jax.convert._onnx.graph import Scope
+from prnn_jax.convert._onnx.making import why_unread
 from prnn_jax.convert._onnx.search import network
 from prnn_jax.convert._openvino.file import loaded, whole
 from prnn_jax.convert._openvino.graph import DOMAIN, as_onnx, kept
@@ -73,7 +74,7 @@ def import_openvino(model: Any, name: str | Sequence[str] | None = None) -> Impo
         states = kept(source)
     scope = Scope(made.graph, made.opset_import, op=_OP, kept=states)
     kinds = sorted({one.kind for one in source.all_layers()} - {"Const"})
-    missing = _MISSING.format(", ".join(kinds)) + _faults(source)
+    missing = _MISSING.format(", ".join(kinds)) + why_unread(source.all_layers())
     found = network([scope], name, missing)
     unread = [
         node.name
@@ -102,16 +103,3 @@ def _check_activations(source: Network) -> None:
                 f"{_OP}: {layer.name!r} ({layer.kind}) must have activations of "
                 f"{', '.join(_ACTIVATIONS)}, got {', '.join(names)}.",
             )
-
-
-def _faults(source: Network) -> str:
-    """What may be why no cell is seen: constants that cannot be read."""
-    faulty = [layer for layer in source.all_layers() if layer.fault]
-    if not faulty:
-        return ""
-    first, *others = faulty
-    more = f" and {len(others)} more" if others else ""
-    return (
-        f" {first.name!r}{more}: {first.fault}, which is not read here; convert the "
-        "model without that."
-    )

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from prnn_jax.convert._onnx.graph import Scope
+from prnn_jax.convert._onnx.making import why_unread
 from prnn_jax.convert._onnx.search import network
 from prnn_jax.convert._shared.imported import Imported
-from prnn_jax.convert._tflite.file import Subgraph, loaded, subgraphs, whole
+from prnn_jax.convert._tflite.file import loaded, subgraphs, whole
 from prnn_jax.convert._tflite.fused import KINDS, recurrent
 from prnn_jax.convert._tflite.graph import as_onnx, kept
 from prnn_jax.convert._tflite.nodes import of_layer
@@ -78,18 +79,6 @@ def import_tflite(model: Any, name: str | Sequence[str] | None = None) -> Import
         states = kept(graphs)
     scopes = [Scope(one.graph, one.opset_import, op=_OP, kept=states) for one in models]
     operators = sorted({one.kind for graph in graphs for one in graph.operators})
-    missing = _MISSING.format(", ".join(operators)) + _faults(graphs)
+    constants = (tensor for graph in graphs for tensor in graph.tensors)
+    missing = _MISSING.format(", ".join(operators)) + why_unread(constants)
     return network(scopes, name, missing, functools.partial(of_layer, fused=fused))
-
-
-def _faults(graphs: Sequence[Subgraph]) -> str:
-    """What may be why no cell is seen: weights that cannot be read."""
-    faulty = [tensor for graph in graphs for tensor in graph.tensors if tensor.fault]
-    if not faulty:
-        return ""
-    first, *others = faulty
-    more = f" and {len(others)} more" if others else ""
-    return (
-        f" {first.name!r}{more}: {first.fault}, which is not read here; convert the "
-        "model without that."
-    )
