@@ -1,5 +1,7 @@
 """Errors of prnn_jax.stack: each says in which layer, what was expected, what came."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +30,22 @@ WRONG = [
         "cell must be one of 'lstm', 'slstm', 'gru', 'rnn', .* got",
     ),
     ({"layers": PARAMS[0]}, "layers must be a sequence.*Params; put it in a list"),
+    (
+        {"layers": PARAMS[0]._asdict()},
+        r"layers must be a sequence.*dict; write prnn_jax.Params\(\*\*params\)",
+    ),
+    (
+        {"layers": {"params": PARAMS[0]._asdict()}},
+        r"layers must be.*dict; of a layer of Linen, pass layer.to_params\(variables\)",
+    ),
+    *(
+        ({"layers": types.SimpleNamespace(params=given)}, "Namespace; pass its .params")
+        for given in (PARAMS[0], tuple(PARAMS))
+    ),
+    (
+        {"layers": [types.SimpleNamespace(params=PARAMS[0])]},
+        r"layers\[0\] must be .*Params.*Namespace; pass its .params",
+    ),
     ({"layers": []}, "layers must be at least one, got none"),
     (
         {"layers": [PARAMS[0], PARAMS[1][:2]]},

@@ -84,14 +84,22 @@ def plain(params: Params | Prepared) -> Params:
     return params.params if isinstance(params, Prepared) else params
 
 
-def described(thing: Any) -> str:
-    """What is no `Params`, or no one `Params`, as a message calls it."""
+def described(thing: Any, *, several: bool = False) -> str:
+    """What is no `Params`, or no one `Params`, as a message calls it.
+
+    Args:
+      thing: what came.
+      several: whether those of the layers of a stack would do, too.
+    """
     name, inner = type(thing).__name__, getattr(thing, "params", None)
     if isinstance(thing, Mapping) and thing and set(thing) <= set(Params._fields):
         return f"{name}; write prnn_jax.Params(**params)"
-    if isinstance(inner, Params):
+    if isinstance(thing, Mapping) and "params" in thing:
+        return f"{name}; of a layer of Linen, pass layer.to_params(variables)"
+    if isinstance(inner, Params) or (several and isinstance(inner, (tuple, dict))):
         return f"{name}; pass its .params"
-    if isinstance(thing, (tuple, list)) and any(isinstance(p, Params) for p in thing):
+    is_tuple = isinstance(thing, (tuple, list)) and not several
+    if is_tuple and any(isinstance(p, Params) for p in thing):
         return f"{name} of Params; pass one of them, or call prnn_jax.stack"
     return name
 

@@ -13,7 +13,7 @@ from prnn_jax._call.options import Options
 from prnn_jax._cells.activations import GivenActivations
 from prnn_jax._given import checks
 from prnn_jax._given.checks import check
-from prnn_jax._given.params import Params, Prepared
+from prnn_jax._given.params import Params, Prepared, described
 from prnn_jax._linear.call import LinearCall
 
 _EPSILON = 1e-5  # of layer norm's variance, as in Equinox and PyTorch
@@ -63,20 +63,24 @@ class Layer:
 
 def check_layers(op: str, call: Call | LinearCall, layers: Any) -> list[Layer]:
     """What a caller gives as the layers of a stack, each as one."""
-    is_one = isinstance(layers, (Params, Prepared, Layer, Mapping))
+    is_linear = isinstance(call, LinearCall)
+    is_one = isinstance(layers, (Params, Prepared, Layer))
+    if is_linear and isinstance(layers, Mapping):
+        is_one = "params" not in layers
     if is_one or not isinstance(layers, (list, tuple)):
-        hint = "; put it in a list" if is_one else ""
+        alone = f"{type(layers).__name__}; put it in a list"
+        came = alone if is_one else described(layers, several=True)
         raise ValueError(
             f"{op}: layers must be a sequence of prnn_jax.Params or prnn_jax.Layer, "
-            f"got {type(layers).__name__}{hint}."
+            f"got {came}."
         )
     check(len(layers) > 0, f"{op}: layers must be at least one, got none.")
     entries = [e if isinstance(e, Layer) else Layer(e) for e in layers]
     for n, (inner, norm) in enumerate((e.params, e.norm) for e in entries):
         check(
-            isinstance(call, LinearCall) or isinstance(inner, (Params, Prepared)),
+            is_linear or isinstance(inner, (Params, Prepared)),
             f"{op}: layers[{n}] must be prnn_jax.Params, or prnn_jax.Layer with such "
-            f"params, got {type(inner).__name__}.",
+            f"params, got {described(inner, several=True)}.",
         )
         check(
             norm is None or isinstance(norm, Norm),
