@@ -61,9 +61,12 @@ def in_time(made):
     return (np.stack(one, 1) for one in zip(*made, strict=True))
 
 
-def assert_are_of(stats, values):
-    """Statistics of finite values."""
+def assert_are_of(stats, values, *, by_step=False):
+    """Statistics of finite values; by step, of [batch, time, units]."""
     values = np.asarray(values, np.float64)
+    if by_step:
+        largest = np.abs(values).max((0, 2))
+        np.testing.assert_allclose(stats.largest_by_step, largest, rtol=1e-12)
     _, above = np.frexp(np.abs(values[values != 0]))  # |v| < 2^above
     bins = np.clip(above - 1, -41, 41) + 41
     np.testing.assert_array_equal(stats.histogram, np.bincount(bins, minlength=83))

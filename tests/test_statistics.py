@@ -49,7 +49,7 @@ def test_values_are_those_of_numpy(cell):
     assert stats.backward is None
     assert set(stats.forward) == set(expected)
     for name, values in expected.items():
-        assert_are_of(stats.forward[name], values)
+        assert_are_of(stats.forward[name], values, by_step=True)
     names = "rzn" if cell == "gru" else "ifgo"
     assert set(stats.saturation) == set(names)
     for gate, a in zip(names, np.split(expected[PRE], gates, -1), strict=True):
@@ -96,10 +96,11 @@ def test_gradients_are_those_of_a_loop(cell):
         of_params, expected = gradient(params, taps)
     assert set(stats.backward) == set(expected)
     for name, values in expected.items():
-        assert_are_of(stats.backward[name], values)
+        assert_are_of(stats.backward[name], values, by_step=True)
     assert set(stats.parameters) == {"w_ih", "w_hh", "b_ih", "b_hh"}
     for name, one in stats.parameters.items():
         assert_are_of(one, getattr(of_params, name))
+        assert one.largest_by_step is None
 
 
 # ---- counting ------------------------------------------------------------------------
@@ -118,9 +119,13 @@ def test_every_number_is_in_its_bin(dtype):
         at = np.arange(len(values), dtype=np.int32)[:, None]
         counted = np.ones((len(values), 1), bool)
         counted[-2] = False
-        run = jax.jit(functools.partial(summaries.summary, last=False))
-        stats = run(values, counted, at)
-        other = functools.partial(summaries.summary, last=True)(values, counted, at)
+        of = functools.partial(summaries.summary, time=len(values))
+        stats = jax.jit(functools.partial(of, last=False))(values, counted, at)
+        other = of(values, counted, at, last=True)
+        by_step = np.abs([*exact, 0, 0, 0]).astype(dtype)
+        np.testing.assert_array_equal(stats.largest_by_step, by_step)
+        tiny = of(values[len(exact) - 6 : len(exact) - 2], True, at[:4], last=False)
+        np.testing.assert_array_equal(tiny.largest, np.asarray(subnormal[-1], dtype))
     assert stats.dtype == dtype
     assert int(stats.nonfinite) == 2
     assert int(stats.first_nonfinite) == len(exact)
@@ -211,6 +216,12 @@ def test_steps_past_the_end_are_in_no_number():
             for name in expected[0]:
                 values = [one[name].ravel() for one in expected]
                 assert_are_of(stats.forward[name], np.concatenate(values))
+                largest = np.zeros((2, TIME))
+                for n, one in enumerate(expected):
+                    of_row = np.abs(one[name][0]).max(-1)
+                    largest[n, : len(of_row)] = of_row[::-1] if flipped else of_row
+                by_step = stats.forward[name].largest_by_step
+                np.testing.assert_allclose(by_step, largest.max(0), rtol=1e-12)
     nothing = prnn_jax.statistics("gru", X, PLAIN, lengths=np.zeros(BATCH, int), dy=DY)
     for one in (nothing[0].forward | nothing[0].backward).values():
         assert int(one.count) == int(one.histogram.sum()) == 0
@@ -226,7 +237,12 @@ def test_masked_steps_are_in_no_number(reverse):
     with float64():
         kept = run(x[:, mask], params, dy=dy[:, mask])
         held = run(planted(x, 0, 2), params, dy=dy, mask=mask[None], masked_y="zero")
-        assert_same(held, kept)
+        assert held[0].backward["h"].largest_by_step[2] == 0
+
+        def that_count(a):
+            return a[mask] if a.shape == mask.shape else a
+
+        assert_same(jax.tree.map(that_count, held), kept)
         late = run(planted(x, 0, 5), params, mask=mask[None])
     assert int(late[0].forward["h"].first_nonfinite) == 5
     assert int(late[0].forward["a_x"].nonfinite) == 4 * HIDDEN

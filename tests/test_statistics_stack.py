@@ -173,12 +173,15 @@ def test_the_picture(tmp_path):
     figure.savefig(tmp_path / "stats.png")
     *panels, last = figure.axes
     titles = [axes.get_title() for axes in panels]
-    kinds = "values", "gradients", "saturated"
+    kinds = "values", "gradients", "largest by step", "saturated"
     assert titles == [f"layer {n}: {kind}" for n in range(2) for kind in kinds]
     (inputs,) = (n for n in panels[0].lines if n.get_label().startswith("a_x"))
     shares = stats[0].forward["a_x"].histogram / stats[0].forward["a_x"].count
     np.testing.assert_allclose(inputs.get_ydata(), shares)
-    heights = [bar.get_height() for bar in panels[2].patches]
+    (of_h,) = (n for n in panels[2].lines if n.get_label() == "h")
+    by_step = stats[0].backward["h"].largest_by_step
+    np.testing.assert_array_equal(of_h.get_ydata(), by_step)
+    heights = [bar.get_height() for bar in panels[3].patches]
     np.testing.assert_allclose(heights, [*stats[0].saturation.values()])
     begins = dict(
         zip(
@@ -191,7 +194,8 @@ def test_the_picture(tmp_path):
     assert begins["layer 1, gradient of h"] == 5
     forward = prnn_jax.statistics("gru", X, PLAIN)
     figure = prnn_jax.plot_statistics(forward[0])
-    assert [axes.get_title() for axes in figure.axes[:2]] == titles[:3:2]
+    titles.remove("layer 0: gradients")
+    assert [axes.get_title() for axes in figure.axes[:3]] == titles[:3]
     assert figure.axes[-1].texts[0].get_text() == "all values are finite"
 
 

@@ -25,8 +25,9 @@ def plot_statistics(stats: LayerStatistics | Sequence[LayerStatistics]) -> "Figu
 
     Of a layer: the histograms of what it computes, as shares of all values, with dotted
     lines at the smallest and the largest normal number of the dtype; the same of
-    gradients, if there are any; and the share of each gate that is saturated. In the
-    last row: at which step what of which layer begins not to be finite.
+    gradients, if there are any; the largest magnitude at each step, of gradients if
+    there are any; and the share of each gate that is saturated. In the last row: at
+    which step what of which layer begins not to be finite.
 
     Needs Matplotlib: `pip install "prnn_jax[plot]"`.
 
@@ -57,7 +58,7 @@ def plot_statistics(stats: LayerStatistics | Sequence[LayerStatistics]) -> "Figu
             f'prnn_jax.{_OP} needs Matplotlib: pip install "prnn_jax[plot]".'
         ) from error
     has_backward = any(layer.backward is not None for layer in layers)
-    columns, rows = 2 + has_backward, len(layers) + 1
+    columns, rows = 3 + has_backward, len(layers) + 1
     wrong = _not_finite(layers)
     heights = [*(_HEIGHT,) * len(layers), max(_HEIGHT, _LINE * len(wrong))]
     figure = Figure((_WIDTH * columns, sum(heights)), layout="constrained")
@@ -70,6 +71,9 @@ def plot_statistics(stats: LayerStatistics | Sequence[LayerStatistics]) -> "Figu
             _histograms(axes[1], f"layer {n}: gradients", gradients)
         elif has_backward:
             axes[1].set_axis_off()
+        _by_step(
+            axes[-2], f"layer {n}: largest by step", layer.backward or layer.forward
+        )
         _saturation(axes[-1], f"layer {n}: saturated", layer.saturation)
     _beginnings(figure.add_subplot(grid[-1, :]), wrong)
     return figure
@@ -109,11 +113,20 @@ def _histograms(axes: "Axes", title: str, values: dict[str, ValueStatistics]) ->
     axes.legend(fontsize="x-small")
 
 
+def _by_step(axes: "Axes", title: str, values: dict[str, ValueStatistics]) -> None:
+    for name, one in values.items():
+        largest = np.asarray(one.largest_by_step, np.float64)
+        largest[largest == 0] = np.nan  # which a logarithm has not
+        axes.plot(largest, marker=".", markersize=3, linewidth=0.8, label=name)
+    axes.set(title=title, xlabel="step", ylabel="largest |v|", yscale="log")
+    axes.legend(fontsize="x-small")
+
+
 def _saturation(axes: "Axes", title: str, shares: dict[str, Any]) -> None:
     names = list(shares)
     axes.bar(range(len(names)), [float(shares[name]) for name in names])
     axes.set(title=title, xlabel="gate", ylabel="share", ylim=(0, 1))
-    axes.set_xticks(range(len(names)), names)
+    axes.set_xticks(range(len(names)), names, rotation=90 if len(names) > 4 else 0)
 
 
 def _not_finite(

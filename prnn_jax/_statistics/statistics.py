@@ -241,9 +241,11 @@ def _layer(
 def _forward(call: Call, below: float, made: Made, steps: Steps) -> tuple[dict, dict]:
     """`LayerStatistics.forward` and saturation."""
     values, saturation = {}, {}
+    time = made.pre_activations.shape[call.time_axis]
     for suffix, against, own, (counts, at) in _directions(call, made, steps):
         for name, array in own.named(call).items():
-            values[name + suffix] = summary(array, counts, at, last=against)
+            given = array, counts, at
+            values[name + suffix] = summary(*given, last=against, time=time)
         gates = jnp.split(own.pre_activations, call.table.gates, -1)
         inputs = dict(zip(call.table.gate_names, gates, strict=True))
         for gate, function in activations(call).items():
@@ -257,8 +259,9 @@ def _backward(
     call: Call, made: Made, steps: Steps, params: Params | None
 ) -> tuple[dict, dict | None]:
     """`LayerStatistics.backward` and parameters, of gradients of what was made."""
+    time = made.pre_activations.shape[call.time_axis]
     values = {
-        name + suffix: summary(array, counts, at, last=not against)
+        name + suffix: summary(array, counts, at, last=not against, time=time)
         for suffix, against, own, (counts, at) in _directions(call, made, steps)
         for name, array in own.named(call).items()
     }
@@ -267,7 +270,8 @@ def _backward(
     whole, never = jnp.ones((), bool), jnp.full((), -1, jnp.int32)
     given = {k: v for k, v in params._asdict().items() if v is not None}
     return values, {
-        name: summary(array, whole, never, last=True) for name, array in given.items()
+        name: summary(array, whole, never, last=True, time=None)
+        for name, array in given.items()
     }
 
 

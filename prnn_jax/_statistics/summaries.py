@@ -34,6 +34,9 @@ class ValueStatistics:
       first_nonfinite: the first step with such a value in any row, as an index of time
         in x: in the order of processing, which is backward in time for a layer that
         runs in reverse, and the other way round for gradients. -1 if there is none.
+      largest_by_step: `[time]`, the largest finite magnitude at each step of x, 0 where
+        there is none: of gradients, how they vanish or explode on their way back. None
+        of the parameters', which are sums over steps.
       histogram: `[83]`, of the finite values that are not zero. Bin k = 1 … 81 has
         those with :math:`2^e ≤ |v| < 2^{e+1}`, e = k - 41 (`exponents[k]`): -40 … 40.
         Bin 0 has what is smaller, bin 82 what is larger. Subnormal numbers are counted
@@ -46,6 +49,7 @@ class ValueStatistics:
     zeros: Array
     nonfinite: Array
     first_nonfinite: Array
+    largest_by_step: Array | None
     histogram: Array
     dtype: str = field(metadata={"static": True})
 
@@ -55,20 +59,26 @@ class ValueStatistics:
         return np.arange(LEAST - 1, MOST + 2)
 
 
-def summary(values: Array, counts: Array, at: Array, *, last: bool) -> ValueStatistics:
+def summary(
+    values: Array, counts: Array, at: Array, *, last: bool, time: int | None
+) -> ValueStatistics:
     """Statistics of values.
 
     Args:
       values: of any shape.
       counts: bool, broadcastable to it: which of them count.
-      at: int32, likewise: the step of each.
+      at: int32, likewise: the step of each, one for all along the last axis.
       last: whether the first step in the order of processing is the last one in time.
+      time: how many steps there are; None of what is of none.
     """
     dtype, shape = values.dtype, values.shape
     counts, at = jnp.broadcast_to(counts, shape), jnp.broadcast_to(at, shape)
     finite = jnp.isfinite(values)
     wrong = counts & ~finite
-    exponents, zero = _exponents(values)
+    bits = _magnitude_bits(values)
+    exponents, zero = _exponents(bits, dtype), bits == 0
+    # Bits are in the order of magnitudes, and no processor flushes them to zero.
+    largest = jnp.where(counts & finite, bits, 0)
     if last:
         first = jnp.max(jnp.where(wrong, at, -1), initial=-1)
     else:
@@ -83,12 +93,18 @@ def summary(values: Array, counts: Array, at: Array, *, last: bool) -> ValueStat
     where: Any = {}
     if on is not None:
         where["out_sharding"] = NamedSharding(on.mesh, P(None))
+    by_step = None
+    if time is not None:
+        of_units = jnp.max(largest, -1, initial=0)
+        by_step = jnp.zeros(time, bits.dtype).at[at[..., 0]].max(of_units, **where)
+        by_step = lax.bitcast_convert_type(by_step, dtype)
     return ValueStatistics(
         count=_number(counts),
-        largest=jnp.max(jnp.where(counts & finite, jnp.abs(values), 0), initial=0),
+        largest=lax.bitcast_convert_type(jnp.max(largest, initial=0), dtype),
         zeros=_number(counts & zero),
         nonfinite=_number(wrong),
         first_nonfinite=first,
+        largest_by_step=by_step,
         histogram=empty.at[bins].add(1, mode="drop", **where),
         dtype=dtype.name,
     )
@@ -107,18 +123,20 @@ def _number(true: Array) -> Array:
     return jnp.sum(true, dtype=jnp.int32)
 
 
-def _exponents(values: Array) -> tuple[Array, Array]:
-    """e of 2^e ≤ |v| < 2^(e+1), of finite values, and which are zero.
+def _magnitude_bits(values: Array) -> Array:
+    """The bits of |v|: no operation of a processor that flushes subnormal numbers."""
+    width = jnp.finfo(values.dtype).bits
+    bits = lax.bitcast_convert_type(values, f"uint{width}")
+    return bits & jnp.asarray(2 ** (width - 1) - 1, bits.dtype)
 
-    Of their bits: no operation of a processor that flushes subnormal numbers to zero.
-    """
-    info = jnp.finfo(values.dtype)
-    bits = lax.bitcast_convert_type(values, f"uint{info.bits}")
-    bits = bits & jnp.asarray(2 ** (info.bits - 1) - 1, bits.dtype)
+
+def _exponents(bits: Array, dtype: Any) -> Array:
+    """e of 2^e ≤ |v| < 2^(e+1), of finite values, by the bits of |v|."""
+    info = jnp.finfo(dtype)
     of_bits = (bits >> jnp.asarray(info.nmant, bits.dtype)).astype(jnp.int32)
     # Of a subnormal number, where its first bit is.
     leading = info.bits - 1 - lax.clz(bits).astype(jnp.int32)
     exponents = jnp.where(
         of_bits > 0, of_bits - 1 + int(info.minexp), leading + info.minexp - info.nmant
     )
-    return exponents.astype(jnp.int32), bits == 0
+    return exponents.astype(jnp.int32)
