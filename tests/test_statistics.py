@@ -184,6 +184,16 @@ def test_the_first_step_that_is_not_finite(reverse, last):
     assert int(finite[0].forward["h"].first_nonfinite) == -1
 
 
+def test_what_stops_programs_does_not_stop_it():
+    """It is called because JAX has found a NaN."""
+    x, dy = planted(X, 1, 4, 0), planted(DY, 0, 5, 1, value=np.inf)
+    found = prnn_jax.statistics("gru", x, PLAIN, dy=dy)
+    with jax.debug_nans(True), jax.debug_infs(True):
+        assert_same(prnn_jax.statistics("gru", x, PLAIN, dy=dy), found)
+        with pytest.raises(FloatingPointError):
+            prnn_jax.gru(x, PLAIN)
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_first_gradient_that_is_not_finite(reverse):
     """Against the order of processing; forward all is finite."""

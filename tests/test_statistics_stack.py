@@ -3,6 +3,8 @@
 import functools
 import re
 import sys
+from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -159,6 +161,24 @@ for kind in (AxisType.Auto, AxisType.Explicit):
 
 def test_rows_on_two_devices():
     assert len(run_python(ON_A_MESH).splitlines()) == 2
+
+
+def test_the_example_of_the_docs():
+    """Rows by themselves, and the histogram as a writer of TensorBoard takes it."""
+    page = Path(__file__).parents[1] / "docs/api/statistics.md"
+    (program,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    writer = mock.Mock()
+    known = {"jax": jax, "jnp": jnp, "np": np, "prnn_jax": prnn_jax, "writer": writer}
+    exec(program, known)
+    assert list(known["rows"].forward["h"].first_nonfinite) == [-1, -1, 30, -1]
+    (_, least, most, count, *_, limits, counts), _ = writer.add_histogram_raw.call_args
+    (y, _) = prnn_jax.gru(known["x"], known["params"], implementation="scan")
+    finite = np.abs(y)[np.isfinite(y)]
+    assert count == counts.sum() == finite.size
+    assert least < most == known["h"].largest
+    inside, _ = np.histogram(finite, limits)  # of [2^e, 2^(e+1))
+    # XLA may fuse the two scans in other ways: a value is rounded across an end.
+    assert np.abs(counts[1:] - inside).sum() <= 2
 
 
 # ---- pictures and errors -------------------------------------------------------------

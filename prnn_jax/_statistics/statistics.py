@@ -118,7 +118,8 @@ def statistics(
     layers, until they have been counted; and counts them, which takes as long again as
     the scan, or twice that. Layers are compiled one by one, equal ones too. Calls of
     other functions are as fast as before. Under `jit` it gives arrays of fixed shapes,
-    and nothing waits for the device.
+    and nothing waits for the device. `jax_debug_nans` and `jax_debug_infs` do not stop
+    it.
 
     Values are those of the reference, each rounded to x's dtype. Engines keep float32
     between two steps, so that an overflow of float16 here need not be one of theirs.
@@ -174,7 +175,16 @@ def statistics(
         given = {n: [value] for n, value in of_one.items() if value is not None}
         layers, options = [layers], replace(options, **given)
     call = watched(call_of(_OP, cell, options))
-    tower, y, form = tower_of(_OP, call, x, layers, options)
+    # Which would end a look at what they have found.
+    with jax.debug_nans(False), jax.debug_infs(False):
+        tower, x, form = tower_of(_OP, call, x, layers, options)
+        return _of_layers(call, tower, x, form, below, dy, is_one=is_one)
+
+
+def _of_layers(
+    call: Call, tower: Tower, y: Array, form, below: float, dy, *, is_one: bool
+) -> tuple[LayerStatistics, ...]:
+    """`statistics` of layers whose arguments fit together; y is what they are given."""
     forward, pulls = [], []
     for n, part in enumerate(_parts(form)):
         op = _OP if is_one else f"{_OP}, layer {n}"
