@@ -17,7 +17,6 @@ from support import assert_bitwise_equal, float64
 import prnn_jax
 from prnn_jax import Params
 from prnn_jax._engine import gpu
-from prnn_jax._ops import at_once
 
 pytestmark = pytest.mark.skipif(
     not HAS_GPU and shutil.which("c++") is None, reason="needs c++"
@@ -29,7 +28,7 @@ INPUT = 5
 @pytest.fixture
 def stacks(cuda, monkeypatch):
     """The CUDA engine, where layers may run at once."""
-    monkeypatch.setenv(at_once.VARIABLE, "1")
+    monkeypatch.setenv(gpu.STACKS_VARIABLE, "1")
     # Of a few steps the model is for turns.
     monkeypatch.setattr(gpu, "LEAST_GAIN", 0.0)
     gpu._prefers_turns.cache_clear()
@@ -165,7 +164,7 @@ def test_layers_with_more_than_the_step_take_turns(stacks, options):
 def test_layers_take_turns_unless_asked(stacks, monkeypatch):
     params, states, x = layers(layers=2, hidden=8)
     for value in "0", "":
-        monkeypatch.setenv(at_once.VARIABLE, value)
+        monkeypatch.setenv(gpu.STACKS_VARIABLE, value)
         stacks.use()
         run_it = jax.jit(lambda: prnn_jax.stack("lstm", x, params, states))
         jax.block_until_ready(run_it())

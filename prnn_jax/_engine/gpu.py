@@ -8,6 +8,7 @@ where the program runs, for the GPU that is there.
 import functools
 import json
 import os
+import re
 from typing import Any
 
 import jax
@@ -22,8 +23,8 @@ DTYPES = ("float32", "bfloat16", "float16")
 #: machine's, by its name on record.
 DEVICE_VARIABLE = "PRNN_CUDA_DEVICE"
 
-#: Environment variable: how many SMs a call may take. The rest is left to what runs
-#: beside it: collectives, whose kernels must not wait for ours to end.
+#: Environment variable: how many SMs a call may take, 0 for all. The rest is left to
+#: what runs beside it: collectives, whose kernels must not wait for ours to end.
 MAX_SMS_VARIABLE = "PRNN_CUDA_MAX_SMS"
 
 #: What NCCL takes at most, by default, for one collective.
@@ -34,6 +35,9 @@ BETWEEN = "{} has no CUDA kernel: it stands between w_hr and w_hh, which are one
 
 #: Environment variable: 0 keeps calls out of CUDA graphs.
 GRAPHS_VARIABLE = "PRNN_CUDA_GRAPHS"
+
+#: Environment variable: 1 lets layers of a stack run at once. No GPU has measured it.
+STACKS_VARIABLE = "PRNN_CUDA_STACKS"
 
 #: How many times as fast as one after the other layers of a stack run at once, by the
 #: model, where they do.
@@ -71,22 +75,27 @@ def local_device() -> dict[str, Any] | None:
     )
 
 
-def target_device() -> dict[str, Any]:
-    """The GPU that programs are made for.
+def known_device() -> dict[str, Any] | None:
+    """The GPU that programs are made for; None where nothing says which.
 
     Raises:
       ValueError: PRNN_CUDA_DEVICE names none on record.
     """
     asked = os.environ.get(DEVICE_VARIABLE)
-    if asked:
-        device = recorded(asked)
-        if device is None:
-            names = ", ".join(repr(name) for name in native.recorded_devices())
-            raise ValueError(
-                f"prnn_jax: {DEVICE_VARIABLE} must be one of {names}, got {asked!r}."
-            )
-        return device
-    return local_device() or native.recorded_device(_UNKNOWN)
+    if not asked:
+        return local_device()
+    device = recorded(asked)
+    if device is None:
+        names = ", ".join(repr(name) for name in native.recorded_devices())
+        raise ValueError(
+            f"prnn_jax: {DEVICE_VARIABLE} must be one of {names}, got {asked!r}."
+        )
+    return device
+
+
+def target_device() -> dict[str, Any]:
+    """That, or one whose programs others can run, too."""
+    return known_device() or native.recorded_device(_UNKNOWN)
 
 
 def max_sms() -> int:
@@ -100,13 +109,28 @@ def max_sms() -> int:
       ValueError: PRNN_CUDA_MAX_SMS is no whole number.
     """
     asked = os.environ.get(MAX_SMS_VARIABLE)
-    if asked is None:
+    if not asked:
         return _beside_collectives()
-    if not asked.isdigit():
+    if not re.fullmatch("[0-9]{1,9}", asked):
         raise ValueError(
             f"prnn_jax: {MAX_SMS_VARIABLE} must be a number of SMs, got {asked!r}."
         )
     return int(asked)
+
+
+def max_sms_of(device: dict[str, Any], max_sms: int) -> int:
+    """What `max_sms()` says, of this GPU.
+
+    Raises:
+      ValueError: PRNN_CUDA_MAX_SMS is more than the GPU has.
+    """
+    sms = device["sms"]
+    if max_sms > sms and os.environ.get(MAX_SMS_VARIABLE):
+        raise ValueError(
+            f"prnn_jax: {MAX_SMS_VARIABLE} must be at most {sms}, the SMs of "
+            f"{device['name']}, got {max_sms}; unset it for all."
+        )
+    return min(max_sms, sms)
 
 
 def _beside_collectives() -> int:
@@ -122,8 +146,21 @@ def _beside_collectives() -> int:
 
 def target(name: str) -> str:
     """The custom call target of that name for CUDA."""
-    captured = os.environ.get(GRAPHS_VARIABLE, "1") != "0"
-    return name if captured else f"{name}_uncaptured"
+    return name if is_on(GRAPHS_VARIABLE, True) else f"{name}_uncaptured"
+
+
+def is_on(variable: str, default: bool) -> bool:
+    """What a variable of the environment says that is 0 or 1.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    asked = os.environ.get(variable)
+    if not asked:
+        return default
+    if asked not in ("0", "1"):
+        raise ValueError(f"prnn_jax: {variable} must be 0 or 1, got {asked!r}.")
+    return asked == "1"
 
 
 def no_kernel(call: Call, *, has_mask: bool = False) -> str:
@@ -155,7 +192,9 @@ def refusal(
         return reason
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
-    device = target_device()
+    device = known_device()
+    max_sms = call.max_sms if device is None else max_sms_of(device, call.max_sms)
+    device = device or target_device()
     return _refusal(
         call.table.folded or call.cell,
         "backward" if backward else "forward",
@@ -163,7 +202,7 @@ def refusal(
         groups,
         hidden,
         device=json.dumps(device),
-        max_sms=call.max_sms,
+        max_sms=min(max_sms, device["sms"]),
         batch=batch if isinstance(batch, int) else 1,
         implementation=call.implementation,
         is_stack=call.is_stack,
@@ -210,9 +249,7 @@ def prefers_turns(
         return "the sizes of x are known only when the program runs"
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
-    if device is None and os.environ.get(DEVICE_VARIABLE):
-        device = target_device()
-    device = device or local_device()
+    device = device or known_device()
     if device is None:
         return f"the GPU is not known; {DEVICE_VARIABLE} names it"
     of = number(call, dtype), time, batch

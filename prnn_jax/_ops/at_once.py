@@ -7,7 +7,6 @@ the chip, and reads y as the layer below publishes it, step by step.
 """
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,9 +26,6 @@ from prnn_jax._engine.sharding import match_varying
 from prnn_jax._given.params import Params, Prepared
 from prnn_jax._ops.run import Checked, checked_layer
 from prnn_jax._ops.stack_parts import Layer
-
-#: Environment variable: 1 lets layers run at once. No GPU has measured it yet.
-VARIABLE = "PRNN_CUDA_STACKS"
 
 
 def layers_at_once(
@@ -73,7 +69,7 @@ def layers_at_once(
 
 def _is_asked_for(call: Call) -> bool:
     return (
-        os.environ.get(VARIABLE) == "1"
+        gpu.is_on(gpu.STACKS_VARIABLE, False)
         and target_platform() == "gpu"
         and call.implementation != "scan"
         and not (call.lean or call.bidirectional)

@@ -1,6 +1,5 @@
 """Which engine a call would take, how it would be cut, and why."""
 
-import os
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -74,7 +73,8 @@ def explain(
       precision: of matrix products, as in the call. On a GPU, float32 is multiplied in
         TF32 unless this is "highest".
       max_sms: how many SMs of the GPU the call may take; by default PRNN_CUDA_MAX_SMS,
-        or all.
+        or all, but for 20 where JAX sees several GPUs. Cells without a product in a
+        step take what there is.
 
     Raises:
       ValueError: an unknown cell or device, or a size below 1.
@@ -134,7 +134,6 @@ def explain(
     call = Call(
         **cell_of("explain", gated, options),
         precision=statics.precision("explain", precision),
-        max_sms=gpu.max_sms() if max_sms is None else max_sms,
     )
     if peepholes:
         call = replace(call, cell=call.table.with_per_unit)
@@ -142,7 +141,7 @@ def explain(
         call = replace(call, cell=call.table.with_projection)
     has_plans = not (missing or gpu.no_kernel(call))
     if lowered_as(platform) == "cuda" and has_plans:
-        return _on_cuda(call, sizes, dtype, training, platform, device)
+        return _on_cuda(call, sizes, dtype, training, platform, device, max_sms)
     engine, reason = engine_for(call, dtype, platform)
     if engine == "scan":
         return Plan(engine, platform, (reason,))
@@ -204,10 +203,14 @@ def _on_cuda(
     training: bool,
     platform: str,
     device: str | None,
+    max_sms: int | None,
 ) -> Plan:
     if jnp.dtype(dtype).name not in gpu.DTYPES:
         return Plan("scan", platform, (engine_for(call, dtype, platform)[1],))
     known = _known_device(device)
+    if max_sms is None:
+        max_sms = gpu.max_sms_of(known, gpu.max_sms())
+    call = replace(call, max_sms=max_sms)
     rows, groups, layers = sizes["batch"], sizes["groups"], sizes["layers"]
     of_turns = ""
     if layers > 1:
@@ -293,10 +296,8 @@ def _known_device(device: str | None) -> dict[str, Any]:
     if device is not None:
         checks.one_of("explain", "device", device, listed)
         known = gpu.recorded(device)
-    elif os.environ.get(gpu.DEVICE_VARIABLE):
-        known = gpu.target_device()
     else:
-        known = gpu.local_device()
+        known = gpu.known_device()
     if known is None:
         raise ValueError(
             "explain: this machine has no GPU to plan for; name one with device=, of "
