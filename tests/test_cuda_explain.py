@@ -240,6 +240,30 @@ def test_explain_goes_by_the_environment(monkeypatch):
     )
 
 
+@pytest.mark.parametrize(
+    ("cell", "options", "is_proved"),
+    [
+        ("lstm", {}, True),
+        ("lstm", {"peepholes": True}, True),
+        ("rnn", {"activation": "softsign"}, True),
+        ("gru", {"reset_after": False}, False),
+        ("lstm", {"proj_size": 128}, False),
+        ("gru", {"clip": prnn_jax.Clip(pre_activations=3.0)}, False),
+        ("lstm", {"layers": 5, "hidden_size": 256, "dtype": "bfloat16"}, False),
+    ],
+)
+def test_what_no_gpu_has_run_is_said(cell, options, is_proved):
+    text = str(explained(cell, **options))
+    assert ("is tested on an H200" in text) == is_proved
+    assert ("no GPU has run such a call yet" in text) != is_proved
+
+
+def test_the_plan_of_a_kernel_that_does_not_run_is_said_to_be_that():
+    text = str(explained(hidden_size=4096, batch=17, dtype="bfloat16"))
+    assert text.index("the kernel that does not run:") < text.index("exchange: grid")
+    assert "does not run" not in str(explained())
+
+
 @pytest.mark.parametrize("platform", ["gpu", "cuda"])
 def test_explain_plans_for_this_machines_gpu(monkeypatch, platform):
     gpu = SimpleNamespace(

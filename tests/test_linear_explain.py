@@ -82,8 +82,8 @@ def test_what_is_installed_here_is_no_reason_for_another_gpus_plan(name, monkeyp
     first, *_, last = plan.reasons
     assert first == "there is a native engine for gpu and float32"
     here = "scan" if name == "indrnn" else "associative_scan"
-    assert last == (
-        f"this build has no CUDA engine: on a GPU its calls take jax.lax.{here}"
+    assert last.startswith(
+        f"this build has no CUDA engine: on a GPU its calls take jax.lax.{here}; pip"
     )
     assert "installation" not in str(plan)
 

@@ -13,6 +13,11 @@ from prnn_jax._given import checks
 
 #: What the native engines take, by platform as JAX names it where it lowers.
 DTYPES = {"cpu": ffi.CPU_DTYPES, "cuda": gpu.DTYPES}
+#: What brings the CUDA engine.
+NO_CUDA = (
+    "pip install prnn_jax_cuda13 brings it, or PRNN_CUDA=ON pip install, with nvcc on "
+    "the PATH, builds it"
+)
 
 
 def target_platform() -> str:
@@ -71,10 +76,7 @@ def no_engine(dtype: Any, platform: str, *, is_elsewhere: bool = False) -> str:
     if lowered == "cuda" and is_elsewhere:
         return ""
     if lowered == "cuda" and lowered not in ffi.PLATFORMS:
-        return (
-            "this installation has no CUDA engine; pip install prnn_jax_cuda13 brings "
-            "it, or PRNN_CUDA=ON pip install, with nvcc on the PATH, builds it"
-        )
+        return f"this installation has no CUDA engine; {NO_CUDA}"
     if lowered not in ffi.PLATFORMS:
         return f"there is no native engine for the platform {platform!r}"
     return ""
@@ -185,6 +187,8 @@ class Plan:
         if self.device:
             lines += [f"device: {self.device}"]
         if self.exchange and self.tile:
+            if self.engine != "native":
+                lines += ["the kernel that does not run:"]
             rows, columns = self.tile
             panels = f"{self.panels} panels of " if self.panels != 1 else ""
             shared, streamed = (self.shared_bytes or 0) / 1024, self.streamed_k_blocks

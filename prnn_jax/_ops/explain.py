@@ -16,12 +16,15 @@ from prnn_jax._engine import elementwise, ffi, gpu, input_projection
 from prnn_jax._engine.cores import cores
 from prnn_jax._engine.linear_plan import LinearName, linear_cuda_plan, linear_engine
 from prnn_jax._engine.modules import missing, native
-from prnn_jax._engine.plan import Plan, engine_for, lowered_as
+from prnn_jax._engine.plan import NO_CUDA, Plan, engine_for, lowered_as
 from prnn_jax._given import checks, statics
 
-_UNPROVED = "no GPU has run this kernel yet: it is tested in an emulator"
-_NOT_BUILT = "this build has no CUDA engine: on a GPU its calls take {}"
-_PROOF = "the CUDA engine is tested on an H200, and for other GPUs in an emulator"
+_UNPROVED = "no GPU has run such a call yet: it is tested in an emulator"
+_NOT_BUILT = "this build has no CUDA engine: on a GPU its calls take {}; " + NO_CUDA
+_PROOF = (
+    "the CUDA engine is tested on an H200, an earlier one on an H100, and for other "
+    "GPUs in an emulator"
+)
 
 
 def explain(
@@ -248,7 +251,8 @@ def _on_cuda(
     if best is None:
         engine = "scan"
     else:
-        reasons.append(_PROOF)
+        is_proved = not (is_at_once or _is_new(call))
+        reasons.append(_PROOF if is_proved else _UNPROVED)
     if call.implementation != "native" and (
         why := gpu.prefers_scan(planning, sizes["batch"])
     ):
@@ -265,6 +269,12 @@ def _on_cuda(
         candidates=tuple(planning["text"].splitlines()[1:]),
         **_fields(best),
     )
+
+
+def _is_new(call: Call) -> bool:
+    """Whether its kernels, or what is around them, have not run on a GPU."""
+    is_by_halves = call.cell == "gru_reset_before"
+    return is_by_halves or bool(call.table.folded) or call.clip is not None
 
 
 def _linear_on_cuda(
