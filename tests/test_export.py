@@ -197,6 +197,14 @@ def test_for_cpu_and_cuda(monkeypatch):
     assert_bitwise_equal(program.call(case.inputs()), case.forward()(case.inputs()))
 
 
+def test_a_program_for_cuda_without_its_engine(monkeypatch):
+    """A scan, unless the engine is asked for."""
+    monkeypatch.setattr(prnn_jax._engine.ffi, "PLATFORMS", ("cpu",))
+    case = CASES[0]
+    with pytest.raises(NotImplementedError, match="is for cpu, and is compiled for cu"):
+        exported(case.forward("native"), case.inputs(), platforms=["cpu", "cuda"])
+
+
 def test_another_process_runs_it(tmp_path):
     case = CASES[1]
     path = tmp_path / "program"

@@ -66,8 +66,10 @@ def _lowering(platform: str) -> Callable:
         if function is None:
             raise NotImplementedError(
                 'prnn_jax: a program with implementation="native" is for '
-                f"{' or '.join(by_name)}, and is compiled for another platform. Leave "
-                "`implementation` out: lax.scan runs where no engine does."
+                f"{' or '.join(by_name)}, and is compiled for "
+                f"{'another platform' if platform == DEFAULT else platform}. Leave "
+                "`implementation` out: lax.scan runs where no engine does; "
+                "prnn_jax.explain says why there is none."
             )
 
         def flat(*leaves):
