@@ -160,3 +160,14 @@ except ImportError as error:
     else:
         assert "prnn_jax_cuda13 must be of prnn_jax's version" in out
         assert "got 9.9: pip install" in out
+
+
+def test_the_cuda_packages_source_folder_is_no_package(tmp_path):
+    """It has no version, for nothing has installed it."""
+    (tmp_path / "prnn_jax_cuda13").mkdir()
+    (tmp_path / "prnn_jax_cuda13/__init__.py").touch()
+    run_python(
+        "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['prnn_jax._prnn_cuda'"
+        "] = None; import prnn_jax",
+        str(tmp_path),
+    )

@@ -117,6 +117,8 @@ def _import_cuda() -> Any:
         if importlib.util.find_spec(package) is None:
             continue
         if package != "prnn_jax":
+            if importlib.util.find_spec(f"{package}._prnn_cuda") is None:
+                continue  # a source folder, without what is compiled
             check_same_version(package)
         module = _module(f"{package}._prnn_cuda")
         if module is not None:
