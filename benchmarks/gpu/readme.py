@@ -26,10 +26,12 @@ RIVALS = {
 def text(rows: list[Row]) -> str:
     """How many times as fast as each rival: geometric mean, least, number of points.
 
+    Of rivals that were timed.
+
     Raises:
       ValueError: nothing was measured on a GPU.
     """
-    found = [row for row in rows if row["part"] == "peers"]
+    found = [row for row in rows if row.get("part") == "peers"]
     devices = {row["device"] for row in found if "device" in row}
     times: dict[tuple, dict[str, float]] = collections.defaultdict(dict)
     for row in found:
@@ -46,8 +48,9 @@ def text(rows: list[Row]) -> str:
             f"got {len(found)} rows of {sorted(devices) or 'no device'}; run "
             "benchmarks/gpu_campaign.sh --stage 4 there."
         )
+    there = [who for who in RIVALS if any(who == other for _, other in ratios)]
     lines = [
-        [*kind, *(_ratio(ratios.get((kind, who))) for who in RIVALS)]
+        [*kind, *(_ratio(ratios.get((kind, who))) for who in there)]
         for kind in sorted({kind for kind, _ in ratios})
     ]
     versions = {
@@ -55,7 +58,7 @@ def text(rows: list[Row]) -> str:
     }
     return "\n".join(
         [
-            *table(["cell", "dtype", "mode", *RIVALS.values()], lines),
+            *table(["cell", "dtype", "mode", *map(RIVALS.get, there)], lines),
             "",
             "Times as fast as, geometric mean (least, points): "
             + "; ".join([*sorted(devices), *sorted(versions)])
