@@ -67,6 +67,18 @@ def test_every_message_is_explained():
     assert not outlived, "no message says so any more; take them out"
 
 
+def test_every_setting_of_the_cuda_engine_is_on_its_page():
+    sources = [*(ROOT / "prnn_jax").rglob("*.py"), *(ROOT / "ffi").glob("*.cc")]
+    read = {
+        name
+        for path in sources
+        for name in re.findall(r'"(PRNN_CUDA_[A-Z_]+)"', path.read_text())
+    }
+    assert len(read) == 6
+    table = (DOCS / "gpu.md").read_text()
+    assert [name for name in sorted(read) if f"| `{name}` |" not in table] == []
+
+
 def headings(path: Path) -> set[str]:
     """The anchors of a page's headings."""
     found = re.findall(r"^#+ (.+)$", path.read_text(), re.MULTILINE)
