@@ -296,6 +296,22 @@ def test_beside_collectives_a_small_gpu_keeps_an_sm(sms, left, monkeypatch):
 
 
 @pytest.mark.parametrize("is_built", [False, True])
+@pytest.mark.parametrize("cell", ["lstm", "min_gru", prnn_jax.normed("gru")])
+def test_amds_gpus_run_the_scan(cell, is_built, monkeypatch):
+    """To JAX, they are "gpu" as NVIDIA's are."""
+    gpu = SimpleNamespace(
+        device_kind="AMD Instinct MI300X", compute_capability="gfx942", core_count=304
+    )
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [gpu])
+    monkeypatch.setattr(ffi, "PLATFORMS", ("cpu", "cuda") if is_built else ("cpu",))
+    plan = explained(cell, device=None, platform="gpu")
+    assert plan.engine == ("associative_scan" if cell == "min_gru" else "scan")
+    if cell != prnn_jax.normed("gru"):
+        assert "AMD Instinct MI300X, which is not NVIDIA's" in str(plan)
+    assert explained("lstm").device == H200
+
+
+@pytest.mark.parametrize("is_built", [False, True])
 @pytest.mark.parametrize(
     ("cell", "options", "reason"),
     [

@@ -59,14 +59,33 @@ def recorded(name: str) -> dict[str, Any] | None:
     return native.recorded_device(name) if known else None
 
 
-def local_device() -> dict[str, Any] | None:
+def _local_gpu() -> Any:
     """This machine's GPU: the one that JAX would take. None where there is none."""
     gpu: Any = getattr(jax.config, "jax_default_device", None)
-    if getattr(gpu, "platform", None) != "gpu":
-        try:
-            gpu = jax.local_devices(backend="gpu")[0]
-        except RuntimeError:
-            return None
+    if getattr(gpu, "platform", None) == "gpu":
+        return gpu
+    try:
+        return jax.local_devices(backend="gpu")[0]
+    except RuntimeError:
+        return None
+
+
+def _is_nvidias(gpu: Any) -> bool:
+    """AMD's are "gpu" to JAX, too; their compute capability is a word, as gfx942."""
+    return re.fullmatch(r"\d+\.\d+", str(gpu.compute_capability)) is not None
+
+
+def other_gpu() -> str:
+    """What the GPU here is called, if it is not NVIDIA's and no other is meant."""
+    gpu = None if os.environ.get(DEVICE_VARIABLE) else _local_gpu()
+    return "" if gpu is None or _is_nvidias(gpu) else gpu.device_kind
+
+
+def local_device() -> dict[str, Any] | None:
+    """This machine's GPU, of NVIDIA's. None where there is none."""
+    gpu = _local_gpu()
+    if gpu is None or not _is_nvidias(gpu):
+        return None
     return native.estimated_device(
         gpu.device_kind,
         round(10 * float(gpu.compute_capability)),

@@ -75,6 +75,8 @@ def no_engine(dtype: Any, platform: str, *, is_elsewhere: bool = False) -> str:
         return f"the native engines take {', '.join(takes)}, not {name}"
     if lowered == "cuda" and is_elsewhere:
         return ""
+    if lowered == "cuda" and (other := gpu.other_gpu()):
+        return f"there is no native engine for {other}, which is not NVIDIA's"
     if lowered == "cuda" and lowered not in ffi.PLATFORMS:
         return f"this installation has no CUDA engine; {NO_CUDA}"
     if lowered not in ffi.PLATFORMS:

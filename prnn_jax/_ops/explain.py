@@ -126,10 +126,11 @@ def explain(
             "leave one of them out.",
         )
     platform = platform or checks.platform()
+    is_planned = lowered_as(platform) == "cuda" and not missing
+    is_planned = is_planned and not (device is None and gpu.other_gpu())
     if linear:
         parts = elementwise.of_parts(dtype).name
-        takes_it = not (missing or peepholes) and parts in gpu.DTYPES
-        if lowered_as(platform) == "cuda" and takes_it:
+        if is_planned and not peepholes and parts in gpu.DTYPES:
             return _linear_on_cuda(linear, sizes, dtype, platform, device)
         engine, reasons = linear_engine(linear, dtype, platform, peepholes=peepholes)
         return Plan(engine, platform, reasons)
@@ -142,8 +143,7 @@ def explain(
         call = replace(call, cell=call.table.with_per_unit)
     if proj_size is not None:
         call = replace(call, cell=call.table.with_projection)
-    has_plans = not (missing or gpu.no_kernel(call))
-    if lowered_as(platform) == "cuda" and has_plans:
+    if is_planned and not gpu.no_kernel(call):
         return _on_cuda(call, sizes, dtype, training, platform, device, max_sms)
     engine, reason = engine_for(call, dtype, platform)
     if engine == "scan":
