@@ -137,7 +137,7 @@ def test_names_that_are_not_known():
 
 @pytest.fixture(autouse=True)
 def _no_environment(monkeypatch):
-    for variable in ("PRNN_CUDA_DEVICE", "PRNN_CUDA_MAX_SMS"):
+    for variable in ("PRNN_CUDA_DEVICE", "PRNN_CUDA_MAX_SMS", "PRNN_CUDA_STACKS"):
         monkeypatch.delenv(variable, raising=False)
 
 
@@ -252,7 +252,8 @@ def test_explain_goes_by_the_environment(monkeypatch):
         ("lstm", {"layers": 5, "hidden_size": 256, "dtype": "bfloat16"}, False),
     ],
 )
-def test_what_no_gpu_has_run_is_said(cell, options, is_proved):
+def test_what_no_gpu_has_run_is_said(cell, options, is_proved, monkeypatch):
+    monkeypatch.setenv("PRNN_CUDA_STACKS", "1")
     text = str(explained(cell, **options))
     assert ("is tested on an H200" in text) == is_proved
     assert ("no GPU has run such a call yet" in text) != is_proved
@@ -355,12 +356,17 @@ def test_the_platform_of_a_call(monkeypatch):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_layers_at_once(training):
+def test_layers_at_once(training, monkeypatch):
     sizes = {"time": 1000, "batch": 8, "dtype": "bfloat16", "training": training}
+    plan = explained(hidden_size=256, layers=5, **sizes)
+    assert plan.teams == 1
+    assert "one layer after the other: PRNN_CUDA_STACKS=1 would have" in str(plan)
+
+    monkeypatch.setenv("PRNN_CUDA_STACKS", "1")
     plan = explained(hidden_size=256, layers=5, **sizes)
     assert plan.engine == "native"
     assert plan.teams == 5
-    assert "all 5 layers run at once, with PRNN_CUDA_STACKS=1" in str(plan)
+    assert "all 5 layers run at once" in str(plan)
 
     plan = explained(hidden_size=768, layers=3, **sizes)
     assert plan.teams == 1

@@ -223,6 +223,8 @@ def _on_cuda(
             if groups > 1
             else (gpu.prefers_turns(replace(call, is_stack=True), dtype, *of))
         )
+        if not (of_turns or gpu.is_on(gpu.STACKS_VARIABLE, False)):
+            of_turns = f"{gpu.STACKS_VARIABLE}=1 would have them run at once"
     is_at_once = layers > 1 and not of_turns
     planning = native.cuda_plan(
         call.table.folded or call.cell,
@@ -244,7 +246,7 @@ def _on_cuda(
             "lax.scan runs"
         )
     if is_at_once:
-        reasons.append(f"all {layers} layers run at once, with PRNN_CUDA_STACKS=1")
+        reasons.append(f"all {layers} layers run at once")
     elif of_turns:
         reasons.append(f"one layer after the other: {of_turns.removesuffix('.')}")
     best = planning["best"]
