@@ -44,6 +44,17 @@ struct BackwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
       take_row(g, s, b);
   }
 
+ protected:
+  // Of the gradient of a unit's n-th number, what the row has given so far.
+  PRNN_HD float* own_sum(std::int64_t g, std::int64_t b, std::int64_t unit, int n) const {
+    return at.dper_unit + C::kPerUnit * shape.state_at(b, g) + n * shape.hidden + unit;
+  }
+  PRNN_HD void add_own(std::int64_t g, std::int64_t b, std::int64_t unit, int n, F more,
+                       Io io) const {
+    float* const sum = own_sum(g, b, unit, n);
+    io.store(sum, io.load(sum) + more);
+  }
+
  private:
   struct Gradients {
     State<C, F> d, kept;  // of what the cell has made; what goes on past it
@@ -179,15 +190,6 @@ struct BackwardPass<C, Io, T> : NormedPassBase<C, Io, T> {
       Base::store_values(at.da_x + Base::in_sequence(row, kGates) + unit, Gates<C, F>{}, io);
       Base::publish_da(at, g, s, b, row, unit, 0, Gates<C, F>{}, io);
     });
-  }
-  // Of the gradient of a unit's n-th number, what the row has given so far.
-  PRNN_HD float* own_sum(std::int64_t g, std::int64_t b, std::int64_t unit, int n) const {
-    return at.dper_unit + C::kPerUnit * shape.state_at(b, g) + n * shape.hidden + unit;
-  }
-  PRNN_HD void add_own(std::int64_t g, std::int64_t b, std::int64_t unit, int n, F more,
-                       Io io) const {
-    float* const sum = own_sum(g, b, unit, n);
-    io.store(sum, io.load(sum) + more);
   }
   PRNN_HD Gradients gradients(std::int64_t g, std::int64_t step, std::int64_t b, std::int64_t row,
                               std::int64_t unit, Io io) const {

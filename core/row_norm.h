@@ -12,6 +12,9 @@ inline constexpr std::int64_t kRowsOfRound = 8;
 // products and of a_x, and two more. Forward it takes fewer.
 PRNN_HD constexpr int norm_scratch(int gates) { return 2 * gates + 2; }
 
+// Of a vector of one unit.
+PRNN_HD float total(float v) { return v; }
+
 // Of N kinds of values, of so many units each; kinds with one mean, or each its own.
 template <int N, class Io>
 struct RowNorm {

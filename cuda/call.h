@@ -83,10 +83,12 @@ inline PlainShape plain(const Shape& shape) {
           narrow(shape.projected)};
 }
 
-inline std::span<const Instance> instances(CellKind cell, PassKind pass) {
-  if (phases(cell) > 1) return instances_of_phases(pass_sizes(cell, pass, false).products);
+inline std::span<const Instance> instances(CellKind cell, PassKind pass, bool normalises) {
+  const int products = pass_sizes(cell, pass, false).products;
+  if (normalises) return instances_of_norms(products);
+  if (phases(cell) > 1) return instances_of_phases(products);
   const bool few = visit({cell, 0, 0}, [](auto c) { return has_few_users<decltype(c)>; });
-  return instances(pass_sizes(cell, pass, false).products, few);
+  return instances(products, few);
 }
 
 // Whether the values that a grid's blocks exchange need a place of their own. Else they go through
@@ -108,8 +110,17 @@ inline bool has_own_mailbox(const CudaCall& call) {
 struct Mailbox {
   void* initial;   // forward: [batch, groups, padded]
   void* separate;  // sequence [published·padded] in the order of steps, or null
+  void* norms;     // of cells with layer norm (Task::norms), or null
   std::int64_t bytes;
 };
+// Of any team and any number of blocks.
+inline std::int64_t norms_bytes(const CellSpec& cell, PassKind pass) {
+  if (!cell.norm.is_there) return 0;
+  const int gates = numbers(cell).gates;
+  const int norms = pass == PassKind::kForward ? 2 * gates + 1 : 4 * gates + 2;
+  return std::int64_t{2} * kMostBlocksOfNorms * instances_of_norms(gates)[0].tile.columns() *
+         norms * std::int64_t{16};
+}
 inline Mailbox mailbox_of(const CudaCall& call) {
   const Shape& shape = call.shape;
   const std::int64_t padded = padded_hidden(shape.hidden, call.number);
@@ -124,6 +135,11 @@ inline Mailbox mailbox_of(const CudaCall& call) {
     out.separate = start + out.bytes;
     out.bytes += shape.time * phases(call.cell.kind) * shape.batch * row_bytes *
                  pass_sizes(call.cell.kind, call.pass, call.is_stack).published;
+  }
+  if (call.cell.norm.is_there) {
+    out.bytes = round_up(out.bytes, 16);
+    out.norms = start + out.bytes;
+    out.bytes += norms_bytes(call.cell, call.pass);
   }
   return out;
 }
@@ -153,7 +169,8 @@ inline constexpr std::int64_t kAlwaysHeld = 64;  // units
 
 // Bytes of workspace a call needs, whatever its plan.
 inline std::int64_t workspace_bytes(const CudaCall& call) {
-  const bool may_stream = !call.is_stack && call.shape.hidden > kAlwaysHeld;
+  const bool may_stream =
+      !call.is_stack && !call.cell.norm.is_there && call.shape.hidden > kAlwaysHeld;
   return mailbox_of(call).bytes + (may_stream ? streamed_bytes(call) : 0);
 }
 

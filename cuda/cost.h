@@ -10,7 +10,7 @@
 namespace prnn {
 
 inline int values_of(const Request& request) {
-  const CellNumbers n = numbers({request.cell, 0, 0});
+  const CellNumbers n = numbers({.kind = request.cell, .skip = 0, .cap = 0, .norm = request.norm});
   return request.pass == PassKind::kForward ? n.gates + n.kept(false) + 1
                                             : n.kept(false) + n.states + 1 + 2 * n.gates;
 }
@@ -23,6 +23,7 @@ struct StepWork {
   int phases;               // of a step, each with an exchange
   std::int64_t steps;
   int values;  // that a unit's step reads from memory or writes there
+  int norms;   // of a step, for each of which the team adds up (cuda/row_norms.cuh)
 
   explicit StepWork(const Request& request)
       : products(pass_sizes(request.cell, request.pass, request.is_stack).products),
@@ -31,7 +32,10 @@ struct StepWork {
         padded(padded_hidden(request.shape.hidden, request.number)),
         phases(prnn::phases(request.cell)),
         steps(request.shape.time + (request.pass == PassKind::kForward ? 0 : 1)),
-        values(values_of(request)) {}
+        values(values_of(request)),
+        norms(!request.norm.is_there                   ? 0
+              : request.norm.inner == InnerNorm::kNone ? 1
+                                                       : 2) {}
 
   std::int64_t depth() const { return sources * published * padded; }
 };
@@ -98,7 +102,7 @@ inline void set_times(const Request& request, const Device& device, Plan& plan) 
   const double weights = std::max(shared_weights, streamed_weights);
   double exchange, values;
   if (plan.exchange == Exchange::kGrid) {
-    exchange = c.grid_exchange;
+    exchange = c.grid_exchange * (1 + work.norms);
     // Panels after the first find them there.
     const double read = tile.warps_m * batch_rows * depth * bytes * (c.polled_again + panels - 1);
     // One after the other: k blocks in registers, then those in shared memory, some at a time. As

@@ -5,7 +5,8 @@
 //   1  the team's published values, times this block's rows of the matrix (each warp some k blocks)
 //   2  the warps' partial sums, through shared memory, in a fixed order: results do not depend on
 //      timing
-//   3  the cell's step, a thread per unit and batch row, which keeps the carry in registers
+//   3  the cell's step, a thread per unit and batch row, which keeps the carry in registers; of
+//      cells with layer norm, in parts, between which the team adds up (cuda/row_norms.cuh)
 //   4  publish
 //
 // A block of a streamed tile does so with one panel of its rows after the other.
@@ -14,16 +15,10 @@
 #pragma once
 #include "cuda/grid_exchange.cuh"
 #include "cuda/partial_sums.cuh"
+#include "cuda/probe.cuh"
+#include "cuda/row_norms.cuh"
 
 namespace prnn {
-
-// Parts of a job, in order: what comes before its first step, and those of a step.
-enum class Segment { kBefore, kArrive, kProduct, kFetch, kReduce, kCell };
-
-// Told when each of them ends. What is shipped asks nothing (benchmarks/gpu/segments.cu does).
-struct NoProbe {
-  PRNN_DEVICE void ended(Segment) const {}
-};
 
 template <class Pass, Number kNumber, Exchange kExchange, Tile kTile>
 class Engine {
@@ -36,6 +31,7 @@ class Engine {
         weights_(place_, layout(task), task),
         sums_(layout(task)),
         exchange_(task, layout(task), place_),
+        norms_(task),
         bias_(reinterpret_cast<float*>(ptx::shared() + static_cast<int>(layout(task).bias))),
         first_unit_(first_unit(0)) {
     if constexpr (kIsStreamed)
@@ -58,6 +54,7 @@ class Engine {
         load(group);
       }
       exchange_.begin(job);
+      if constexpr (kNormsRows<Pass>) norms_.begin(job);
       run(job, probe);
     }
     exchange_.end();
@@ -77,6 +74,7 @@ class Engine {
   using ExchangeType = typename ExchangeOf<kExchange, Pass, kNumber, kTile>::Type;
   using Target = typename ExchangeType::Target;
 
+  using Norms = RowNormsOf<Pass, kNumber, kTile>;
   using WeightsType = std::conditional_t<kIsStreamed, StreamedWeights<kNumber, kTile>,
                                          Weights<kNumber, kTile, kIsPlain<Pass>>>;
 
@@ -297,6 +295,8 @@ class Engine {
     ptx::bar_warp_sync();  // mma wants the warp together
     probe.ended(Segment::kArrive);
     if constexpr (kIsStreamed) fetch(job, s, 0, state);
+    if constexpr (kNormsRows<Pass>)
+      if (has_elements(0)) norms_.early(s, row_place(job), pass.inputs(fetched[0], Io{}));
     if (Pass::kSources > 1 || job.reads(s)) {
       if constexpr (kIsStreamed)
         weights_.multiply(exchange_, s, panel_, sums);
@@ -323,7 +323,11 @@ class Engine {
       typename Pass::Saved saved;
       // A plain step looks at nothing that is not there: units that are not are cheaper than
       // branches around them.
-      if (kIsPlain<Pass> || at.exists) {
+      if constexpr (kNormsRows<Pass>) {
+        const auto products =
+            sums_.template read<Pass::kProducts>(s, at.column, at.local_unit, bias());
+        published = norms_.advance(s, row_place(job), products, inputs[e], carry[e], saved);
+      } else if (kIsPlain<Pass> || at.exists) {
         const int column = at.column < kColumns ? at.column : 0;
         const auto products =
             sums_.template read<Pass::kProducts>(s, column, at.local_unit, bias());
@@ -344,6 +348,12 @@ class Engine {
       if (kIsPlain<Pass>) save();
       row[e].go_on();
     }
+  }
+  // Of the unit that this thread steps.
+  PRNN_DEVICE auto row_place(const Job& job) const {
+    const Element at = element(job, 0);
+    return typename Norms::UnitPlace{at.column, at.unit, at.row, at.row < task_.pass.shape.batch,
+                                     at.exists};
   }
   // What the step that is so many after s takes from memory.
   PRNN_DEVICE void fetch(const Job& job, int s, int ahead, State& state) const {
@@ -378,6 +388,7 @@ class Engine {
   WeightsType weights_;
   PartialSums<kTile> sums_;
   ExchangeType exchange_;
+  Norms norms_;
   float* bias_;     // [panels][rows]
   int first_unit_;  // of the panel
   // Of a streamed tile.

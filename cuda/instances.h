@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/half_step_passes.h"
+#include "core/normed_unit_passes.h"
 #include "core/stack_passes.h"
 #include "cuda/call.h"
 #include "cuda/engine.cuh"
@@ -16,7 +17,6 @@ namespace prnn {
 // cells with bounds inside of their steps and without, which are bounds that nothing reaches.
 template <class F>
 bool visit_cuda_cell(const CellSpec& cell, F&& f) {
-  if (cell.norm.is_there) return false;  // what a step sees of all units: no kernel
   const ClippedActivations general(cell.f, cell.clip);
   switch (cell.kind) {
     case CellKind::kRnnTanh:
@@ -25,13 +25,13 @@ bool visit_cuda_cell(const CellSpec& cell, F&& f) {
     case CellKind::kGeneralRnn:
       return f(ClippedRnn{general.candidate, cell.skip});
     case CellKind::kLstm:
-      return f(Lstm{});
+      return cell.norm.is_there ? f(NormedLstm{cell.norm}) : f(Lstm{});
     case CellKind::kGeneralLstm:
       return f(ClippedLstm{general, cell.has_peepholes});
     case CellKind::kSlstm:
       return f(Slstm{});
     case CellKind::kGru:
-      return f(Gru{});
+      return cell.norm.is_there ? f(NormedGru{cell.norm}) : f(Gru{});
     case CellKind::kGeneralGru:
       return f(ClippedGru{general});
     case CellKind::kGruResetBefore:
@@ -47,6 +47,7 @@ template <class Pass>
 constexpr std::span<const Instance> instances_of() {
   if (Pass::kSources > 1) return instances_of_stack(Pass::kProducts);
   using Cell = std::remove_cvref_t<decltype(Pass::cell)>;
+  if (NormedCell<Cell>) return instances_of_norms(Pass::kProducts);
   if (TwoPhaseCell<Cell>) return instances_of_phases(Pass::kProducts);
   return instances(Pass::kProducts, has_few_users<Cell>);
 }
@@ -86,6 +87,7 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
           .mailbox = static_cast<Value*>(is_output ? const_cast<void*>(output) : mailbox.separate),
           .output_is_mailbox = is_output,
           .initial = static_cast<Value*>(mailbox.initial),
+          .norms = static_cast<ptx::Word4*>(mailbox.norms),
           .watchdog = call.watchdog};
       return [&]<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
         return (visit_if<kNumber, kIndex>({plan.exchange, plan.tile}, task, f) || ...);
@@ -112,7 +114,14 @@ bool visit_instance(const CudaCall& call, const Plan& plan, F&& f) {
         if (is_plain(call)) return with_stack(plain(call.shape));
       return false;
     }
-    if constexpr (TwoPhaseCell<C>) {
+    if constexpr (NormedCell<C>) {
+      if (call.pass == PassKind::kForward) {
+        const auto at = std::bit_cast<ForwardArrays<Value>>(call.forward);
+        return with_pass(NormedUnitForwardPass<C, Io, Value>{{{{cell, call.shape}}, at}}, at.y);
+      }
+      const auto at = std::bit_cast<BackwardArrays<Value>>(call.backward);
+      return with_pass(NormedUnitBackwardPass<C, Io, Value>{{{{cell, call.shape}}, at}}, at.da_h);
+    } else if constexpr (TwoPhaseCell<C>) {
       const Shape shape = in_half_steps(call.shape);
       if (call.pass == PassKind::kForward) {
         const auto at = std::bit_cast<ForwardArrays<Value>>(call.forward);

@@ -20,12 +20,13 @@ constexpr double kPreference = 1.1;
 // ---- what is to be held ----
 
 std::span<const Instance> instances(const Request& request) {
-  if (!request.is_stack) return instances(request.cell, request.pass);
+  if (!request.is_stack) return instances(request.cell, request.pass, request.norm.is_there);
   return instances_of_stack(pass_sizes(request.cell, request.pass, request.is_stack).products);
 }
 
 int usable_sms(const Request& request, const Device& device) {
-  return request.max_sms == 0 ? device.sms : request.max_sms;
+  const int sms = request.max_sms == 0 ? device.sms : request.max_sms;
+  return request.norm.is_there ? std::min(sms, kMostBlocksOfNorms) : sms;
 }
 
 // Divides the panels of a streamed tile among so many blocks, with as many k blocks in shared
@@ -244,6 +245,11 @@ std::string too_large(const Request& request, const Device& device) {
                        "the program is made, "
                        "PRNN_CUDA_STACKS=0 has them run one after the other.",
                        static_cast<long long>(request.shape.groups), largest);
+  if (request.norm.is_there && device.cooperative)
+    return start + text(
+                       " with layer norm is run where the chip holds all weights; "
+                       "hidden_size=%lld fits; %s",
+                       largest, kScan);
   Device cooperative = device;
   cooperative.cooperative = true;
   if (!device.cooperative && fits(request, cooperative))

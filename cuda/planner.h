@@ -17,8 +17,9 @@ struct Request {
   PassKind pass;
   Number number;
   Shape shape;
-  int max_sms;            // for this call, so that others run beside it; 0: all
-  bool is_stack = false;  // the groups are layers of a stack (core/stack_passes.h)
+  int max_sms;              // for this call, so that others run beside it; 0: all
+  bool is_stack = false;    // the groups are layers of a stack (core/stack_passes.h)
+  Normalisation norm = {};  // of an LSTM or a GRU with layer norm inside of its step
 };
 
 // Of one step of all teams, in microseconds. A block's product and the reading of what it

@@ -26,6 +26,9 @@ struct Task {
   Value* mailbox;  // sequence [kPublished·padded]: the pass's own output, or one beside it
   bool output_is_mailbox;
   Value* initial;  // [batch, groups, padded]: what the first step multiplies
+  // Of cells with layer norm (cuda/row_norms.cuh): pairs of a number and the count of its step,
+  // [2][teams][columns][norms][blocks]; filled as the mailbox is.
+  ptx::Word4* norms;
   Watchdog watchdog;
 };
 

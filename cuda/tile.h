@@ -212,6 +212,17 @@ constexpr std::span<const Instance> instances_of_phases(int products) {
   if (products == 3) return kThreeProductsOfPhases;
   return instances(products, true);
 }
+// For a cell with layer norm inside of its step, whose blocks tell each other of their rows through
+// global memory.
+inline constexpr Instance kOneProductOfNorms[] = {{Exchange::kGrid, {1, 8, 1, 1, 4}}};
+inline constexpr Instance kThreeProductsOfNorms[] = {{Exchange::kGrid, {3, 4, 1, 1, 4}}};
+inline constexpr Instance kFourProductsOfNorms[] = {{Exchange::kGrid, {4, 2, 1, 1, 2}}};
+constexpr std::span<const Instance> instances_of_norms(int products) {
+  if (products == 1) return kOneProductOfNorms;
+  return products == 3 ? kThreeProductsOfNorms : std::span<const Instance>(kFourProductsOfNorms);
+}
+// Blocks of a launch of it, of all teams, at most: the workspace is for so many.
+inline constexpr int kMostBlocksOfNorms = 256;
 
 // float32 products, each three of TF32, leave no registers for a second tile of columns, nor for a
 // GRU's four tiles of rows. A streamed tile has as many columns as there is room for: one reading

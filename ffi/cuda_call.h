@@ -38,8 +38,8 @@ inline xla::ffi::ErrorOr<CudaCall> cuda_call(PassKind pass, xla::ffi::RemainingA
 }
 
 inline Request request_of(const CudaCall& call, std::int64_t max_sms) {
-  return {call.cell.kind, call.pass, call.number, call.shape, static_cast<int>(max_sms),
-          call.is_stack};
+  return {call.cell.kind, call.pass,     call.number, call.shape, static_cast<int>(max_sms),
+          call.is_stack,  call.cell.norm};
 }
 
 }  // namespace prnn

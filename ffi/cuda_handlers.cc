@@ -75,6 +75,8 @@ class PreparedPlans {
                   s.hidden,
                   is_plain(call),  // which kernels it has
                   call.is_stack,
+                  call.cell.norm.is_there,
+                  static_cast<int>(call.cell.norm.inner),
                   max_sms,
                   asked_exchange()};
     KnownDevice& device = at(ordinal);
@@ -92,7 +94,7 @@ class PreparedPlans {
 
  private:
   using Key = std::tuple<int, int, int, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                         bool, bool, std::int64_t, std::string>;
+                         bool, bool, bool, int, std::int64_t, std::string>;
 
   struct KnownDevice {
     std::mutex mutex;  // of all that is here

@@ -91,6 +91,7 @@ Request request_of(const std::string& cell, const std::string& pass, const std::
   const auto known = cell_named(cell);
   if (!known) throw nb::value_error(("no cell named " + cell).c_str());
   out.cell = known->kind;
+  out.norm = known->norm;
   if (pass != "forward" && pass != "backward")
     throw nb::value_error(("pass must be forward or backward, got " + pass).c_str());
   out.pass = pass == "forward" ? PassKind::kForward : PassKind::kBackward;

@@ -40,6 +40,12 @@ inline Launch launch_of(const Plan& plan) {
 template <class Pass>
 void fill_mailbox(Exchange exchange, const Task<Pass>& task, int unwritten = 0xff) {
   if (exchange != Exchange::kGrid) return;
+  if constexpr (kNormsRows<Pass>) {
+    const int columns = instances_of_norms(Pass::kProducts)[0].tile.columns();
+    const int pairs = 2 * task.teams * columns * Pass::kNorms * task.blocks;
+    std::memset(static_cast<void*>(task.norms), unwritten,
+                static_cast<std::size_t>(pairs) * sizeof(ptx::Word4));
+  }
   const Shape& shape = task.pass.shape;
   const auto row_bytes = static_cast<std::size_t>(shape.batch * shape.groups * task.padded) *
                          sizeof(typename Pass::Value);

@@ -45,7 +45,7 @@ void add_clusters(std::vector<Case>& out) {
   for (int blocks = 2; blocks <= kMaxCluster; ++blocks) {
     const auto pass = blocks % 2 == 0 ? PassKind::kForward : PassKind::kBackward;
     const int index = 3;  // of a list of instances: the cluster's
-    const Instance instance = instances(CellKind::kLstm, pass)[index];
+    const Instance instance = instances(CellKind::kLstm, pass, false)[index];
     const auto products = pass_sizes(CellKind::kLstm, pass, false).products;
     const int units = units_per_block(instance.tile, products, Number::kBfloat16);
     const std::int64_t hidden = blocks * units - blocks % 3;

@@ -85,6 +85,8 @@ constexpr const char* stack_name(const char* cell) {
 constexpr const char* cell_name(const Gru*) { return "gru"; }
 constexpr const char* cell_name(const ClippedGru*) { return "general_gru"; }
 constexpr const char* cell_name(const ClippedGruResetBefore*) { return "gru_before"; }
+constexpr const char* cell_name(const NormedLstm*) { return "normed_lstm"; }
+constexpr const char* cell_name(const NormedGru*) { return "normed_gru"; }
 
 template <class Pass, Number kNumber, Exchange kExchange, Tile kTile>
 constexpr bool is_selected() {
@@ -100,8 +102,9 @@ constexpr bool is_selected() {
 template <Number kNumber>
 constexpr bool is_any_selected() {
   constexpr int kMostInstances = 7;
-  for (const char* cell : {"rnn", "general_rnn", "rnn_stack", "lstm", "general_lstm", "lstm_stack",
-                           "slstm", "gru", "general_gru", "gru_before", "gru_stack"})
+  for (const char* cell :
+       {"rnn", "general_rnn", "rnn_stack", "lstm", "general_lstm", "lstm_stack", "slstm", "gru",
+        "general_gru", "gru_before", "gru_stack", "normed_lstm", "normed_gru"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Exchange exchange : {Exchange::kBlock, Exchange::kCluster, Exchange::kGrid})
         for (int place = 0; place < kMostInstances; ++place)
@@ -126,7 +129,7 @@ struct Case {
 // Layers of a stack, all at once.
 inline bool is_stack(const std::string& cell) { return cell.ends_with("_stack"); }
 inline std::span<const Instance> instances(const Case& c, const CellSpec& cell) {
-  if (!is_stack(c.cell)) return instances(cell.kind, c.pass);
+  if (!is_stack(c.cell)) return instances(cell.kind, c.pass, cell.norm.is_there);
   return instances_of_stack(pass_sizes(cell.kind, c.pass, true).products);
 }
 
@@ -145,7 +148,13 @@ inline CellSpec cell_spec(const std::string& name) {
   if (name == "general_gru") return {CellKind::kGeneralGru, 0, 0, kChosen};
   if (name == "general_lstm") return {CellKind::kGeneralLstm, 0, 0, kChosen, true, {}, kBounds};
   if (name == "slstm") return {CellKind::kSlstm, 0, 0};
-  return {CellKind::kLstm, 0, 0};
+  CellSpec lstm{CellKind::kLstm, 0, 0}, gru{CellKind::kGru, 0, 0};
+  if (name == "normed_lstm") lstm.norm = {true, false, false, InnerNorm::kOutput, 1e-5f};
+  if (name == "normed_lstm_sum") lstm.norm = {true, true, true, InnerNorm::kState, 1e-3f};
+  if (name == "normed_lstm_gate") lstm.norm = {true, false, true, InnerNorm::kNone, 1e-5f};
+  if (name == "normed_gru") gru.norm = {true, false, false, InnerNorm::kNone, 1e-5f};
+  if (name == "normed_gru_gate") gru.norm = {true, false, true, InnerNorm::kNone, 1e-5f};
+  return name.starts_with("normed_gru") ? gru : lstm;
 }
 
 inline Plan plan_of(const Case& c) {
@@ -155,8 +164,9 @@ inline Plan plan_of(const Case& c) {
     const auto list = instances(c, cell);
     return emulator::plan_by_hand(call, list[static_cast<std::size_t>(c.instance)], c.teams);
   }
-  const Planning planning = plan({cell.kind, c.pass, c.number, c.shape, c.max_sms, call.is_stack},
-                                 *find_device("NVIDIA H200"));
+  const Planning planning =
+      plan({cell.kind, c.pass, c.number, c.shape, c.max_sms, call.is_stack, cell.norm},
+           *find_device("NVIDIA H200"));
   return planning.best.value();
 }
 
@@ -175,10 +185,12 @@ inline std::vector<Case> cases() {
                                  Number::kFloat32};
   std::vector<Case> out;
   for (const char* cell : {"rnn_tanh", "rnn_relu", "general_rnn", "lstm", "general_lstm", "slstm",
-                           "gru", "general_gru", "gru_before"})
+                           "gru", "general_gru", "gru_before", "normed_lstm", "normed_lstm_sum",
+                           "normed_lstm_gate", "normed_gru", "normed_gru_gate"})
     for (const PassKind pass : {PassKind::kForward, PassKind::kBackward})
       for (const Number number : kNumbers) {
-        const int count = static_cast<int>(instances(cell_spec(cell).kind, pass).size());
+        const CellSpec spec = cell_spec(cell);
+        const int count = static_cast<int>(instances(spec.kind, pass, spec.norm.is_there).size());
         for (int i = 0; i < count; ++i) {
           const int odd = i % 2, teams = 1 + (i + static_cast<int>(pass)) % 2;
           // Rows and units that fill no tile, in rows that are multiples of 16 bytes and that are
@@ -251,6 +263,13 @@ inline std::vector<Case> cases() {
   for (const PassKind pass : {forward, backward}) {
     out.push_back({"lstm_stack", pass, kBfloat16, kPlanned, {7, 16, 5, 256, true, {}, {}}, 1});
     out.push_back({"lstm_stack", pass, Number::kTf32, kPlanned, {3, 4, 3, 72, {}, {}, {}}, 1});
+  }
+  // Rows with units in so many blocks that a lane reads of several, and reads twice.
+  for (const PassKind pass : {forward, backward}) {
+    out.push_back({"normed_lstm", pass, kBfloat16, 0, {3, 9, 1, 330, true, {}, {}}, 1});
+    out.push_back({"normed_gru_gate", pass, kBfloat16, 0, {2, 2, 1, 1060, {}, true, {}}, 1, "all"});
+    out.push_back({"normed_lstm_sum", pass, Number::kTf32, 0, {2, 9, 2, 310, {}, {}, true}, 2});
+    out.push_back({"normed_gru", pass, kBfloat16, kPlanned, {3, 20, 1, 16, {}, {}, {}}, 1});
   }
   // As large as a layer gets.
   out.push_back({"lstm", forward, Number::kBfloat16, kPlanned, {3, 8, 1, 2048, true, {}, {}}, 1});

@@ -218,6 +218,7 @@ struct Data {
             with_one_nan(fill_input(given_floats.emplace_back(state), 1.0f));
       at.da_x = output(sequence * numbers.gates);
       at.da_h = numbers.same_gradient ? at.da_x : output(sequence * numbers.gates);
+      if (numbers.normalises) at.dper_unit = sums.emplace_back(state * numbers.per_unit).get();
       at.dstate_0 = states_made();
       if (at.controls.resets != nullptr)
         for (int n = 0; n < numbers.states; ++n) {
