@@ -113,11 +113,14 @@ Failure hand_on_states(const CudaCall& call, CUstream_st* stream) {
   const auto clear = [&](int, float* to) {
     if (error == cudaSuccess) error = cudaMemsetAsync(to, 0, count * sizeof(float), stream);
   };
-  const int states = numbers(call.cell).states;
-  if (call.pass == PassKind::kForward)
-    hand_on_states(call.forward, states, copy, clear);
-  else
-    hand_on_states(call.backward, states, copy, clear);
+  const CellNumbers n = numbers(call.cell);
+  if (call.pass == PassKind::kForward) {
+    hand_on_states(call.forward, n.states, copy, clear);
+  } else {
+    hand_on_states(call.backward, n.states, copy, clear);
+    for (int of_unit = 0; n.normalises && of_unit < n.per_unit; ++of_unit)
+      clear(of_unit, call.backward.dper_unit + of_unit * static_cast<std::int64_t>(count));
+  }
   return failure("the states cannot be handed on", error);
 }
 

@@ -199,7 +199,7 @@ std::string invalid(const Request& request, const Device& device) {
 // What the engine as such cannot do, whatever the sizes; empty where it can.
 std::string unsupported(const Request& request, const Device& device) {
   if (request.is_stack) {
-    const CellSpec cell{request.cell, 0, 0};
+    const CellSpec cell{.kind = request.cell, .skip = 0, .cap = 0, .norm = request.norm};
     if (!visit(cell, [](auto c) { return kHasStackKernels<decltype(c)>; }))
       return text("%s: no kernel runs layers of a stack at once.", op(request.cell));
     if (!has_small_indices(cell, request.number, request.shape, true))

@@ -76,7 +76,8 @@ inline std::optional<CellSpec> cell_named(std::string_view name) {
        {std::pair{"layer_norm_lstm", CellKind::kLstm}, std::pair{"layer_norm_gru", CellKind::kGru}})
     if (name == normed) {
       CellSpec spec = of(kind);
-      spec.norm.is_there = true;
+      spec.norm.is_there = true;  // and what most have, where nothing else is said
+      spec.norm.inner = kind == CellKind::kLstm ? InnerNorm::kOutput : InnerNorm::kNone;
       return spec;
     }
   return std::nullopt;

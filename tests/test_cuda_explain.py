@@ -322,7 +322,6 @@ def test_amds_gpus_run_the_scan(cell, is_built, monkeypatch):
             "clip.projection has no CUDA kernel: it stands between w_hr and w_hh, "
             "which are one there",
         ),
-        (prnn_jax.normed("gru"), {}, "the GRU with layer norm has no CUDA kernel yet"),
     ],
 )
 def test_a_cell_without_a_kernel_is_the_reason_wherever_it_runs(
@@ -348,11 +347,7 @@ def test_the_platform_of_a_call(monkeypatch):
     for cell in "gru_reset_before", *projected:
         for platform in ("gpu", "cpu"):
             assert engine_for(Call(cell), "float32", platform)[0] == "native"
-    engine, reason = engine_for(Call(prnn_jax.normed("gru").row), "float32", "gpu")
-    assert (engine, reason) == (
-        "scan",
-        "the GRU with layer norm has no CUDA kernel yet",
-    )
+    assert engine_for(Call(prnn_jax.normed("gru").row), "float32", "gpu")[0] == "native"
 
 
 @pytest.mark.parametrize("training", [False, True])

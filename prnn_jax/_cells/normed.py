@@ -1,9 +1,9 @@
 """The cells with layer norm inside of their steps, in jax.numpy.
 
 As `_cells.table`, which has the others: the reference, and what `lax.scan` runs. There
-the x part is normalised for all steps at once (`of_x`); the CPU engine does it in each
-step. A unit's own numbers are, as both take them, `PER_UNIT`; the first of them, all
-but the gains of a_x, are the step's.
+the x part is normalised for all steps at once (`of_x`); the engines do it in each step.
+A unit's own numbers are, as both take them, `PER_UNIT`; the first of them, all but the
+gains of a_x, are the step's.
 """
 
 import functools

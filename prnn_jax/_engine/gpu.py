@@ -193,6 +193,13 @@ def no_kernel(call: Call, *, has_mask: bool = False) -> str:
     return ""
 
 
+def is_measured(call: Call) -> bool:
+    """Whether a GPU has run kernels of such a cell; those of others are emulated."""
+    cell = call.table
+    emulated = cell.norm is not None or cell.folded or cell.name == "gru_reset_before"
+    return not emulated and call.clip is None
+
+
 def refusal(
     call: Call,
     dtype,

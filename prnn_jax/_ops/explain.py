@@ -253,7 +253,7 @@ def _on_cuda(
     if best is None:
         engine = "scan"
     else:
-        is_proved = not (is_at_once or _is_new(call))
+        is_proved = gpu.is_measured(call) and not is_at_once
         reasons.append(_PROOF if is_proved else _UNPROVED)
     if call.implementation != "native" and (
         why := gpu.prefers_scan(planning, sizes["batch"])
@@ -271,12 +271,6 @@ def _on_cuda(
         candidates=tuple(planning["text"].splitlines()[1:]),
         **_fields(best),
     )
-
-
-def _is_new(call: Call) -> bool:
-    """Whether its kernels, or what is around them, have not run on a GPU."""
-    is_by_halves = call.cell == "gru_reset_before"
-    return is_by_halves or bool(call.table.folded) or call.clip is not None
 
 
 def _linear_on_cuda(

@@ -151,7 +151,6 @@ def _made(cell: Literal["lstm", "gru"], norm: LayerNorm) -> NormedCell:
         (3 if norm.of == "parts" else 2) * gates,
         step_of(cell, norm),
         same_gradient=False,
-        engines=frozenset({"cpu"}),
         described=f"the {cell.upper()} with layer norm",
         norm=norm,
         base=cell,

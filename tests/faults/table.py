@@ -6,6 +6,7 @@ from faults import (
     controls,
     exchange,
     half_steps,
+    norms,
     rounding,
     stack,
     streamed,
@@ -21,4 +22,5 @@ FAULTS: list[Fault] = [
     *streamed.FAULTS,
     *stack.FAULTS,
     *half_steps.FAULTS,
+    *norms.FAULTS,
 ]
