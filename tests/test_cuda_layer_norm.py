@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not HAS_GPU and shutil.which("c++") is None, reason="needs c++"),
 ]
-DRAWS = 4
+DRAWS = 3
 
 #: Each cell with some options, each of the options with some cells.
 CASES = [
@@ -52,7 +52,8 @@ def test_follows_the_scan(cuda, name, options):
 @pytest.mark.parametrize("name", ["lstm", "gru_each_gate"])
 def test_of_all_sizes(cuda, name, sizes):
     """Of rows in one block and in many."""
-    native.assert_follows_scan(CELLS[name], {}, DRAWS, **sizes)
+    few = sizes.get("hidden", 33) < 16  # whose errors differ more
+    native.assert_follows_scan(CELLS[name], {}, 4 * DRAWS if few else DRAWS, **sizes)
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])

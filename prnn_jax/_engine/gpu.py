@@ -222,7 +222,7 @@ def refusal(
     max_sms = call.max_sms if device is None else max_sms_of(device, call.max_sms)
     device = device or target_device()
     return _refusal(
-        call.table.folded or call.cell,
+        call.table.folded or call.table.name,
         "backward" if backward else "forward",
         number(call, dtype),
         groups,
@@ -280,7 +280,12 @@ def prefers_turns(
         return f"the GPU is not known; {DEVICE_VARIABLE} names it"
     of = number(call, dtype), time, batch
     return _prefers_turns(
-        call.cell, *of, layers, hidden, device=json.dumps(device), max_sms=call.max_sms
+        call.table.name,
+        *of,
+        layers,
+        hidden,
+        device=json.dumps(device),
+        max_sms=call.max_sms,
     )
 
 

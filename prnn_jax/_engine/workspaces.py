@@ -47,7 +47,7 @@ def cuda_bytes(
 
     def of(time: int, batch: int) -> int:
         return native.cuda_workspace_bytes(
-            call.cell,
+            call.table.name,
             jnp.dtype(dtype).name,
             *(time, batch, sizes.groups, sizes.hidden),
             backward,

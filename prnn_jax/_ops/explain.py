@@ -227,7 +227,7 @@ def _on_cuda(
             of_turns = f"{gpu.STACKS_VARIABLE}=1 would have them run at once"
     is_at_once = layers > 1 and not of_turns
     planning = native.cuda_plan(
-        call.table.folded or call.cell,
+        call.table.folded or call.table.name,
         "backward" if training else "forward",
         gpu.number(call, dtype),
         sizes["time"],

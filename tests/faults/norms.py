@@ -9,6 +9,8 @@ FORWARD = "normed_lstm-forward-bf16-grid0"
 BACKWARD = "normed_lstm-backward-bf16-grid0"
 GRU_BACKWARD = "normed_gru-backward-bf16-grid0"
 NORMS, PASSES = "row_norms.cuh", "core/normed_unit_passes.h"
+FIRST, SECOND = (f"(pairs[i][n].{half} == norms.count_)" for half in "yw")
+IS_THERE = f"all = all & {FIRST} & {SECOND};"
 
 FAULTS = [
     edit(
@@ -17,7 +19,7 @@ FAULTS = [
         FORWARD,
         SMALL,
         NORMS,
-        "all = all & (pairs[i][n].y == norms.count_) & (pairs[i][n].w == norms.count_);",
+        IS_THERE,
         "all = all & (pairs[i][n].y != kUnwritten) & (pairs[i][n].w != kUnwritten);",
     ),
     edit(
@@ -26,8 +28,8 @@ FAULTS = [
         FORWARD,
         ("schedules=8", *SMALL),
         NORMS,
-        "all = all & (pairs[i][n].y == norms.count_) & (pairs[i][n].w == norms.count_);",
-        "all = all & (pairs[i][n].y == norms.count_);",
+        IS_THERE,
+        f"all = all & {FIRST};",
     ),
     edit(
         "pair_is_written_over_before_all_have_read_it",
