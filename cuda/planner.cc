@@ -245,17 +245,17 @@ std::string too_large(const Request& request, const Device& device) {
                        "the program is made, "
                        "PRNN_CUDA_STACKS=0 has them run one after the other.",
                        static_cast<long long>(request.shape.groups), largest);
-  if (request.norm.is_there && device.cooperative)
-    return start + text(
-                       " with layer norm is run where the chip holds all weights; "
-                       "hidden_size=%lld fits; %s",
-                       largest, kScan);
   Device cooperative = device;
   cooperative.cooperative = true;
   if (!device.cooperative && fits(request, cooperative))
     return start + text(
                        " needs a cooperative launch, which this device or process does not have "
                        "(MPS and MIG may take it away); without one hidden_size=%lld fits; %s",
+                       largest, kScan);
+  if (request.norm.is_there)
+    return start + text(
+                       " with layer norm is run where the chip holds all weights; "
+                       "hidden_size=%lld fits; %s",
                        largest, kScan);
   return start + text(
                      " needs more shared memory per block, even where the weights are streamed; "

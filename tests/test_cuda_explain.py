@@ -350,6 +350,23 @@ def test_the_platform_of_a_call(monkeypatch):
     assert engine_for(Call(prnn_jax.normed("gru").row), "float32", "gpu")[0] == "native"
 
 
+def test_a_gpu_that_is_not_known(monkeypatch):
+    """What is held on chip or not run must fit on all GPUs; others stream a part."""
+    monkeypatch.setattr(ffi, "PLATFORMS", ("cpu", "cuda"))
+    monkeypatch.setattr(gpu, "local_device", lambda: None)
+    monkeypatch.delenv(gpu.DEVICE_VARIABLE, raising=False)
+
+    def refusal(cell, hidden):
+        return gpu.refusal(Call(cell), "bfloat16", 1, hidden, 4, backward=False)
+
+    normed = prnn_jax.normed("lstm").row
+    assert not refusal(normed, 128)
+    assert "where the chip holds all weights" in refusal(normed, 512)
+    assert not refusal("lstm", 512)
+    monkeypatch.setenv(gpu.DEVICE_VARIABLE, "NVIDIA H200")
+    assert not refusal(normed, 512)
+
+
 @pytest.mark.parametrize("training", [False, True])
 def test_layers_at_once(training, monkeypatch):
     sizes = {"time": 1000, "batch": 8, "dtype": "bfloat16", "training": training}

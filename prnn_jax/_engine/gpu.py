@@ -218,21 +218,36 @@ def refusal(
         return reason
     if jnp.dtype(dtype).name not in DTYPES:
         return f"the CUDA engine takes {', '.join(DTYPES)}, not {jnp.dtype(dtype)}"
-    device = known_device()
-    max_sms = call.max_sms if device is None else max_sms_of(device, call.max_sms)
-    device = device or target_device()
-    return _refusal(
-        call.table.folded or call.table.name,
-        "backward" if backward else "forward",
-        number(call, dtype),
-        groups,
-        hidden,
-        device=json.dumps(device),
-        max_sms=min(max_sms, device["sms"]),
-        batch=batch if isinstance(batch, int) else 1,
-        implementation=call.implementation,
-        is_stack=call.is_stack,
+    known, max_sms = known_device(), call.max_sms
+    if known is not None:
+        max_sms = max_sms_of(known, max_sms)
+    reasons = (
+        _refusal(
+            call.table.folded or call.table.name,
+            "backward" if backward else "forward",
+            number(call, dtype),
+            groups,
+            hidden,
+            device=json.dumps(device),
+            max_sms=min(max_sms, device["sms"]),
+            batch=batch if isinstance(batch, int) else 1,
+            implementation=call.implementation,
+            is_stack=call.is_stack,
+        )
+        for device in ([known] if known else _possible_devices(call))
     )
+    return next(filter(None, reasons), "")
+
+
+def _possible_devices(call: Call) -> list[dict[str, Any]]:
+    """Where a program may run that is made for no GPU that is known.
+
+    What is held on chip, or not run at all, is of another size on each: it must fit on
+    all. Of other cells what does not fit is streamed.
+    """
+    if call.table.norm is None:
+        return [target_device()]
+    return [*map(native.recorded_device, native.recorded_devices())]
 
 
 @functools.lru_cache(maxsize=1024)
