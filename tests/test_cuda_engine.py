@@ -129,12 +129,12 @@ def selected(request: pytest.FixtureRequest, test: str, name: str) -> list:
 #: at always, the rest where there is time.
 PROGRAMS = {
     "bf16": "*-bf16-*",
-    "lstm-tf32": "lstm-*-tf32-*",
+    "lstm-tf32": "lstm-*-tf32-* normed_*-tf32-*",
     "lstm-f16": "lstm-*-f16-*",
     "lstm-f32": "lstm-*-f32-* rnn-forward-f32-grid1",  # one whose weights overflow
     "tf32": "rnn-*-tf32-* gru-*-tf32-* slstm-*-tf32-* general_*-tf32-*",
-    "f16": "rnn-*-f16-* gru-*-f16-* slstm-*-f16-* general_*-f16-*",
-    "f32": "rnn-*-f32-* gru-*-f32-* slstm-*-f32-* general_*-f32-*",
+    "f16": "rnn-*-f16-* gru-*-f16-* slstm-*-f16-* general_*-f16-* normed_*-f16-*",
+    "f32": "rnn-*-f32-* gru-*-f32-* slstm-*-f32-* general_*-f32-* normed_*-f32-*",
 }
 THOROUGH = "tf32", "f16", "f32"
 
@@ -185,6 +185,13 @@ def test_does_not_depend_on_the_schedule(cell, program, exchange, whole):
     assert ok, report
 
 
+@pytest.mark.parametrize("cell", ["normed_lstm", "normed_gru"])
+def test_sums_of_rows_do_not_depend_on_the_schedule(cell, whole):
+    cases = f"cases={cell}-*-T3-B3-* {cell}-*-B14-*"
+    ok, report = result(whole("bf16"), cases, "schedules=50")
+    assert ok, report
+
+
 @programs(*PROGRAMS)
 def test_nan_is_a_value(program, whole):
     """NaN of the bits that mean "unwritten" arrives, where it belongs, as a NaN."""
@@ -228,7 +235,8 @@ SANITIZED = {
     "thread": (
         "thread",
         "lstm-*-bf16-grid0 lstm-*-bf16-cluster* lstm-*-bf16-block* "
-        "gru-backward-bf16-grid5 gru-*-tf32-grid2 gru-*-tf32-cluster*",
+        "gru-backward-bf16-grid5 gru-*-tf32-grid2 gru-*-tf32-cluster* "
+        "normed_lstm-backward-bf16-grid0",
         "*-T3-B14-* *-T4-B14-*",
     ),
 }

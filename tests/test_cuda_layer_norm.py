@@ -32,6 +32,11 @@ CASES = [
 ]
 
 
+def ran(cuda, draws: int = DRAWS) -> bool:
+    """Whether all of a comparison ran there, and nothing by a scan."""
+    return HAS_GPU or cuda.ran == draws * ["forward:grid", "backward:grid"]
+
+
 @pytest.fixture(autouse=True)
 def exact_products():
     """Else those of float32 are TF32."""
@@ -44,8 +49,7 @@ def test_follows_the_scan(cuda, name, options):
     given = native.OPTIONS[options]
     directions = 1 + given.get("bidirectional", False)
     native.assert_follows_scan(CELLS[name], given, DRAWS, directions=directions)
-    if not HAS_GPU:
-        assert cuda.ran == DRAWS * ["forward:grid", "backward:grid"]
+    assert ran(cuda)
 
 
 @pytest.mark.parametrize("sizes", native.SIZES.values(), ids=native.SIZES)
@@ -53,19 +57,31 @@ def test_follows_the_scan(cuda, name, options):
 def test_of_all_sizes(cuda, name, sizes):
     """Of rows in one block and in many."""
     few = sizes.get("hidden", 33) < 16  # whose errors differ more
-    native.assert_follows_scan(CELLS[name], {}, 4 * DRAWS if few else DRAWS, **sizes)
+    draws = 4 * DRAWS if few else DRAWS
+    native.assert_follows_scan(CELLS[name], {}, draws, **sizes)
+    assert ran(cuda, draws)
+
+
+@pytest.mark.parametrize("name", ["lstm_each_gate", "gru_each_gate"])
+def test_where_terms_cancel(cuda, name):
+    native.test_native_where_terms_cancel(name)
+    assert ran(cuda, 64)
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_what_is_made_again_follows_the_scan(cuda, name):
-    lean = {"reserve": "lean", "lengths": np.array([7, 0, 3]), "zoneout": 0.3}
-    native.assert_follows_scan(CELLS[name], lean, DRAWS)
+    """In three parts, of which all but the first begin with states that were kept."""
+    lean = {"reserve": "lean", "lengths": np.array([37, 0, 23]), "zoneout": 0.3}
+    native.assert_follows_scan(CELLS[name], lean, 2 * DRAWS, time=37)
+    parts = 3 * ["backward:grid"]
+    assert HAS_GPU or cuda.ran == 2 * DRAWS * ["forward:grid", *parts]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_16_bits_are_stored(cuda, name, dtype):
     native.test_16_bits_are_stored(name, dtype)
+    assert ran(cuda, 1)
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])

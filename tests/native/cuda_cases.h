@@ -268,6 +268,7 @@ inline std::vector<Case> cases() {
   for (const PassKind pass : {forward, backward}) {
     out.push_back({"normed_lstm", pass, kBfloat16, 0, {3, 9, 1, 330, true, {}, {}}, 1});
     out.push_back({"normed_gru_gate", pass, kBfloat16, 0, {2, 2, 1, 1060, {}, true, {}}, 1, "all"});
+    out.push_back({"normed_lstm", pass, kBfloat16, 0, {2, 1, 1, 1060, {}, {}, {}}, 1});
     out.push_back({"normed_lstm_sum", pass, Number::kTf32, 0, {2, 9, 2, 310, {}, {}, true}, 2});
     out.push_back({"normed_gru", pass, kBfloat16, kPlanned, {3, 20, 1, 16, {}, {}, {}}, 1});
   }
