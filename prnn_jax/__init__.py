@@ -32,6 +32,7 @@ from prnn_jax._linear.lru import lru
 from prnn_jax._linear.qrnn import qrnn
 from prnn_jax._linear.rg_lru import rg_lru
 from prnn_jax._linear.sru import sru
+from prnn_jax._matrix.functions import delta_rule, linear_attention, mlstm
 from prnn_jax._ops.define import DefinedCell, define_cell
 from prnn_jax._ops.explain import explain
 from prnn_jax._ops.export import export_checks
@@ -70,16 +71,19 @@ __all__ = [
     "ValueStatistics",
     "apply_updates",
     "define_cell",
+    "delta_rule",
     "explain",
     "export_checks",
     "gru",
     "indrnn",
     "init",
+    "linear_attention",
     "linear_recurrence",
     "lru",
     "lstm",
     "min_gru",
     "min_lstm",
+    "mlstm",
     "normed",
     "plot_statistics",
     "prepare",

@@ -25,6 +25,7 @@ ORDER = (
     "convert/_shared",
     "_statistics",
     "_ops",
+    "_matrix",
     "_linear",
     "_autodiff",
     "_engine",

@@ -45,6 +45,7 @@ def test_the_public_names():
     functions |= {"plot_statistics", "statistics"}
     functions |= {"define_cell", "export_checks", "init", "prepare"}
     functions |= {"indrnn", "linear_recurrence", "lru", "min_gru", "min_lstm", "rg_lru"}
+    functions |= {"delta_rule", "linear_attention", "mlstm"}
     functions |= {"apply_updates", "normed", "qrnn", "sru", "stochastic_round"}
     others = {"SAVED", "Layer", "Norm", "Params", "Plan", "Prepared"}
     others |= {"LayerStatistics", "ValueStatistics"}

@@ -86,3 +86,15 @@ class LinearCellOptions(LinearOptions, total=False):
 
     bidirectional: bool
     merge: Merge
+
+
+class MatrixOptions(TypedDict, total=False):
+    """Those of recurrences whose state is a matrix."""
+
+    lengths: Lengths | None
+    resets: Resets | None
+    reverse: bool
+    time_major: bool
+    chunk_size: int | None
+    precision: Precision
+    implementation: Implementation | None
