@@ -3,7 +3,8 @@
 An LSTM with a projection of h: ours, `lax.scan` and PyTorch (if installed, in the same
 process with as many threads). Cells with layer norm: ours and `lax.scan`. Elementwise
 recurrences, of real and of complex numbers: ours, `lax.scan`, `lax.associative_scan`,
-and a sum of two arrays, which moves as many bytes. In turns.
+and a sum of two arrays, which moves as many bytes. Those whose state is a matrix: in
+chunks, and a step at a time by `lax.scan`. In turns.
 Run as `python -m benchmarks.cells`.
 """
 
@@ -37,6 +38,12 @@ PROJECTED = [
 #: (cell, hidden, batch, time); the input is as wide.
 NORMED = [("lstm", 512, batch, 64 if batch < 32 else 32) for batch in (1, 8, 32)]
 NORMED += [("gru", 512, 1, 64), ("gru", 512, 32, 32)]
+#: (cell, heads of all rows, time, features of q, k and v).
+MATRIX = [
+    (cell, heads, time, features)
+    for cell in ("mlstm", "linear_attention", "delta_rule")
+    for heads, time, features in ((4, 512, 64), (1, 4096, 64), (16, 256, 128))
+]
 #: (batch, time, features).
 ELEMENTWISE = [
     (1, 64, 512),
@@ -147,10 +154,38 @@ def elementwise(
     return {name: candidate(y) for name, y in runs.items()}
 
 
+def matrix(shape: tuple[str, int, int, int], mode: str) -> harness.Candidates:
+    """Calls of a recurrence whose state is a matrix; or gradients, that of v first."""
+    name, heads, time, features = shape
+    key = jax.random.split(jax.random.key(0), 5)
+    q, k, v = (jax.random.normal(one, (heads, time, features)) for one in key[:3])
+    k /= jnp.linalg.norm(k, axis=-1, keepdims=True)
+    gate, decay = (jax.random.normal(one, (heads, time)) for one in key[3:])
+    # What each takes beside q, k and v: all decays are near 1.
+    others = {
+        "mlstm": (gate, 3 + decay),
+        "linear_attention": (-0.1 * jnp.exp(decay),),
+        "delta_rule": (jax.nn.sigmoid(gate), -0.1 * jnp.exp(decay)),
+    }[name]
+
+    def candidate(**options: Any) -> Callable[[], object]:
+        def h(v, q, k, *others):
+            return getattr(prnn_jax, name)(q, k, v, *others, **options)[0]
+
+        def gradients(*args):
+            return jax.grad(lambda *a: jnp.sum(h(*a) ** 2), (0, 1, 2))(*args)
+
+        run = jax.jit(h if mode == "forward" else gradients)
+        return lambda: run(v, q, k, *others)
+
+    return {OURS: candidate(), BASELINE: candidate(implementation="scan")}
+
+
 #: What makes a kind's calls, and of which shapes.
 KINDS: dict[str, tuple[Callable, list]] = {
     "projected": (projected, PROJECTED),
     "normed": (normed, NORMED),
+    "matrix": (matrix, MATRIX),
     "elementwise": (functools.partial(elementwise, "float32"), ELEMENTWISE),
     "complex": (functools.partial(elementwise, "complex64"), ELEMENTWISE),
 }
@@ -216,6 +251,7 @@ def table(results: dict) -> str:
         layer = {
             "projected": "LSTM {} to {}, batch {}, time {}",
             "normed": "{} with layer norm, {} units, batch {}, time {}",
+            "matrix": "{}, {} heads, time {}, {} features",
             "elementwise": "linear, batch {}, time {}, {} features",
             "complex": "linear, batch {}, time {}, {} complex features",
         }[point["kind"]]

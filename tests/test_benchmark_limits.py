@@ -30,7 +30,7 @@ TINY = {
     roofline: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
     dispatch: ["--time", "2", "--rounds", "1"],
     products: ["--cells", "gru", "--hidden", "8", "--batch", "2", "--time", "4"],
-    cells: ["--kinds", "elementwise", "complex", "projected", "normed"],
+    cells: ["--kinds", "elementwise", "complex", "projected", "normed", "matrix"],
 }
 MODULES = pytest.mark.parametrize("module", TINY, ids=lambda m: m.NAME)
 RECORD = "benchmark", "date", "device", "versions", "commit", "load", "platform"
@@ -52,6 +52,7 @@ def _short(monkeypatch):
     shapes = {
         "projected": (8, 4, 1, 3),
         "normed": ("lstm", 8, 1, 3),
+        "matrix": ("delta_rule", 2, 3, 4),
         "elementwise": (1, 4, 8),
         "complex": (1, 4, 8),
     }
