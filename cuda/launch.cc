@@ -33,6 +33,10 @@ cudaError_t visit_number(Number number, F&& f) {
   return cudaErrorInvalidValue;
 }
 
+// The workspace for sums of rows (norms_bytes) is as of the forward pass's columns.
+static_assert(kOneProductOfNorms[0].tile.columns() == kThreeProductsOfNorms[0].tile.columns() &&
+              kOneProductOfNorms[0].tile.columns() == kFourProductsOfNorms[0].tile.columns());
+
 }  // namespace
 
 CurrentDevice::CurrentDevice(int ordinal) {

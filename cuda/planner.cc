@@ -24,10 +24,6 @@ std::span<const Instance> instances(const Request& request) {
   return instances_of_stack(pass_sizes(request.cell, request.pass, request.is_stack).products);
 }
 
-// The workspace for sums of rows (norms_bytes) is as of the forward pass's columns.
-static_assert(kOneProductOfNorms[0].tile.columns() == kThreeProductsOfNorms[0].tile.columns() &&
-              kOneProductOfNorms[0].tile.columns() == kFourProductsOfNorms[0].tile.columns());
-
 int usable_sms(const Request& request, const Device& device) {
   const int sms = request.max_sms == 0 ? device.sms : request.max_sms;
   return request.norm.is_there ? std::min(sms, kMostBlocksOfNorms) : sms;
