@@ -1,5 +1,8 @@
 """What the environment says of the CUDA engine: an error where it cannot be meant."""
 
+from types import SimpleNamespace
+
+import jax
 import pytest
 from cuda_plans import H200
 
@@ -51,6 +54,16 @@ def test_several_gpus_here_leave_a_smaller_one_its_sms(monkeypatch):
     monkeypatch.setattr(gpu, "_beside_collectives", lambda: 112)
     assert "with max_sms=16" in str(explained(device="NVIDIA H200 MIG 1g.18gb"))
     assert "with max_sms=112" in str(explained())
+
+
+def test_programs_for_a_smaller_gpu_than_those_here(monkeypatch):
+    """What is left here is more than that one has, and an error there."""
+    two = [SimpleNamespace(core_count=132)] * 2
+    monkeypatch.setattr(jax, "devices", lambda backend: two)
+    monkeypatch.setattr(gpu, "cuda", object())
+    for name, sms in (("NVIDIA A100-SXM4-80GB", 108), (H200, 112)):
+        monkeypatch.setenv("PRNN_CUDA_DEVICE", name)
+        assert gpu.max_sms() == sms
 
 
 @pytest.mark.parametrize("variable", ["PRNN_CUDA_GRAPHS", "PRNN_CUDA_STACKS"])

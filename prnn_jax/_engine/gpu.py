@@ -159,8 +159,12 @@ def _beside_collectives() -> int:
         gpus: Any = jax.devices("gpu")
     except RuntimeError:
         return 0
+    if len(gpus) < 2:
+        return 0
     # Of a small GPU, one at least: 0 would be all.
-    return max(gpus[0].core_count - _FOR_COLLECTIVES, 1) if len(gpus) > 1 else 0
+    left = max(gpus[0].core_count - _FOR_COLLECTIVES, 1)
+    other = known_device() if os.environ.get(DEVICE_VARIABLE) else None
+    return left if other is None else min(left, other["sms"])
 
 
 def target(name: str) -> str:
