@@ -307,8 +307,7 @@ def test_amds_gpus_run_the_scan(cell, is_built, monkeypatch):
     monkeypatch.setattr(ffi, "PLATFORMS", ("cpu", "cuda") if is_built else ("cpu",))
     plan = explained(cell, device=None, platform="gpu")
     assert plan.engine == ("associative_scan" if cell == "min_gru" else "scan")
-    if cell != prnn_jax.normed("gru"):
-        assert "AMD Instinct MI300X, which is not NVIDIA's" in str(plan)
+    assert "AMD Instinct MI300X, which is not NVIDIA's" in str(plan)
     assert explained("lstm").device == H200
 
 
