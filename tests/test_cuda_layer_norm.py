@@ -106,6 +106,7 @@ def test_an_ensemble_of_layers(cuda):
     y, _ = jax.jit(jax.vmap(CELLS["gru"]))(x, params)
     for n, given in enumerate(pair):
         np.testing.assert_allclose(y[n], CELLS["gru"](*given)[0], rtol=0, atol=1e-5)
+    assert HAS_GPU or "forward:grid" in cuda.ran
 
 
 def test_explain_tells_what_keeps_a_large_layer_from_it():
