@@ -95,8 +95,9 @@ def _compiled(
     if counts is not None:
         log_f = jnp.where(counts, log_f, 0)
         log_i = None if log_i is None else jnp.where(counts, log_i, -jnp.inf)
-    for x in qkv:  # of all batch axes
-        log_f = log_f + jnp.zeros_like(x.sum(-1), log_f.dtype)
+    others = *(x.sum(-1) for x in qkv), log_i, terms.beta
+    for x in others:  # of all batch axes
+        log_f = log_f if x is None else log_f + jnp.zeros_like(x, log_f.dtype)
     terms = terms._replace(log_f=log_f, log_i=log_i)
     first = _zeros(terms) if first is None else first
     if how.reverse:
