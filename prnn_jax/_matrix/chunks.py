@@ -32,14 +32,16 @@ def in_chunks(
     dot = functools.partial(
         jnp.einsum, precision=precision, preferred_element_type=wide
     )
-    scores = (dot("...td,...sd->...ts", q, k) * decay.within).astype(q.dtype)
+    # float16 has no numbers as large as those that are made of it.
+    narrow = wide if q.dtype == jnp.float16 else q.dtype
+    scores = (dot("...td,...sd->...ts", q, k) * decay.within).astype(narrow)
 
     def read(values: Array, before: Array) -> Array:
-        of_before = dot("...td,...de->...te", q, before.astype(q.dtype))
-        of_chunk = dot("...ts,...se->...te", scores, values.astype(q.dtype))
+        of_before = dot("...td,...de->...te", q, before.astype(narrow))
+        of_chunk = dot("...ts,...se->...te", scores, values.astype(narrow))
         return of_chunk + decay.before[..., None] * of_before
 
-    last = (decay.after[..., None] * k).astype(q.dtype)  # as what comes after sees it
+    last = (decay.after[..., None] * k).astype(narrow)  # as what comes after sees it
     if chunks.beta is not None:
         written = _written(chunks, decay, dot)
         (values, before), s = _rewritten(written, decay.across, last, state.s, dot)
