@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jax import Array, lax
 
-from prnn_jax._matrix.terms import Memory, Terms, least, normalised
+from prnn_jax._matrix.terms import Memory, Terms, most, normalised, stopped
 
 
 def in_chunks(
@@ -28,7 +28,7 @@ def in_chunks(
     time, wide = terms.log_f.shape[-1], state.s.dtype
     chunks = _divided(terms, size)
     q, k, v = chunks[:3]
-    decay = _decays(chunks.log_f, chunks.log_i, state.m)
+    decay = _decays(chunks.log_f, chunks.log_i, state.m, epsilon)
     dot = functools.partial(
         jnp.einsum, precision=precision, preferred_element_type=wide
     )
@@ -104,7 +104,9 @@ class _Decays(NamedTuple):
     last_m: Array | None = None
 
 
-def _decays(log_f: Array, log_i: Array | None, m_0: Array | None) -> _Decays:
+def _decays(
+    log_f: Array, log_i: Array | None, m_0: Array | None, epsilon: float
+) -> _Decays:
     size = log_f.shape[-1]
     t, s = jnp.arange(size)[:, None], jnp.arange(size)
     upto = jnp.cumsum(log_f, -1)
@@ -114,14 +116,14 @@ def _decays(log_f: Array, log_i: Array | None, m_0: Array | None) -> _Decays:
     if log_i is None or m_0 is None:
         return _Decays(*map(jnp.exp, (between, upto, rest, upto[..., -1])))
     between, rest = between + log_i[..., None, :], rest + log_i
-    floor = least(log_f.dtype)
+    floor = -most(log_f.dtype)
     # A chunk's last m is, of the one before it, the larger of a + m and b.
-    ends = lax.stop_gradient((upto[..., -1], jnp.maximum(rest.max(-1), floor)))
-    after = _largest(*ends, lax.stop_gradient(m_0))
+    ends = upto[..., -1], jnp.maximum(rest.max(-1), floor), m_0
+    after = _largest(*(stopped(x, epsilon) for x in ends))
     before = jnp.concatenate([m_0[None], after[:-1]])
     upto = upto + before[..., None]
     m = jnp.maximum(jnp.maximum(upto, between.max(-1)), floor)
-    m = lax.stop_gradient(m)  # h does not depend on it
+    m = stopped(m, epsilon)
     return _Decays(
         jnp.exp(between - m[..., None]),
         jnp.exp(upto - m),

@@ -5,7 +5,7 @@ import functools
 import jax.numpy as jnp
 from jax import Array, lax
 
-from prnn_jax._matrix.terms import Memory, Terms, least, normalised
+from prnn_jax._matrix.terms import Memory, Terms, most, normalised, stopped
 
 
 def in_steps(
@@ -31,7 +31,7 @@ def _step(
         s = s + k[..., None] * v[..., None, :]
         return Memory(s), read(q, s)
     m = jnp.maximum(terms.log_f + state.m, terms.log_i)
-    m = lax.stop_gradient(jnp.maximum(m, least(wide)))  # h does not depend on it
+    m = stopped(jnp.maximum(m, -most(wide)), epsilon)
     f = jnp.exp(terms.log_f + state.m - m)
     k = jnp.exp(terms.log_i - m)[..., None] * k
     s = f[..., None, None] * state.s + k[..., None] * v[..., None, :]

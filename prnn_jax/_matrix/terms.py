@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 
 
 class Terms(NamedTuple):
@@ -46,9 +46,14 @@ class Memory(NamedTuple):
     m: Array | None = None
 
 
-def least(dtype) -> float:
-    """What m is at least, for e^-m to be a number: what is below it counts nothing."""
-    return -0.9 * math.log(float(jnp.finfo(dtype).max))
+def most(dtype) -> float:
+    """What |m| may be for the square of e^m to be a number, which division has."""
+    return 0.45 * math.log(float(jnp.finfo(dtype).max))
+
+
+def stopped(m: Array, epsilon: float) -> Array:
+    """m, or where h does not depend on it, a constant: epsilon alone is not by e^m."""
+    return m if epsilon else lax.stop_gradient(m)
 
 
 def normalised(read: Array, by_n: Array, m: Array, epsilon: float) -> Array:
@@ -56,6 +61,5 @@ def normalised(read: Array, by_n: Array, m: Array, epsilon: float) -> Array:
 
     By no less than what n gives with rounding alone, whose square is a number.
     """
-    most = 0.45 * math.log(float(jnp.finfo(m.dtype).max))
-    one = jnp.exp(-jnp.minimum(m, most))
+    one = jnp.exp(-jnp.minimum(m, most(m.dtype)))
     return read / (jnp.maximum(abs(by_n), one) + epsilon)[..., None]
