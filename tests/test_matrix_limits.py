@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import float64, quick_jit
-from test_matrix_memory import CALLS, arrays_of, ours
+from support import error_of, float64, quick_jit
+from test_matrix_memory import BATCH, CALLS, TIME, arrays_of, by_loop, ours
 
 import prnn_jax
 
@@ -57,3 +57,33 @@ def test_gradient_where_epsilon_counts(chunk_size):
         _, found = jax.jvp(total, (0.0,), (1.0,))
         want = (total(1e-6) - total(-1e-6)) / 2e-6
     np.testing.assert_allclose(found, want, rtol=1e-6)
+
+
+def test_a_factor_of_each_head_is_of_all_steps():
+    """As state_spaces.md has RetNet."""
+    arrays, decay = arrays_of("linear_attention"), np.array([0.9, 0.8, 0.5])
+    log_f = jnp.broadcast_to(jnp.log(decay)[:, None], (3, TIME))
+    arrays["log_f"] = np.broadcast_to(np.log(decay)[:, None], (*BATCH, TIME))
+    want = by_loop("linear_attention", arrays)["h"]
+    h, _ = prnn_jax.linear_attention(**arrays | {"log_f": log_f}, chunk_size=4)
+    assert error_of(h, want) <= 8 * np.finfo(np.float32).eps * abs(want).max()
+
+
+def test_some_products_a_step_are_as_many_steps():
+    """As state_spaces.md has DeltaProduct: S' = (f S) (1 - ...) (1 - ...) + ..."""
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.standard_normal((5, 2, 3)) for _ in range(3))
+    k /= np.linalg.norm(k, axis=-1, keepdims=True)
+    beta, log_f = rng.uniform(0, 2, (5, 2)), -rng.uniform(0, 1, (5, 2))
+    log_f[:, 1] = 0
+    s, want = np.zeros((3, 3)), []
+    for t in range(5):
+        s = np.exp(log_f[t, 0]) * s
+        for n in range(2):
+            s = s - beta[t, n] * np.outer(k[t, n], k[t, n] @ s)
+            s = s + beta[t, n] * np.outer(k[t, n], v[t, n])
+        want.append(q[t, 1] @ s)
+    given = (x.reshape(10, *x.shape[2:]) for x in (q, k, v, beta, log_f))
+    with float64():
+        h, _ = prnn_jax.delta_rule(*given, chunk_size=4)
+    np.testing.assert_allclose(h[1::2], want, rtol=1e-12, atol=1e-13)
