@@ -87,3 +87,10 @@ def test_some_products_a_step_are_as_many_steps():
     with float64():
         h, _ = prnn_jax.delta_rule(*given, chunk_size=4)
     np.testing.assert_allclose(h[1::2], want, rtol=1e-12, atol=1e-13)
+
+
+def test_a_message_has_the_axes_as_they_were_given():
+    given = (np.zeros((time, 2, 1), np.float32) for time in (4, 4, 3))
+    words = r"same \[time, \*batch\], .* v \[3, 2\]"
+    with pytest.raises(ValueError, match=words):
+        prnn_jax.linear_attention(*given, time_major=True)

@@ -61,7 +61,7 @@ class Given(NamedTuple):
             name: x.shape[:-1] if name in _FEATURES else x.shape
             for name, x in arrays.items()
         }
-        batch, time = _batch_and_time(op, sizes)
+        batch, time = _batch_and_time(op, sizes, time_major=time_major)
         d_k, others = arrays["q"].shape[-1], arrays["k"].shape[-1]
         check(
             d_k == others > 0,
@@ -121,18 +121,22 @@ def _time_last(op: str, name: str, x: Array, *, time_major: bool) -> Array:
 
 
 def _batch_and_time(
-    op: str, sizes: Mapping[str, tuple[int, ...]]
+    op: str, sizes: Mapping[str, tuple[int, ...]], *, time_major: bool
 ) -> tuple[tuple[int, ...], int]:
     """Of arrays that each have `[*batch, time]`, some of a batch axis of 1."""
-    given = ", ".join(f"{name} {list(size)}" for name, size in sizes.items())
+    axes = "[time, *batch]" if time_major else "[*batch, time]"
+    given = ", ".join(
+        f"{name} {[size[-1], *size[:-1]] if time_major else list(size)}"
+        for name, size in sizes.items()
+    )
     try:
         batch = jnp.broadcast_shapes(*(size[:-1] for size in sizes.values()))
     except ValueError:
         batch = None
     check(
         batch is not None and len({size[-1] for size in sizes.values()}) == 1,
-        f"{op}: {', '.join(sizes)} must have the same [*batch, time], where a batch "
-        f"axis may be 1 or be left out, got {given}.",
+        f"{op}: {', '.join(sizes)} must have the same {axes}, where a batch axis may "
+        f"be 1 or be left out, got {given}.",
     )
     return batch or (), sizes["q"][-1]
 
