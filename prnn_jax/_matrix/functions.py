@@ -36,7 +36,8 @@ def mlstm(
 
     (Beck et al. 2024, NeurIPS, arXiv:2405.04517, there transposed: C). Heads are a
     batch axis. A state is kept divided by :math:`e^{m_t}`, where
-    :math:`m_t = \max(\log σ(f_t) + m_{t-1}, i_t)`, so that no exponential overflows.
+    :math:`m_t = \max(\log σ(f_t) + m_{t-1}, i_t)`, at a reset :math:`i_t`, so that no
+    exponential overflows; m is at least -39 or so in float32.
 
     Args:
       q: `[*batch, time, d_k]`.
@@ -45,7 +46,8 @@ def mlstm(
       i: `[*batch, time]`, of the input gate before its exponential.
       f: `[*batch, time]`, of the forget gate before σ.
       state_0: S `[*batch, d_k, d_v]`, n `[*batch, d_k]` and m `[*batch]`; zeros if not
-        given.
+        given. Where epsilon is 0, the m that is returned is a constant to `jax.grad`,
+        and so is the factor of S and n.
       epsilon: added to the denominator, whose numerator and itself are divided by
         :math:`e^{m_t}`: 1e-6 in the authors' own kernels, 0 in their paper.
       **options: as of `linear_attention`.
@@ -89,11 +91,12 @@ def linear_attention(
       state_0: S `[*batch, d_k, d_v]`; zeros if not given. Likewise.
       **options: lengths, `[*batch]`, where an axis may be 1: how many steps of each
         row count, from its beginning, as in `lstm`; resets, `[*batch, time]` likewise:
-        where not zero, the state is replaced by zeros before that step; reverse: from
-        the last step to the first; time_major: arrays are `[time, *batch, ...]`;
-        precision: of products, as in `jax.lax.dot`; chunk_size: how many steps are
-        taken at once, 64 if not given; implementation: "scan" for one step after the
-        other (`lax.scan`), or None.
+        where not zero, the state is replaced by zeros before that step, as by a factor
+        of 0, so that NaN stays NaN; reverse: from the last step to the first;
+        time_major: arrays are `[time, *batch, ...]`; precision: of products, as in
+        `jax.lax.dot`; chunk_size: how many steps are taken at once, 64 if not given
+        (NaN of one is in all of them, in those before it, too); implementation: "scan"
+        for one step after the other (`lax.scan`), or None.
 
     Returns:
       h `[*batch, time, d_v]`, and the last S, float32 of 16-bit arrays.
