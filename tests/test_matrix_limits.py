@@ -94,3 +94,18 @@ def test_a_message_has_the_axes_as_they_were_given():
     words = r"same \[time, \*batch\], .* v \[3, 2\]"
     with pytest.raises(ValueError, match=words):
         prnn_jax.linear_attention(*given, time_major=True)
+
+
+def test_h_of_16_bits_is_rounded_once():
+    """Not q divided by √d_k, too, which is no power of 2."""
+    rng = np.random.default_rng(3)
+    q, k, v = (
+        jnp.asarray(rng.standard_normal((50, 1, 3)), jnp.bfloat16) for _ in range(3)
+    )
+    gates = jnp.full((50, 1), -3, jnp.float32)  # so small that 1 divides
+    h, _ = prnn_jax.mlstm(q, k, v, gates, gates)
+    wide = [np.asarray(x, np.float64)[:, 0] for x in (q, k, v)]
+    of_q = (wide[0] * wide[1]).sum(-1, keepdims=True) * np.exp(-3) / 3**0.5
+    assert (abs(of_q) < 1).all()
+    half = 0.51 * float(jnp.finfo(jnp.bfloat16).eps)
+    np.testing.assert_allclose(np.asarray(h, np.float64)[:, 0], of_q * wide[2], half)

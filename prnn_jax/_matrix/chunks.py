@@ -54,7 +54,7 @@ def in_chunks(
     of_chunks = last.astype(wide).sum(-2)
     before, n = _states(decay.across[..., None], of_chunks, state.n)
     by_n = read(jnp.ones_like(v[..., :1]), before[..., None])[..., 0]
-    h = normalised(h, by_n, decay.m, epsilon)
+    h = normalised(q, h, by_n, decay.m, epsilon)
     return _joined(h, time), Memory(s, n, decay.last_m)
 
 

@@ -157,7 +157,6 @@ def delta_rule(
 
 
 def _mlstm(q: Array, k: Array, v: Array, i: Array, f: Array) -> Terms:
-    q = q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype)
     return Terms(q, k, v, jax.nn.log_sigmoid(f), log_i=i)
 
 

@@ -36,7 +36,7 @@ def _step(
     k = jnp.exp(terms.log_i - m)[..., None] * k
     s = f[..., None, None] * state.s + k[..., None] * v[..., None, :]
     n = f[..., None] * state.n + k
-    h = normalised(read(q, s), (q * n).sum(-1), m, epsilon)
+    h = normalised(q, read(q, s), (q * n).sum(-1), m, epsilon)
     return Memory(s, n, m), h
 
 

@@ -56,10 +56,12 @@ def stopped(m: Array, epsilon: float) -> Array:
     return m if epsilon else lax.stop_gradient(m)
 
 
-def normalised(read: Array, by_n: Array, m: Array, epsilon: float) -> Array:
-    """What S gives for q, divided by what n gives, or by 1 if that is less.
+def normalised(q: Array, read: Array, by_n: Array, m: Array, epsilon: float) -> Array:
+    """What S gives for q / √d_k, divided by what n gives, or by 1 if that is less.
 
-    By no less than what n gives with rounding alone, whose square is a number.
+    By no less than what n gives with rounding alone, whose square is a number. Both
+    are of q itself, which 16 bits would round once more, and the rest is times √d_k.
     """
+    root = q.shape[-1] ** 0.5
     one = jnp.exp(-jnp.minimum(m, most(m.dtype)))
-    return read / (jnp.maximum(abs(by_n), one) + epsilon)[..., None]
+    return read / (jnp.maximum(abs(by_n), root * one) + root * epsilon)[..., None]
