@@ -257,6 +257,7 @@ void add_floats(Opcodes& to) {
   to["add.rz.f32"] = of<F, [](F a, F b) { return directed_fma<Towards::kZero>(a, 1.0f, b); }, 2>;
   to["div.rn.f32"] = of<F, [](F a, F b) { return a / b; }, 2>;
   to["rcp.rn.f32"] = of<F, [](F a) { return 1.0f / a; }, 1>;
+  to["sqrt.rn.f32"] = of<F, [](F a) { return std::sqrt(a); }, 1>;
   // The device's approximations have errors of their own, which the manual bounds.
   to["rcp.approx.ftz.f32"] = of<F, [](F a) { return flushed(1.0f / flushed(a)); }, 1>;
   to["ex2.approx.ftz.f32"] = of<F, [](F a) { return flushed(std::exp2f(flushed(a))); }, 1>;
