@@ -21,14 +21,38 @@ T result(T v) {
 }
 float result(float v) { return v == v ? v : emulator::float_of(emulator::kFloatNan); }
 
+// nvcc computes with what a branch has left unwritten where the same branch decides, by `selp` or
+// `and`, whether it is taken. So what is made of it is as unwritten: an error where it matters, in
+// memory, a branch or another lane.
+bool is_known(const Frame& frame, const Operand& operand) {
+  return operand.reg == kNoRegister || frame.written[operand.reg];
+}
+
 // operand 0 = f(operands 1, 2, ...), with a T for each argument of f.
 template <class T, auto f, std::size_t... kIndex>
 void apply(Frame& frame, const Instruction& i, std::index_sequence<kIndex...>) {
-  write(frame, i.operands[0], result(f(read<T>(frame, i.operands[kIndex + 1])...)));
+  if ((is_known(frame, i.operands[kIndex + 1]) && ...))
+    write(frame, i.operands[0], result(f(read<T>(frame, i.operands[kIndex + 1])...)));
+  else
+    frame.written[i.operands[0].reg] = false;
 }
 template <class T, auto f, int kArguments>
 void of(Frame& frame, const Instruction& i) {
   apply<T, f>(frame, i, std::make_index_sequence<kArguments>{});
+}
+
+// `and`, which false decides, or `or`, which true does, whatever the other operand is.
+template <bool kDecides>
+void logic(Frame& frame, const Instruction& i) {
+  bool all_known = true;
+  for (const int n : {1, 2}) {
+    if (!is_known(frame, i.operands[n]))
+      all_known = false;
+    else if (read<bool>(frame, i.operands[n]) == kDecides)
+      return write(frame, i.operands[0], kDecides);
+  }
+  write(frame, i.operands[0], !kDecides);
+  frame.written[i.operands[0].reg] = all_known;
 }
 
 // Of twice the width, for 16 and 32 bits.
@@ -105,8 +129,15 @@ void mul_wide(Frame& frame, const Instruction& i) {
 }
 
 template <class T>
+void copy(Frame& frame, const Operand& to, const Operand& from) {
+  if (is_known(frame, from))
+    write(frame, to, read<T>(frame, from));
+  else
+    frame.written[to.reg] = false;
+}
+template <class T>
 void mov(Frame& frame, const Instruction& i) {
-  write(frame, i.operands[0], read<T>(frame, i.operands[1]));
+  copy<T>(frame, i.operands[0], i.operands[1]);
 }
 // Between a register and two of half its width: mov d, {a, b} and mov {a, b}, d.
 template <class T, class Half>
@@ -124,8 +155,7 @@ void mov_halves(Frame& frame, const Instruction& i) {
 
 template <class T>
 void selp(Frame& frame, const Instruction& i) {
-  const Operand& taken = i.operands[read<bool>(frame, i.operands[3]) ? 1 : 2];
-  write(frame, i.operands[0], read<T>(frame, taken));
+  copy<T>(frame, i.operands[0], i.operands[read<bool>(frame, i.operands[3]) ? 1 : 2]);
 }
 
 template <class T, class From>
@@ -185,6 +215,10 @@ void add_bits(Opcodes& to, const std::string& type) {
   } else {
     to["mov." + type] = mov<T>;
     to["not." + type] = of<T, [](T a) { return !a; }, 1>;
+    to["and." + type] = logic<false>;
+    to["or." + type] = logic<true>;
+    to["xor." + type] = of<T, [](T a, T b) { return a != b; }, 2>;
+    return;
   }
   to["and." + type] = of<T, [](T a, T b) { return static_cast<T>(a & b); }, 2>;
   to["or." + type] = of<T, [](T a, T b) { return static_cast<T>(a | b); }, 2>;
