@@ -96,7 +96,8 @@ def linear_attention(
         time_major: arrays are `[time, *batch, ...]`; precision: of products, as in
         `jax.lax.dot`; chunk_size: how many steps are taken at once, 64 if not given
         (NaN of one is in all of them, in those before it, too); implementation: "scan"
-        for one step after the other (`lax.scan`), or None.
+        for one step after the other (`lax.scan`), or None. On a CPU a forward pass of
+        few heads alone may be faster that way; gradients are not.
 
     Returns:
       h `[*batch, time, d_v]`, and the last S, float32 of 16-bit arrays.
