@@ -15,6 +15,11 @@ inline constexpr int kMostPendingRows = 16, kMostPendingFloats = 256 * kWidth;
 // Words of weights: where more rows are multiplied, block after block, these stay in the caches.
 inline constexpr std::int64_t kCachedWords = 16 << 10;
 
+// A block of them can wait.
+PRNN_HD std::int64_t most_pending_rows(const Blocking& blocking) {
+  return max(kMostPendingRows, blocking.rows);
+}
+
 // Panels of one size, side by side, whose products wait together.
 struct AdjacentPanels {
   static constexpr int kMost = 8;
@@ -23,18 +28,70 @@ struct AdjacentPanels {
 
   PRNN_HD int lanes() const { return count * panels[0].units.lanes(); }
   // For one more, if so many rows multiply weights of such a depth.
-  PRNN_HD bool has_room_for(const Units& units, std::int64_t depth, std::int64_t rows) const {
+  PRNN_HD bool has_room_for(const Units& units, const Blocking& blocking, std::int64_t depth,
+                            std::int64_t rows) const {
     if (count == 0) return true;
-    const std::int64_t all = lanes() + units.lanes();
+    const std::int64_t all = lanes() + units.lanes(), most_rows = most_pending_rows(blocking);
     return count < kMost && units.vectors == panels[0].units.vectors &&
-           all * min(rows, kMostPendingRows) <= kMostPendingFloats &&
-           (rows <= kMostPendingRows || all * depth <= kCachedWords);
+           all * min(rows, most_rows) <= kMostPendingFloats &&
+           (rows <= most_rows || all * depth <= kCachedWords);
   }
 };
 
-PRNN_HD Product product_of(const Blocking& blocking, const RowBlock& block, int vectors) {
-  const Products& products = *blocking.products;
-  return (block.is_prepared ? products.of_prepared : products.of_floats)[block.count][vectors];
+// What products multiply in place of rows, as Products::prepare puts it: of a phase's blocks as
+// many as there is room for are put there once, for all panels; others for some panels at a time.
+class PreparedRows {
+ public:
+  explicit PreparedRows(const Products& products) : products_(products) {}
+
+  // Before the blocks are visited once more, and before new ones are.
+  PRNN_HD void start_over() { at_ = 0; }
+  PRNN_HD void forget() { kept_blocks_ = kept_floats_ = 0; }
+  // Before others may take the place of blocks that are not kept.
+  PRNN_HD void release() { floats_ = 0; }
+
+  PRNN_HD void put(RowBlock& block, std::int64_t depth) {
+    if (products_.prepare == nullptr || !block.multiplies || block.products != &products_.of_floats)
+      return;
+    const int n = at_++;
+    if (n < kept_blocks_) {
+      for (int r = 0; r < block.count; ++r) block.inputs[r] = inputs_[n][r];
+      block.products = &products_.of_prepared;
+      return;
+    }
+    if (n == kept_blocks_ && n < kMostBlocks)
+      if (const std::int64_t taken =
+              put(block, depth, kept_ + kept_floats_, kMostKept - kept_floats_);
+          taken > 0) {
+        for (int r = 0; r < block.count; ++r) inputs_[n][r] = block.inputs[r];
+        ++kept_blocks_;
+        kept_floats_ += taken;
+        return;
+      }
+    floats_ += put(block, depth, others_ + floats_, kMostOthers - floats_);
+  }
+
+ private:
+  // How many floats that takes; 0: there is no room.
+  PRNN_HD std::int64_t put(RowBlock& block, std::int64_t depth, float* place,
+                           std::int64_t room) const {
+    const std::int64_t taken = products_.prepare(block.inputs, block.count, depth, place, room);
+    if (taken > 0) block.products = &products_.of_prepared;
+    return taken;
+  }
+
+  static constexpr int kMostBlocks = 16;
+  static constexpr std::int64_t kMostOthers = Int8::row_floats(kMostQuantised);
+  static constexpr std::int64_t kMostKept = 32 << 10;  // on the stack
+  const Products& products_;
+  int at_ = 0, kept_blocks_ = 0;
+  std::int64_t kept_floats_ = 0, floats_ = 0;
+  const float* inputs_[kMostBlocks][kMaxRows];
+  alignas(64) float kept_[kMostKept], others_[kMostOthers];
+};
+
+PRNN_HD Product product_of(const RowBlock& block, int vectors) {
+  return (*block.products)[block.count][vectors];
 }
 
 // The products with a panel, micropanel by micropanel, of those of some blocks of rows that have
@@ -52,26 +109,24 @@ PRNN_HD void multiply(const Blocking& blocking, std::int64_t depth, const Panel&
   for (int v = 0; v < units.product_vectors; v += units.micropanel_vectors) {
     const Micropanel micropanel = units.micropanel(v, slices(blocking, depth));
     visit([&](const RowBlock& block, float* at) __attribute__((always_inline)) {
-      product_of(blocking, block, micropanel.vectors)(panel.weights + micropanel.first_word,
-                                                      block.inputs, depth,
-                                                      at + micropanel.first_lane(), units.lanes());
+      product_of(block, micropanel.vectors)(panel.weights + micropanel.first_word, block.inputs,
+                                            depth, at + micropanel.first_lane(), units.lanes());
     });
   }
 }
 
 // The products of all the part's rows with some panels, and their steps.
 [[gnu::noinline]] inline void advance_panels(RowBlocks& all, const Blocking& blocking,
-                                             const AdjacentPanels& adjacent, const Part& part) {
+                                             const AdjacentPanels& adjacent, const Part& part,
+                                             PreparedRows& prepared) {
   alignas(64) float products[max(kMostPendingFloats, kMaxRows * kMaxVectors * kWidth)];
   const Units &front = adjacent.panels[0].units, &back = adjacent.panels[adjacent.count - 1].units;
   const bool ascends = front.first <= back.first;
   const std::int64_t depth = all.depth;
-  std::int64_t most_rows = min(min(part.last_row - part.first_row, kMostPendingRows),
+  std::int64_t most_rows = min(min(part.last_row - part.first_row, most_pending_rows(blocking)),
                                max(kMostPendingFloats / adjacent.lanes(), blocking.rows));
   const bool is_int8 = blocking.weights == WeightFormat::kInt8;
   if (is_int8) most_rows = min(most_rows, Int8::most_rows(depth));
-  constexpr std::int64_t kMostPrepared = Int8::row_floats(kMostQuantised);
-  alignas(64) float prepared[kMostPrepared];
   const std::int64_t panel_stride = most_rows * front.lanes();
   const Pending pending{all.units,
                         ascends ? front.first : back.first,
@@ -81,19 +136,16 @@ PRNN_HD void multiply(const Blocking& blocking, std::int64_t depth, const Panel&
                         front.lanes(),
                         front.product_lanes(),
                         panel_stride};
-  RowBlock blocks[kMostPendingRows];
+  RowBlock blocks[max(kMostPendingRows, kMaxRows)];
+  prepared.start_over();
   for (bool is_more = true; is_more;) {
     int count = 0;
-    std::int64_t rows = 0, floats = 0;
+    std::int64_t rows = 0;
+    prepared.release();
     while ((count == 0 || rows + all.next_size() <= most_rows) &&
            (is_more = all.next(blocks[count]))) {
       RowBlock& block = blocks[count++];
-      if (const auto prepare = blocking.products->prepare; prepare && block.multiplies) {
-        const std::int64_t taken =
-            prepare(block.inputs, block.count, depth, prepared + floats, kMostPrepared - floats);
-        block.is_prepared = taken > 0;
-        floats += taken;
-      }
+      prepared.put(block, depth);
       if (!block.multiplies)
         for (int n = 0; n < adjacent.count; ++n)
           __builtin_memset(products + n * panel_stride + rows * front.lanes(), 0,
@@ -144,7 +196,7 @@ void put_products(const Pass& pass, const Blocking& blocking, float* packed, con
         for (int v = 0; v < units.product_vectors; v += units.micropanel_vectors) {
           const Micropanel micropanel = units.micropanel(v, all_slices);
           for (const RowBlock* block = blocks; block < blocks + count; ++block)
-            product_of(blocking, *block, micropanel.vectors)(
+            product_of(*block, micropanel.vectors)(
                 weights + micropanel.first_word, block->inputs, depth,
                 pass.output(g, block->rows[0]) + units.first + micropanel.first_lane(),
                 pass.output_stride());
@@ -165,18 +217,20 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
         pass.units(kPhase) % kWidth == 0)
       return put_products<kPhase>(pass, blocking, packed, part, step);
   const std::int64_t rows = part.last_row - part.first_row, depth = pass.depth(kPhase);
+  PreparedRows prepared(*blocking.products);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
     AdjacentPanels adjacent;
+    prepared.forget();
     const auto advance_adjacent = [&] {
       if (adjacent.count == 0) return;
       RowBlocksOf<kPhase, Pass> all(pass, blocking, g, step, part);
-      advance_panels(all, blocking, adjacent, part);
+      advance_panels(all, blocking, adjacent, part, prepared);
       adjacent.count = 0;
     };
     for (std::int64_t i = 0; i < part.last_panel - part.first_panel; ++i) {
       if (blocking.source == WeightSource::kPackedPerPanel) advance_adjacent();
       const Panel panel = take_panel<kPhase>(pass, blocking, packed, g, step, part, i);
-      if (!adjacent.has_room_for(panel.units, depth, rows)) advance_adjacent();
+      if (!adjacent.has_room_for(panel.units, blocking, depth, rows)) advance_adjacent();
       adjacent.panels[adjacent.count++] = panel;
     }
     advance_adjacent();

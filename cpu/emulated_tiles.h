@@ -13,30 +13,21 @@ struct EmulatedTile {
   UintVector rows[kTileRows];
 };
 struct EmulatedTiles {
-  bool are_there;
+  int rows;  // of tiles of rows and sums; 0: there are no tiles
   EmulatedTile all[8];
 };
 inline thread_local EmulatedTiles emulated_tiles;
 
-inline void begin_tiles() { emulated_tiles = {true, {}}; }
-inline void end_tiles() { emulated_tiles.are_there = false; }
+inline void begin_tiles(std::int64_t rows) {
+  emulated_tiles = {(int)(rows < kTileRows ? rows : kTileRows), {}};
+}
+inline void end_tiles() { emulated_tiles.rows = 0; }
+
+PRNN_HD int rows_of(int tile) { return tile < kTilesOfRows ? emulated_tiles.rows : kTileRows; }
 
 PRNN_HD EmulatedTile& emulated_tile(int n) {
-  if (!emulated_tiles.are_there) __builtin_trap();
+  if (emulated_tiles.rows == 0) __builtin_trap();
   return emulated_tiles.all[n];
-}
-
-template <int kTile>
-PRNN_HD void load_tile(const void* first, std::int64_t stride) {
-  EmulatedTile& tile = emulated_tile(kTile);
-  for (int r = 0; r < kTileRows; ++r)
-    __builtin_memcpy(&tile.rows[r], (const char*)first + r * stride, kTileBytes);
-}
-template <int kTile>
-PRNN_HD void store_tile(void* first, std::int64_t stride) {
-  const EmulatedTile& tile = emulated_tile(kTile);
-  for (int r = 0; r < kTileRows; ++r)
-    __builtin_memcpy((char*)first + r * stride, &tile.rows[r], kTileBytes);
 }
 
 PRNN_HD FloatVector without_subnormals(UintVector words) {
@@ -45,17 +36,24 @@ PRNN_HD FloatVector without_subnormals(UintVector words) {
 }
 PRNN_HD FloatVector without_subnormals(FloatVector v) { return without_subnormals((UintVector)v); }
 
-template <int kSums, int kA, int kB>
-PRNN_HD void add_tile_product() {
-  EmulatedTile& sums = emulated_tile(kSums);
-  const EmulatedTile &a = emulated_tile(kA), &b = emulated_tile(kB);
-  for (int m = 0; m < kTileRows; ++m) {
+// Not inlined, as instructions are not: they are compiled once.
+[[gnu::noinline]] inline void load_emulated(int tile, const char* first, std::int64_t stride) {
+  for (int r = 0; r < rows_of(tile); ++r)
+    __builtin_memcpy(&emulated_tile(tile).rows[r], first + r * stride, kTileBytes);
+}
+[[gnu::noinline]] inline void store_emulated(int tile, char* first, std::int64_t stride) {
+  for (int r = 0; r < rows_of(tile); ++r)
+    __builtin_memcpy(first + r * stride, &emulated_tile(tile).rows[r], kTileBytes);
+}
+[[gnu::noinline]] inline void add_emulated(int of_sums, int of_a, int of_b) {
+  EmulatedTile& sums = emulated_tile(of_sums);
+  const EmulatedTile &a = emulated_tile(of_a), &b = emulated_tile(of_b);
+  for (int m = 0; m < rows_of(of_sums); ++m) {
     FloatVector firsts{}, seconds{};
     for (int k = 0; k < kTileWords; ++k) {
       const UintVector pair = a.rows[m][k] - UintVector{};
-      const auto add = [&](FloatVector& to, UintVector of_a, UintVector of_b) {
-        to = without_subnormals(
-            multiply_add(without_subnormals(of_a), without_subnormals(of_b), to));
+      const auto add = [&](FloatVector& to, UintVector x, UintVector y) {
+        to = without_subnormals(multiply_add(without_subnormals(x), without_subnormals(y), to));
       };
       add(firsts, pair << 16, b.rows[k] << 16);
       add(seconds, pair & 0xffff0000, b.rows[k] & 0xffff0000);
@@ -63,6 +61,19 @@ PRNN_HD void add_tile_product() {
     const FloatVector both = without_subnormals(firsts + seconds);
     sums.rows[m] = (UintVector)without_subnormals(without_subnormals(sums.rows[m]) + both);
   }
+}
+
+template <int kTile>
+PRNN_HD void load_tile(const void* first, std::int64_t stride) {
+  load_emulated(kTile, (const char*)first, stride);
+}
+template <int kTile>
+PRNN_HD void store_tile(void* first, std::int64_t stride) {
+  store_emulated(kTile, (char*)first, stride);
+}
+template <int kSums, int kA, int kB>
+PRNN_HD void add_tile_product() {
+  add_emulated(kSums, kA, kB);
 }
 
 }  // namespace prnn::PRNN_ISA

@@ -102,7 +102,7 @@ PRNN_HD void fence_far_stores([[maybe_unused]] const Pass& pass) {
 
 void advance(const Problem& problem, const Blocking& blocking, float* packed, const Part& part,
              std::int64_t step, int phase) {
-  const Turn turn(*blocking.products);
+  const Turn turn(*blocking.products, part.last_row - part.first_row);
   visit_pass(problem, [&](const auto& pass) {
     if (phase == 0) advance_phase<0>(pass, blocking, packed, part, step);
     if constexpr (std::remove_cvref_t<decltype(pass)>::kPhases > 1)
@@ -126,7 +126,7 @@ void multiply_columns(const Problem& problem, const Blocking& blocking, float* p
 void advance_all(const Problem& problem, const Blocking& blocking, float* packed, Part part,
                  std::int64_t first, std::int64_t end) {
   part.first_panel = 0;
-  const Turn turn(*blocking.products);
+  const Turn turn(*blocking.products, part.last_row - part.first_row);
   visit_pass(problem, [&](const auto& pass) {
     for (std::int64_t step = first; step < end; ++step) {
       part.last_panel = blocking.panels[0];
@@ -153,9 +153,7 @@ void widen(const Problem& problem, const Part& part, std::int64_t chunk) {
   visit_pass(problem, [&](const auto& pass) {
     if constexpr (requires { pass.at.rows; })
       for (std::int64_t row = part.first_row; row < part.last_row; ++row)
-        for (std::int64_t g = part.first_group; g < part.last_group; ++g)
-          for (std::int64_t k = 0; k < pass.at.input_size; k += kWidth)
-            pass.widen(g, chunk, row, k, {(int)min(kWidth, pass.at.input_size - k)});
+        for (std::int64_t g = part.first_group; g < part.last_group; ++g) pass.widen(g, chunk, row);
   });
 }
 

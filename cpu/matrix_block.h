@@ -120,7 +120,7 @@ template <class T, class Format, const Products& kTable = kProducts<Format>>
 void multiply_block(const MatrixBlock& block) {
   const Panels<T> panels(block);
   panels.pack();
-  const Turn turn(kTable);
+  const Turn turn(kTable, kMaxRows);
   alignas(64) float products[kMaxRows * kMaxVectors * kWidth];
   alignas(64) float places_of_rows[std::is_same_v<T, float> ? 1 : kMaxRows * kMostTerms];
   const std::int64_t all = block.rows + (block.ones != nullptr ? 1 : 0);

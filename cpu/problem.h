@@ -19,8 +19,11 @@ struct ProjectionArrays {
   std::int64_t input_size;
   const T *x, *w, *b;  // sequence [input], for all groups; [input, groups, G·H]; [groups, G·H]
   float* a;            // [batch, steps, groups, G·H]
-  float* rows;         // where T is not float, x as multiplied: [batch, steps, groups, input]
-  std::int64_t steps;  // that are made at a time, a power of 2
+  // Where T is not float, x as multiplied: [batch, steps, groups, row_floats].
+  float* rows;
+  std::int64_t row_floats;
+  bool keeps_bfloat16;  // so multiplied: Products::of_bfloat16
+  std::int64_t steps;   // that are made at a time, a power of 2
 };
 
 struct Problem {
@@ -37,7 +40,7 @@ struct Problem {
   WeightFormat weights;
 };
 
-inline constexpr int kMaxPhases = 2, kMaxRows = 16, kMaxVectors = 8;
+inline constexpr int kMaxPhases = 2, kMaxRows = 32, kMaxVectors = 8;
 
 // Panels side by side that are packed together: some slices of each in turn, so that a row of the
 // matrix, which is a page or more of memory, is read in longer pieces. LSTM 1024 is packed so in a
@@ -51,6 +54,9 @@ inline constexpr std::int64_t kMostQuantised = 16384;
 // Rows that are multiplied at once by weights that are not packed.
 inline constexpr int kUnpackedRows = 4;
 
+// Rows of bfloat16 that products read as they are end in zeros, at a multiple of so many numbers.
+inline constexpr std::int64_t kBfloat16Padding = 32;
+
 // Multiplies some rows, `depth` floats each, by a micropanel of packed weights (cpu/product.h).
 using Product = void (*)(const float* micropanel, const float* const* rows, std::int64_t depth,
                          float* out, std::int64_t out_stride);
@@ -61,6 +67,7 @@ using ProductsBySize = Product[kMaxRows + 1][kMaxVectors + 1];
 struct Products {
   ProductsBySize of_floats;    // rows of float
   ProductsBySize of_prepared;  // rows as prepare() puts them
+  ProductsBySize of_bfloat16;  // rows of bfloat16, with zeros up to kBfloat16Padding; or null
   // Puts at `place`, where there is room for so many floats, what products multiply in place of a
   // block's rows. Gives how many that took; 0: the rows stay what they are, for want of room.
   std::int64_t (*prepare)(const float** rows, int count, std::int64_t depth, float* place,
@@ -69,9 +76,11 @@ struct Products {
   // many rows are, by so many vectors.
   int (*vectors_at_once)(int vectors, std::int64_t rows);
   int (*rows_at_once)(int vectors);
-  // What a thread does before it multiplies, and after (cpu/product.h, Turn). Null: nothing.
-  void (*begin_turn)(), (*end_turn)();
+  // What a thread does before it multiplies so many rows of the batch, and after (cpu/product.h,
+  // Turn). Null: nothing.
+  void (*begin_turn)(std::int64_t rows), (*end_turn)();
   bool are_of_bfloat16;  // by instructions for it, which have a rate of their own
+  int rows_of_tile;      // that take as long as one; 0: each row takes as long as another
 };
 
 // Where a product's weights come from.

@@ -218,11 +218,11 @@ constexpr Products make_products() {
 template <class Format>
 inline constexpr Products kProducts = make_products<Format, 1, 2, 3, 4, 5, 6, 7, 8>();
 
-// As long as a thread multiplies by them.
+// As long as a thread multiplies by them, so many rows at most.
 class Turn {
  public:
-  PRNN_HD explicit Turn(const Products& products) : end_(products.end_turn) {
-    if (products.begin_turn != nullptr) products.begin_turn();
+  PRNN_HD Turn(const Products& products, std::int64_t rows) : end_(products.end_turn) {
+    if (products.begin_turn != nullptr) products.begin_turn(rows);
   }
   PRNN_HD ~Turn() {
     if (end_ != nullptr) end_();

@@ -44,9 +44,20 @@ struct ProjectionPass {
       return widened(g, row);
   }
   // Makes what input() gives, where x is not float.
-  PRNN_HD void widen(std::int64_t g, std::int64_t s, std::int64_t row, std::int64_t k,
-                     Io io) const {
-    if (multiplies(g, 0, s, row)) io.store(widened(g, row) + k, io.load(x_of(g, s, row) + k));
+  PRNN_HD void widen(std::int64_t g, std::int64_t s, std::int64_t row) const {
+    if (!multiplies(g, 0, s, row)) return;
+    const T* const x = x_of(g, s, row);
+    float* const to = widened(g, row);
+    if (at.keeps_bfloat16) {
+      __builtin_memcpy(to, x, sizeof(T) * at.input_size);
+      __builtin_memset((T*)to + at.input_size, 0, 4 * at.row_floats - sizeof(T) * at.input_size);
+      return;
+    }
+    for (std::int64_t k = 0; k < at.input_size; k += Io::kUnits) {
+      const std::int64_t left = at.input_size - k;
+      const Io io{(int)(left < Io::kUnits ? left : Io::kUnits)};
+      io.store(to + k, io.load(x + k));
+    }
   }
   template <int kPhase>
   PRNN_HD void step(std::int64_t g, std::int64_t, std::int64_t row, std::int64_t unit,
@@ -65,7 +76,7 @@ struct ProjectionPass {
     return at.x + (shape.time_major ? t * shape.batch + b : b * shape.time + t) * at.input_size;
   }
   PRNN_HD float* widened(std::int64_t g, std::int64_t row) const {
-    return at.rows + (row * shape.groups + g) * at.input_size;
+    return at.rows + (row * shape.groups + g) * at.row_floats;
   }
   // Which of the sequence.
   PRNN_HD std::int64_t step_of(std::int64_t s, std::int64_t row) const {

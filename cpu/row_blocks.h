@@ -11,8 +11,8 @@ class RowBlocks {
  public:
   const std::int64_t group, step, depth, units;  // of the phase
 
-  // The next, of nearly equal size. Rows that have a product are in blocks by themselves, so that a
-  // row that has ended costs next to nothing. False if there is none.
+  // The next, of nearly equal size, or of whole tiles. Rows that have a product are in blocks by
+  // themselves, so that a row that has ended costs next to nothing. False if there is none.
   virtual bool next(RowBlock& block) = 0;
   // How many rows that has at most.
   std::int64_t next_size() const { return are_alike_ ? size_ : most_; }
@@ -27,13 +27,17 @@ class RowBlocks {
         depth(depth),
         units(units),
         most_(blocking.rows),
+        of_tile_(blocking.products->rows_of_tile),
         row_(part.first_row),
         end_(part.last_row) {}
   ~RowBlocks() = default;
   // How many rows the next block has, of those that are left.
-  PRNN_HD void size_next() { size_ = left_ > 0 ? ceil_div(left_, ceil_div(left_, most_)) : 0; }
+  PRNN_HD void size_next() {
+    size_ = left_ > 0 ? ceil_div(left_, ceil_div(left_, most_)) : 0;
+    if (of_tile_ > 0) size_ = min(left_, ceil_div(size_, of_tile_) * of_tile_);
+  }
 
-  const std::int64_t most_;
+  const std::int64_t most_, of_tile_;
   std::int64_t row_, end_, left_ = 0, size_;
   bool are_alike_;
 };
@@ -44,7 +48,8 @@ class RowBlocksOf final : public RowBlocks {
   PRNN_HD RowBlocksOf(const Pass& pass, const Blocking& blocking, std::int64_t group,
                       std::int64_t step, const Part& part)
       : RowBlocks(blocking, group, step, part, pass.depth(kPhase), pass.units(kPhase)),
-        pass_(pass) {
+        pass_(pass),
+        products_(products_of(pass, *blocking.products)) {
     are_alike_ = rows_are_alike();
     all_multiply_ = are_alike_ && multiplies(row_);
     with_.count = without_.count = 0;
@@ -95,7 +100,7 @@ class RowBlocksOf final : public RowBlocks {
     return pass_.multiplies(group, kPhase, step, row);
   }
   PRNN_HD bool give(RowBlock& block) {
-    block.is_prepared = false;
+    block.products = &products_;
     block.is_fast = are_fast(pass_, group, step, block.rows, block.count);
     if (block.multiplies)
       for (int r = 0; r < block.count; ++r)
@@ -105,7 +110,15 @@ class RowBlocksOf final : public RowBlocks {
     return true;
   }
 
+  // Of what input() gives.
+  PRNN_HD static const ProductsBySize& products_of(const Pass& pass, const Products& products) {
+    if constexpr (requires { pass.at.keeps_bfloat16; })
+      if (pass.at.keeps_bfloat16) return products.of_bfloat16;
+    return products.of_floats;
+  }
+
   const Pass& pass_;
+  const ProductsBySize& products_;
   bool all_multiply_;
   RowBlock with_, without_;
 };

@@ -26,6 +26,13 @@ std::int64_t phase_scratch_floats(const Problem& p) {
   return p.kind == Kind::kForward ? p.shape.padded_floats(1) : p.shape.of_output().padded_floats(1);
 }
 
+// Whether x is multiplied as it is. Unpacked weights multiply floats.
+bool keeps_bfloat16(const Blocking& projection) {
+  return projection.source != WeightSource::kUnpacked &&
+         projection.weights == WeightFormat::kAsGiven &&
+         projection.products->of_bfloat16[1][1] != nullptr;
+}
+
 // What steps multiply, double-buffered, where that is not y or da_h itself.
 std::int64_t multiplied_floats(const Problem& p) {
   const bool is_forward = p.kind == Kind::kForward, is_half = p.dtype != Dtype::kFloat32;
@@ -67,11 +74,17 @@ std::int64_t packed_words(const Problem& p) {
 std::int64_t projected_floats(const Problem& p) {
   return most_projection_steps(p) * numbers(p.cell).gates * state_floats(p.shape);
 }
-// And what that is made of, if it has to be widened.
+// And what that is made of, if it is not x itself: rows of float, or of bfloat16 that end in zeros.
+std::int64_t row_floats(const Problem& p, bool keeps_bfloat16) {
+  const std::int64_t size = p.projection.input_size;
+  return keeps_bfloat16 ? ceil_div(size, kBfloat16Padding) * kBfloat16Padding / 2 : size;
+}
 std::int64_t widened_floats(const Problem& p) {
+  if (!widens(p)) return 0;
   const Shape& shape = p.shape;
   const std::int64_t rows = most_projection_steps(p) * shape.batch * shape.groups;
-  return widens(p) ? rows * p.projection.input_size : 0;
+  const bool may_keep = p.dtype == Dtype::kBfloat16;
+  return rows * std::max(row_floats(p, false), may_keep ? row_floats(p, true) : 0);
 }
 
 float* aligned(float* p) {
@@ -211,7 +224,8 @@ void run_units(const Work& steps, const Work* projection, const Packing& packing
 std::int64_t workspace_floats(const Problem& p) {
   constexpr std::int64_t kRoomToAlign = kAlignment / 4;
   const std::int64_t projection =
-      projects(p) ? projection_room(p) + projected_floats(p) + widened_floats(p) + kRoomToAlign : 0;
+      projects(p) ? projection_room(p) + projected_floats(p) + widened_floats(p) + 2 * kRoomToAlign
+                  : 0;
   return p.shape.groups * packed_words(p) + phase_scratch_floats(p) + multiplied_floats(p) +
          carried_floats(p) + 2 * kRoomToAlign + projection;
 }
@@ -247,7 +261,10 @@ void run(const Isa& isa, Problem problem, const CpuPlan& plan, ThreadPool& pool,
     projection.packed = aligned(carried + carried_floats(problem));
     float* const a_x = projection.packed + projection_room(problem);
     projection.problem.projection.a = a_x;
-    projection.problem.projection.rows = a_x + projected_floats(problem);
+    projection.problem.projection.rows = aligned(a_x + projected_floats(problem));
+    const bool keeps = keeps_bfloat16(plan.projection);
+    projection.problem.projection.keeps_bfloat16 = keeps;
+    projection.problem.projection.row_floats = row_floats(problem, keeps);
     projection.problem.projection.steps = forward.chunk_steps = plan.projection_steps;
     forward.projected_a_x = a_x;
   }

@@ -12,9 +12,9 @@ struct RowBlock {
   std::int64_t rows[kMaxRows];
   const float* inputs[kMaxRows];  // what they multiply
   int count;
-  bool multiplies;   // or there is nothing to multiply, and products are zero
-  bool is_prepared;  // what it multiplies: Products::prepare
-  bool is_fast;      // as are_fast() says
+  bool multiplies;                 // or there is nothing to multiply, and products are zero
+  const ProductsBySize* products;  // by what its inputs are
+  bool is_fast;                    // as are_fast() says
 };
 
 // Vectors of units, side by side, whose products wait for their steps. They lie panel by panel, of

@@ -233,7 +233,7 @@ struct Unpacked {
     for (int gate = 0; gate < kGates; ++gate)
       __builtin_memset(sums.totals + sums.at(0, gate) + part.first_panel * kWidth, 0,
                        sizeof(float) * (part.last_panel - part.first_panel) * kWidth);
-    RowBlock block{{}, {}, 1, false, false, false};
+    RowBlock block{{}, {}, 1, false, nullptr, false};
     for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
       block.rows[0] = b;
       if (!pass.multiplies(group, kPhase, step, b)) take(group, sums, block);
@@ -242,7 +242,7 @@ struct Unpacked {
   // f(n, block) of the part's rows that have a product in this step, some at a time.
   template <class F>
   void visit_blocks(std::int64_t group, F&& f) const {
-    RowBlock block{{}, {}, 0, true, false, false};
+    RowBlock block{{}, {}, 0, true, nullptr, false};
     std::int64_t blocks = 0;
     for (std::int64_t b = part.first_row; b < part.last_row; ++b) {
       if (pass.multiplies(group, kPhase, step, b)) {

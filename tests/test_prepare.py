@@ -47,7 +47,10 @@ def assert_same_bits(ours, expected) -> None:
 def test_same_bits(case, dtype, monkeypatch):
     monkeypatch.setattr(input_projection, "ROWS_PER_WEIGHT", 0)  # a_x is native
     arrays = case.inputs(dtype)
-    expected, run = case.forward()(arrays), case.forward()
+    run = case.forward()
+    # Where sums are of pairs, they are not those of weights that are read unpacked.
+    is_exact = dtype != "bfloat16" or not ffi.native.sums_pairs()
+    expected = run(arrays if is_exact else case.prepared(arrays))
     for sizes in ((), (1, 1), (1, 100), (9, 100)):  # its own, and those of other calls
         assert_same_bits(run(case.prepared(arrays, *sizes)), expected)
 

@@ -56,7 +56,7 @@ CASES = [
 SAVE = """
 import sys, prnn_jax, test_tiles
 plan = prnn_jax.explain("lstm", batch=20, time=9, hidden_size=40, dtype="bfloat16")
-assert plan.instruction_set == "amx_emulated" and plan.rows_per_block == 16, plan
+assert plan.instruction_set == "amx_emulated" and plan.rows_per_block == 32, plan
 test_tiles.save_results(sys.argv[1])
 """
 
@@ -146,6 +146,13 @@ def test_bits_do_not_depend_on_threads_and_what_they_share():
     assert alone.count("\n") == len(SPREAD)
     for way in ("batch", "hidden"):
         assert digests(PRNN_CPU_WORKERS="3", PRNN_CPU_PLAN=way) == alone
+
+
+@pytest.mark.skipif(not ffi.native.has_isa("amx_bf16"), reason="this processor has none")
+@needs_tiles
+def test_the_processors_tiles_give_the_bits_of_emulated_ones():
+    on_one = {"PRNN_CPU_WORKERS": "0", "PRNN_CPU_PLAN": "packed"}
+    assert run_python(DIGEST, PRNN_CPU_ISA="amx_bf16", **on_one) == digests(**on_one)
 
 
 ROWS = """

@@ -3,13 +3,10 @@
 namespace prnn {
 namespace {
 
-// Measured ones by `python -m benchmarks.calibrate`. The others have been assumed: what
-// benchmarks/cpu/limits.cc has measured there, times what of such limits Zen 3 reaches, moved until
-// the plans that had been found best on such a processor, by hand, are within a tenth of the best.
-// Tiles: of a Sapphire Rapids what a first form of these products took in steps of LSTM 256 and 512
-// at up to 64 rows, on two cores; no processor else has any, and has what it has without. Neoverse:
-// nothing was measured on any; what Zen 3 reaches of what it could, of one with two units of four
-// floats at 3 GHz.
+// Measured ones by `python -m benchmarks.calibrate`; Sapphire Rapids' are of the Emerald Rapids, of
+// the same cores, whose tiles ran at their full rate now and then. The others have been assumed,
+// for nothing was measured on any: what Zen 3 reaches of what they could; Neoverse: of one with two
+// units of four floats at 3 GHz.
 constexpr Entry kEntries[] = {
     {"zen3",
      8,
@@ -85,28 +82,28 @@ constexpr Entry kEntries[] = {
       .join_us = 1.445}},
     {"sapphire_rapids",
      16,
-     "assumed",
-     {.own_part = 0.798,
-      .shared_part = 0.33,
-      .together = 0.977,
-      .packed = {173.2, 56.7, 19.8},
-      .unpacked = {80.9, 41, 16.5},
-      .parts_of_lines = 1.09,
-      .multiply_packed = 98,
-      .multiply_unpacked = 33,
-      .multiply_bfloat16 = 215,
-      .bfloat16 = 0.5,
-      .float16 = 0.5,
-      .pack = 19.4,
-      .pack_backward = 22,
-      .pack_uncached = 4.29,
-      .pointwise = 1.22,
-      .pointwise_backward = 1.84,
-      .step_us = 0.087,
-      .barrier_us = 0.35,
-      .uneven = 0.025,
-      .call_us = 0.219,
-      .join_us = 1.22}},
+     "measured: Intel Xeon (Emerald Rapids), 2 threads, 2026-12-01",
+     {.own_part = 0.3914,
+      .shared_part = 0.1575,
+      .together = 0.5921,
+      .packed = {174.4, 35.37, 20.18},
+      .unpacked = {52.68, 39.24, 16.42},
+      .parts_of_lines = 1.278,
+      .multiply_packed = 158.5,
+      .multiply_unpacked = 40.44,
+      .multiply_bfloat16 = 362.6,
+      .bfloat16 = 0.7865,
+      .float16 = 0.6449,
+      .pack = 22.09,
+      .pack_backward = 25.24,
+      .pack_uncached = 4.332,
+      .pointwise = 0.9786,
+      .pointwise_backward = 1.709,
+      .step_us = 0.139,
+      .barrier_us = 0.3206,
+      .uneven = 0.01628,
+      .call_us = 0.1408,
+      .join_us = 2.196}},
     {"any",
      4,
      "assumed",

@@ -89,6 +89,7 @@ Amounts amounts_of(const Problem& problem, const Blocking& whole) {
           .published = static_cast<double>(is_backward ? gates * shape.hidden : shape.output()),
           .is_backward = is_backward,
           .are_of_bfloat16 = whole.products->are_of_bfloat16,
+          .rows_of_tile = static_cast<double>(std::max(whole.products->rows_of_tile, 1)),
           .dtype = problem.dtype};
 }
 

@@ -115,6 +115,26 @@ Floats run(prnn::Product multiply, const Weights& weights, const float* const* r
   return made;
 }
 
+// Rows of bfloat16 with zeros at their ends: side by side, or not equally far from each other.
+struct HalfRows {
+  HalfRows(const std::vector<Floats>& rows, int depth, bool is_even) {
+    const std::size_t words = (depth + kDepth - 1) / kDepth * kDepth / 2;
+    std::vector<std::size_t> from;
+    for (std::size_t r = 0, end = 0; r < rows.size(); ++r, end += words + (is_even ? 0 : r % 3))
+      from.push_back(end);
+    all.resize(from.back() + words);
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      at.push_back(all.data() + from[r]);
+      for (int k = 0; k < depth; ++k) {
+        const auto half = static_cast<std::uint16_t>(bits(rows[r][k]) >> 16);
+        std::memcpy(reinterpret_cast<char*>(all.data() + from[r]) + 2 * k, &half, sizeof half);
+      }
+    }
+  }
+  Floats all;
+  std::vector<const float*> at;
+};
+
 void check_products(int count, int vectors, int depth) {
   Weights weights(vectors, depth);
   if (depth > 40) weights.lanes[5][40] = kInfinity;
@@ -128,7 +148,7 @@ void check_products(int count, int vectors, int depth) {
     if (r == 4) rows[r][depth - 1] = NAN;
   }
   for (const Floats& row : rows) at.push_back(row.data());
-  kTileProducts.begin_turn();
+  kTileProducts.begin_turn(count);
   const Floats made = run(kTileProducts.of_floats[count][vectors], weights, at.data(), count);
   for (int r = 0; r < count; ++r)
     for (int n = 0; n < vectors * kLane; ++n)
@@ -137,7 +157,8 @@ void check_products(int count, int vectors, int depth) {
         fail("a sum is another", count, vectors, depth);
 
   // Rows that are put in tiles before, if there is room; one row by itself.
-  const std::int64_t room = (depth + kDepth - 1) / kDepth * 256;
+  const std::int64_t tiles = (count + 15) / 16,
+                     room = tiles * ((depth + kDepth - 1) / kDepth) * 256;
   const Aligned place(static_cast<std::size_t>(room));
   std::vector<const float*> prepared = at;
   if (kTileProducts.prepare(prepared.data(), count, depth, place.at, room - 1) != 0 ||
@@ -148,9 +169,17 @@ void check_products(int count, int vectors, int depth) {
   const Floats again =
       run(kTileProducts.of_prepared[count][vectors], weights, prepared.data(), count);
   const Floats last = run(kTileProducts.of_floats[1][vectors], weights, &at[count - 1], 1);
+  const auto of_halves = [&](bool is_even) {
+    const HalfRows halves(rows, depth, is_even);
+    return run(kTileProducts.of_bfloat16[count][vectors], weights, halves.at.data(), count);
+  };
+  const Floats even = of_halves(true), uneven = of_halves(false);
   kTileProducts.end_turn();
   for (std::size_t n = 0; n < made.size(); ++n)
     if (!is_same(again[n], made[n])) fail("prepared rows give others", count, vectors, depth);
+  for (std::size_t n = 0; n < made.size(); ++n)
+    if (!is_same(even[n], made[n]) || !is_same(uneven[n], made[n]))
+      fail("rows of bfloat16 give others", count, vectors, depth);
   for (std::size_t n = 0; n < last.size(); ++n)
     if (!is_same(last[n], made[made.size() - last.size() + n]))
       fail("a row alone gives another sum", count, vectors, depth);
@@ -195,8 +224,8 @@ void check_matrices(int rows, int columns, int depth, bool is_b_along_depth, boo
 int main() {
   for (const int depth : {1, 2, 31, 32, 33, 65, 96, 511, 512, 513, 1030})
     for (const int vectors : {1, 2, 3, 4, 5, 8})
-      for (const int rows : {1, 2, 5, 15, 16}) check_products(rows, vectors, depth);
-  for (int rows = 1; rows <= 16; ++rows)
+      for (const int rows : {1, 2, 5, 15, 16, 17, 32}) check_products(rows, vectors, depth);
+  for (int rows = 1; rows <= 32; ++rows)
     for (int vectors = 1; vectors <= 8; ++vectors) check_products(rows, vectors, 70);
   for (const bool is_b_along_depth : {false, true})
     for (const bool adds : {false, true})
