@@ -148,7 +148,9 @@ def test_bits_do_not_depend_on_threads_and_what_they_share():
         assert digests(PRNN_CPU_WORKERS="3", PRNN_CPU_PLAN=way) == alone
 
 
-@pytest.mark.skipif(not ffi.native.has_isa("amx_bf16"), reason="this processor has none")
+@pytest.mark.skipif(
+    not ffi.native.has_isa("amx_bf16"), reason="this processor has none"
+)
 @needs_tiles
 def test_the_processors_tiles_give_the_bits_of_emulated_ones():
     on_one = {"PRNN_CPU_WORKERS": "0", "PRNN_CPU_PLAN": "packed"}
