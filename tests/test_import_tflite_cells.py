@@ -7,6 +7,9 @@ from tflite_support import Graph, file_of, interpreted
 
 from prnn_jax import Activation
 from prnn_jax.convert import import_tflite
+from prnn_jax.convert._tflite.file import subgraphs
+from prnn_jax.convert._tflite.graph import as_onnx
+from prnn_jax.convert._tflite.operators import TRANSLATORS
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 HARD = Activation("hard_sigmoid", np.float32(0.2).item(), 0.5)
@@ -341,3 +344,23 @@ def test_a_state_that_the_model_keeps_is_the_callers():
 def test_a_state_that_is_changed_before_it_is_kept_is_told():
     with pytest.raises(ValueError, match=r"as they are, got 'main/MUL_\d+'"):
         import_tflite(of_variable(0.5))
+
+
+def test_a_condition_of_one_axis_selects_rows():
+    """Not columns, as of `SELECT_V2`, where there are as many."""
+    reference = pytest.importorskip("onnx.reference")
+    graph = Graph("main")
+    graph.inputs = [graph.value("rows", 3, dtype="?")]
+    graph.inputs += [graph.value(name, 3, 3) for name in "ab"]
+    graph.outputs = [graph.value("y", 3, 3)]
+    graph.add("SELECT", graph.inputs, graph.outputs)
+    data = file_of(graph)
+    rows = np.array([True, False, True])
+    a, b = random(3, 3, seed=1), random(3, 3, seed=2)
+    (expected,) = interpreted(data, rows, a, b)
+    np.testing.assert_array_equal(expected, np.where(rows[:, None], a, b))
+    (model,), _ = as_onnx(subgraphs(data), TRANSLATORS)
+    (ours,) = reference.ReferenceEvaluator(model).run(
+        None, {"rows": rows, "a": a, "b": b}
+    )
+    np.testing.assert_array_equal(ours, expected)

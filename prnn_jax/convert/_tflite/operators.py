@@ -35,7 +35,6 @@ _ALIKE = {
     "LOGICAL_AND": "And",
     "LOGICAL_OR": "Or",
     "LOGICAL_NOT": "Not",
-    "SELECT": "Where",
     "SELECT_V2": "Where",
     "TILE": "Tile",
     "BROADCAST_TO": "Expand",
@@ -82,6 +81,19 @@ def _of_two(kind: str) -> Callable[[Graph, Operator], Any]:
         return _activated(graph, operator, kind, _names(graph, operator))
 
     return add
+
+
+def _select(graph: Graph, operator: Operator) -> Any:
+    """A condition of one axis chooses rows, as TensorFlow's first `Select` has it."""
+    condition, *both = _names(graph, operator)
+    ranks = [graph.rank(place) for place in operator.inputs]
+    if None in ranks:
+        return False
+    if ranks[0] == 1 < ranks[1]:
+        axes = graph.constant([*range(1, ranks[1])])
+        condition = graph.add("Unsqueeze", [condition, axes])
+    graph.add("Where", [condition, *both], _output(graph, operator))
+    return None
 
 
 def _relu_to(low: float, high: float) -> Callable[[Graph, Operator], None]:
@@ -319,6 +331,7 @@ TRANSLATORS: dict[str, Callable[[Graph, Operator], Any]] = {
     "LEAKY_RELU": _leaky_relu,
     "FULLY_CONNECTED": _fully_connected,
     "BATCH_MATMUL": _batch_matmul,
+    "SELECT": _select,
     "SPLIT": _split,
     "SPLIT_V": _split_v,
     "SLICE": _slice,
