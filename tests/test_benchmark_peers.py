@@ -126,6 +126,14 @@ def test_who_may_fail_is_absent_and_others_end_the_run(monkeypatch):
         assert reason in absent["scan"]
 
 
+def test_a_peer_that_sums_in_bfloat16_is_absent():
+    point = Point("lstm", "train", 8, 2, 4, dtype="bfloat16")
+    workers = {"jax": Here(), "torch": Here(wrong)}
+    differences, absent = against_peers.check(workers, point, ["torch"])
+    assert not differences
+    assert "torch and native differ" in absent["torch"]
+
+
 def test_weights_for_cudnn_are_in_its_order():
     from jax.experimental import rnn
 
