@@ -86,11 +86,11 @@ def _of_two(kind: str) -> Callable[[Graph, Operator], Any]:
 def _select(graph: Graph, operator: Operator) -> Any:
     """A condition of one axis chooses rows, as TensorFlow's first `Select` has it."""
     condition, *both = _names(graph, operator)
-    ranks = [graph.rank(place) for place in operator.inputs]
-    if None in ranks:
+    of_condition, of_both = (graph.rank(place) for place in operator.inputs[:2])
+    if of_condition is None or of_both is None:
         return False
-    if ranks[0] == 1 < ranks[1]:
-        axes = graph.constant([*range(1, ranks[1])])
+    if of_condition == 1 < of_both:
+        axes = graph.constant([*range(1, of_both)])
         condition = graph.add("Unsqueeze", [condition, axes])
     graph.add("Where", [condition, *both], _output(graph, operator))
     return None
