@@ -1,7 +1,7 @@
 // A phase of a step: products of rows with panels of weights, and then the steps they are for.
 #pragma once
-#include "cpu/int8.h"
 #include "cpu/packing.h"
+#include "cpu/prepared_rows.h"
 #include "cpu/product.h"
 #include "cpu/row_blocks.h"
 #include "cpu/unpacked.h"
@@ -9,13 +9,12 @@
 namespace prnn::PRNN_ISA {
 
 // Products wait for their steps until there are some: steps of a row that are taken together share
-// what it takes to make out where the row lies. So many rows wait at most, and so many floats,
-// which the first-level cache holds besides weights.
+// what it takes to make out where the row lies. So many rows wait at most, or a block of more, and
+// so many floats, which the first-level cache holds besides weights.
 inline constexpr int kMostPendingRows = 16, kMostPendingFloats = 256 * kWidth;
 // Words of weights: where more rows are multiplied, block after block, these stay in the caches.
 inline constexpr std::int64_t kCachedWords = 16 << 10;
 
-// A block of them can wait.
 PRNN_HD std::int64_t most_pending_rows(const Blocking& blocking) {
   return max(kMostPendingRows, blocking.rows);
 }
@@ -36,58 +35,6 @@ struct AdjacentPanels {
            all * min(rows, most_rows) <= kMostPendingFloats &&
            (rows <= most_rows || all * depth <= kCachedWords);
   }
-};
-
-// What products multiply in place of rows, as Products::prepare puts it: of a phase's blocks as
-// many as there is room for are put there once, for all panels; others for some panels at a time.
-class PreparedRows {
- public:
-  explicit PreparedRows(const Products& products) : products_(products) {}
-
-  // Before the blocks are visited once more, and before new ones are.
-  PRNN_HD void start_over() { at_ = 0; }
-  PRNN_HD void forget() { kept_blocks_ = kept_floats_ = 0; }
-  // Before others may take the place of blocks that are not kept.
-  PRNN_HD void release() { floats_ = 0; }
-
-  PRNN_HD void put(RowBlock& block, std::int64_t depth) {
-    if (products_.prepare == nullptr || !block.multiplies || block.products != &products_.of_floats)
-      return;
-    const int n = at_++;
-    if (n < kept_blocks_) {
-      for (int r = 0; r < block.count; ++r) block.inputs[r] = inputs_[n][r];
-      block.products = &products_.of_prepared;
-      return;
-    }
-    if (n == kept_blocks_ && n < kMostBlocks)
-      if (const std::int64_t taken =
-              put(block, depth, kept_ + kept_floats_, kMostKept - kept_floats_);
-          taken > 0) {
-        for (int r = 0; r < block.count; ++r) inputs_[n][r] = block.inputs[r];
-        ++kept_blocks_;
-        kept_floats_ += taken;
-        return;
-      }
-    floats_ += put(block, depth, others_ + floats_, kMostOthers - floats_);
-  }
-
- private:
-  // How many floats that takes; 0: there is no room.
-  PRNN_HD std::int64_t put(RowBlock& block, std::int64_t depth, float* place,
-                           std::int64_t room) const {
-    const std::int64_t taken = products_.prepare(block.inputs, block.count, depth, place, room);
-    if (taken > 0) block.products = &products_.of_prepared;
-    return taken;
-  }
-
-  static constexpr int kMostBlocks = 16;
-  static constexpr std::int64_t kMostOthers = Int8::row_floats(kMostQuantised);
-  static constexpr std::int64_t kMostKept = 32 << 10;  // on the stack
-  const Products& products_;
-  int at_ = 0, kept_blocks_ = 0;
-  std::int64_t kept_floats_ = 0, floats_ = 0;
-  const float* inputs_[kMostBlocks][kMaxRows];
-  alignas(64) float kept_[kMostKept], others_[kMostOthers];
 };
 
 PRNN_HD Product product_of(const RowBlock& block, int vectors) {
@@ -118,7 +65,7 @@ PRNN_HD void multiply(const Blocking& blocking, std::int64_t depth, const Panel&
 // The products of all the part's rows with some panels, and their steps.
 [[gnu::noinline]] inline void advance_panels(RowBlocks& all, const Blocking& blocking,
                                              const AdjacentPanels& adjacent, const Part& part,
-                                             PreparedRows& prepared) {
+                                             PreparedRows* prepared) {
   alignas(64) float products[max(kMostPendingFloats, kMaxRows * kMaxVectors * kWidth)];
   const Units &front = adjacent.panels[0].units, &back = adjacent.panels[adjacent.count - 1].units;
   const bool ascends = front.first <= back.first;
@@ -137,15 +84,15 @@ PRNN_HD void multiply(const Blocking& blocking, std::int64_t depth, const Panel&
                         front.product_lanes(),
                         panel_stride};
   RowBlock blocks[max(kMostPendingRows, kMaxRows)];
-  prepared.start_over();
+  if (prepared) prepared->start_over();
   for (bool is_more = true; is_more;) {
     int count = 0;
     std::int64_t rows = 0;
-    prepared.release();
+    if (prepared) prepared->release();
     while ((count == 0 || rows + all.next_size() <= most_rows) &&
            (is_more = all.next(blocks[count]))) {
       RowBlock& block = blocks[count++];
-      prepared.put(block, depth);
+      if (prepared) prepared->put(block, depth);
       if (!block.multiplies)
         for (int n = 0; n < adjacent.count; ++n)
           __builtin_memset(products + n * panel_stride + rows * front.lanes(), 0,
@@ -205,22 +152,15 @@ void put_products(const Pass& pass, const Blocking& blocking, float* packed, con
     }
 }
 
-// The part's share of a phase.
+// The part's share of a phase, panel by panel; `prepared` where rows are.
 template <int kPhase, class Pass>
-void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
-                   std::int64_t step) {
-  if constexpr (requires { pass.weight_rows(0, 0); })
-    if (blocking.source == WeightSource::kUnpacked)
-      return Unpacked<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
-  if constexpr (requires { pass.output(0, 0); })
-    if (blocking.weights != WeightFormat::kInt8 && pass.rows_are_alike(step) &&
-        pass.units(kPhase) % kWidth == 0)
-      return put_products<kPhase>(pass, blocking, packed, part, step);
+[[gnu::noinline]] void advance_all_panels(const Pass& pass, const Blocking& blocking, float* packed,
+                                          const Part& part, std::int64_t step,
+                                          PreparedRows* prepared) {
   const std::int64_t rows = part.last_row - part.first_row, depth = pass.depth(kPhase);
-  PreparedRows prepared(*blocking.products);
   for (std::int64_t g = part.first_group; g < part.last_group; ++g) {
     AdjacentPanels adjacent;
-    prepared.forget();
+    if (prepared) prepared->forget();
     const auto advance_adjacent = [&] {
       if (adjacent.count == 0) return;
       RowBlocksOf<kPhase, Pass> all(pass, blocking, g, step, part);
@@ -235,6 +175,29 @@ void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, co
     }
     advance_adjacent();
   }
+}
+// The place of prepared rows is on the stack of calls that prepare some, and of no others.
+template <int kPhase, class Pass>
+[[gnu::noinline]] void advance_prepared(const Pass& pass, const Blocking& blocking, float* packed,
+                                        const Part& part, std::int64_t step) {
+  PreparedRows prepared(*blocking.products);
+  advance_all_panels<kPhase>(pass, blocking, packed, part, step, &prepared);
+}
+
+// The part's share of a phase.
+template <int kPhase, class Pass>
+void advance_phase(const Pass& pass, const Blocking& blocking, float* packed, const Part& part,
+                   std::int64_t step) {
+  if constexpr (requires { pass.weight_rows(0, 0); })
+    if (blocking.source == WeightSource::kUnpacked)
+      return Unpacked<kPhase, Pass>{pass, blocking, packed, part, step}.advance();
+  if constexpr (requires { pass.output(0, 0); })
+    if (blocking.weights != WeightFormat::kInt8 && pass.rows_are_alike(step) &&
+        pass.units(kPhase) % kWidth == 0)
+      return put_products<kPhase>(pass, blocking, packed, part, step);
+  if (blocking.products->prepare != nullptr)
+    return advance_prepared<kPhase>(pass, blocking, packed, part, step);
+  advance_all_panels<kPhase>(pass, blocking, packed, part, step, nullptr);
 }
 
 }  // namespace prnn::PRNN_ISA

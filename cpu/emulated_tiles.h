@@ -38,12 +38,14 @@ PRNN_HD FloatVector without_subnormals(FloatVector v) { return without_subnormal
 
 // Not inlined, as instructions are not: they are compiled once.
 [[gnu::noinline]] inline void load_emulated(int tile, const char* first, std::int64_t stride) {
+  EmulatedTile& to = emulated_tile(tile);
   for (int r = 0; r < rows_of(tile); ++r)
-    __builtin_memcpy(&emulated_tile(tile).rows[r], first + r * stride, kTileBytes);
+    __builtin_memcpy(&to.rows[r], first + r * stride, kTileBytes);
 }
 [[gnu::noinline]] inline void store_emulated(int tile, char* first, std::int64_t stride) {
+  const EmulatedTile& from = emulated_tile(tile);
   for (int r = 0; r < rows_of(tile); ++r)
-    __builtin_memcpy(first + r * stride, &emulated_tile(tile).rows[r], kTileBytes);
+    __builtin_memcpy(first + r * stride, &from.rows[r], kTileBytes);
 }
 [[gnu::noinline]] inline void add_emulated(int of_sums, int of_a, int of_b) {
   EmulatedTile& sums = emulated_tile(of_sums);

@@ -175,10 +175,10 @@ PRNN_HD float quantise_block(const float* row, std::int64_t count, std::int16_t*
     out[first / kAccumulationBlock] = quantise_block(row + first, depth - first, integers + first);
 }
 
-// There is room: blocks are of most_rows() at most.
 inline std::int64_t Int8::prepare(const float** rows, int count, std::int64_t depth, float* place,
-                                  std::int64_t) {
+                                  std::int64_t room) {
   const std::int64_t each = row_floats(depth);
+  if (count * each > room) return 0;
   for (int r = 0; r < count; ++r) {
     quantise(rows[r], depth, place + r * each);
     rows[r] = place + r * each;

@@ -4,8 +4,8 @@
 // A micropanel is read where it lies: two k to a word is the order in which an instruction
 // multiplies them. A tile of it is 16 lanes wide and 32 k deep, and what sums start from one whose
 // rows are all the same. Sums are taken 32 k at a time, in the order of k, in whole tiles: of as
-// many rows as the largest block, up to 16, where those that are not there are of no consequence,
-// and of a depth that ends in zeros.
+// many rows as the part of the batch, up to 16, where those that a block has not are of no
+// consequence, and of a depth that ends in zeros.
 #include <utility>
 
 #include "cpu/io.h"
@@ -20,6 +20,7 @@ constexpr std::int64_t kTileFloats = kTileRows * kTileWords;
 // Tiles, one above the other, whose rows are multiplied at once.
 constexpr int kMostHigh = 2;
 static_assert(kMaxRows == kMostHigh * kTileRows);
+static_assert(kBfloat16Padding % kTileDepth == 0);
 
 // Rows as tiles are loaded of them: in bytes from one to the next; in floats to the next kTileDepth
 // numbers of a row, and to the rows of the second tile.

@@ -9,7 +9,8 @@ namespace prnn {
 
 inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-// Whether what a projection multiplies is made of x first: its numbers are floats.
+// Whether what a projection multiplies is made of x first: rows of floats, or of bfloat16 that end
+// in zeros.
 inline bool widens(const Problem& p) { return p.dtype != Dtype::kFloat32; }
 
 // Something to run, and how.

@@ -25,6 +25,10 @@ CASES = [
     Case("gru_reset_before", 5, (4,), 129, 20, reverse=True, controls=CONTROLS),
     Case("rnn_tanh_skip", 40, (2,), 65, 1, controls=("resets",)),
     Case("rnn_clipped_relu_skip", 1, (5,), 2, 1, biases=("b_ih",)),
+    # More rows than are kept from panel to panel.
+    Case("lstm", 16, (8,), 32, 1024),
+    Case("gru", 2, (128,), 700, 3),
+    Case("rnn_tanh", 2, (5,), 17, 16384),
 ]
 #: A product's inputs have 16 bits, so many of them a scale: of a sum of their products,
 #: 2^-16 of the largest times its weights. So far off is 1, at most, after some steps.
