@@ -8,8 +8,10 @@ import pytest
 from cases import CONTROLS
 from half_support import Half, assert_as_accurate, run
 from support import assert_bitwise_equal, float64, oracle, quick_jit, scan
+from test_unpacked import assert_same
 
 import prnn_jax
+from prnn_jax._engine import ffi
 
 
 class Wide(Half):
@@ -98,7 +100,11 @@ def test_calls_one_after_the_other_are_one(case, implementation):
     whole = jax.jit(in_calls_of(case, case.time, implementation))(arrays)
     for steps in (1, 6):
         parts = jax.jit(in_calls_of(case, steps, implementation))(arrays)
-        assert_bitwise_equal(parts, whole)
+        # Short calls read weights unpacked, of which sums are not of pairs.
+        is_native = implementation == "native" and case.half == "bfloat16"
+        is_exact = not (is_native and ffi.native.sums_pairs())
+        for part, of_whole in zip(*map(jax.tree.leaves, (parts, whole)), strict=True):
+            assert_same(part, of_whole, is_exact)
 
 
 @pytest.mark.parametrize("case", STREAMS[:2], ids=str)
